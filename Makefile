@@ -29,9 +29,9 @@ serve: $(READY) ## fill a ledger with examples, serve it, and print the address 
 	@$(BIN)/python -m tools.demo .cache
 	@exec $(BIN)/antiphon serve --ledger sqlite:///.cache/serve.db --model scripted $(ARGS)
 
-# Twice as many workers as cores: many tests wait for other processes and for leases.
+# Three workers a core: many tests wait for other processes and for leases.
 CORES := $(shell nproc 2>/dev/null || echo 2)
-WORKERS := $(shell expr 2 \* $(CORES))
+WORKERS := $(shell expr 3 \* $(CORES))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --inline-snapshot=disable
 
 # The core is covered branch by branch, by its own tests. Measuring the rest too would take half as long again.

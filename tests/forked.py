@@ -128,7 +128,7 @@ def serve_beside(path: Path) -> None:
     listening = _listen(path)
     if not os.fork():
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):  # who reads those of the program waits for their end
+        for stream in range(3):  # a reader of the program's streams waits for their end
             os.dup2(nowhere, stream)
         _answer(listening, path, program)
         os._exit(0)
@@ -174,7 +174,7 @@ def _serve(path: str, tests: int) -> None:
     listening = _listen(Path(path))
     _warm()
     os.write(1, b"ready\n")
-    os.dup2(2, 1)  # the pipe of the one that started it is closed
+    os.dup2(2, 1)  # the pipe of its parent is closed
     _answer(listening, Path(path), tests)
 
 
@@ -195,7 +195,7 @@ def _answer(listening: socket.socket, path: Path, tests: int) -> None:
         for process in [each for each in clients if each in ready]:
             client, pid = clients.pop(process)
             os.close(process)
-            with client, suppress(OSError):  # who asked may have gone
+            with client, suppress(OSError):  # the client may have gone
                 client.send(str(os.waitpid(pid, 0)[1]).encode())
         for _, pid in [each for each in clients.values() if each[0].fileno() in ready]:
             os.kill(pid, signal.SIGKILL)  # the client has ended
@@ -240,7 +240,7 @@ def _warm() -> None:
 
 
 def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]]) -> None:
-    """Begin a process for the next one who asks."""
+    """Start a process for the next request."""
     client, _ = listening.accept()
     said, streams, _, _ = socket.recv_fds(client, _LARGEST, 3)
     if not said:  # it only looked whether the server is there
@@ -256,7 +256,7 @@ def _fork(listening: socket.socket, clients: dict[int, tuple[socket.socket, int]
     for stream in streams:
         os.close(stream)
     clients[os.pidfd_open(pid)] = client, pid
-    with suppress(OSError):  # who asked may have gone
+    with suppress(OSError):  # the client may have gone
         client.send(str(pid).encode())
 
 

@@ -35,6 +35,7 @@ def main() -> None:
     # Python looks for garbage after every 700 new objects. Modules are hundreds of thousands, and none of them is garbage:
     # that was a fifth of the time of a start.
     gc.set_threshold(50_000, 20, 50)
+    _open_closed()
     try:
         try:
             from antiphon.cli import app  # noqa: PLC0415 (so that what is missing can be said without a traceback)
@@ -51,6 +52,16 @@ def main() -> None:
     finally:
         for stream in (sys.stdout, sys.stderr):
             _finish(stream)
+
+
+def _open_closed() -> None:
+    """Open the null device in place of each standard stream that is closed: commands write to them.
+
+    The null device gets the lowest free descriptor, so no file of a command becomes stdin, stdout or stderr.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (until the process ends)
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -242,7 +242,7 @@ def test_what_the_assistant_said_is_no_input() -> None:
 
 
 def test_a_part_without_data_is_left_out() -> None:
-    """AP308: in either spelling of the keys; a part of somebody else's is none of Gemini's."""
+    """AP308: in either spelling of the keys; the rule is not for parts of other dialects."""
     hollow = ForeignPart(dialect=GEMINI, value={"thought": True})
     code = ForeignPart(dialect=GEMINI, value={"executable_code": {"code": "1"}})
     strange = ForeignPart(dialect=CLAUDE, value={})
@@ -257,7 +257,7 @@ def test_a_part_without_data_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("target", [CHAT, RESPONSES, CLAUDE, GEMINI])
-def test_somebody_must_say_something(target: str) -> None:
+def test_a_request_needs_a_message_with_content(target: str) -> None:
     instructions = of(says("system", "Be terse.", thread_id="t"))
     for silent in (of(), instructions, of(says("assistant", thinks()))):
         if silent is instructions and target == CHAT:
@@ -298,8 +298,10 @@ def test_somebody_must_say_something(target: str) -> None:
         (CHAT, "user", ForeignPart(dialect=CHAT, value={"type": "text", "text": "a"}), True),
     ],
 )
-def test_what_the_dialect_leaves_out_is_not_said(target: str, who: str, part: Part, is_said: bool) -> None:
-    """AP305: where nothing would be written, somebody says something; and only there."""
+def test_repair_adds_a_message_only_where_the_dialect_would_write_none(
+    target: str, who: str, part: Part, is_said: bool
+) -> None:
+    """AP305."""
     alone = of(says(who, part))
     units = "input" if target == RESPONSES else "contents" if target == GEMINI else "messages"
 
@@ -313,7 +315,7 @@ def test_a_history_may_be_empty(target: str | None) -> None:
     assert codes(of(), target) == []
 
 
-def test_what_is_left_when_all_else_is_left_out() -> None:
+def test_a_message_is_added_when_all_others_are_left_out() -> None:
     made = mended(of(gives("c1")), GEMINI)
 
     assert [is_left_out(message) for message in made] == [True, False]
@@ -368,7 +370,7 @@ def test_a_rule_for_targets_is_not_asked_without_one() -> None:
 
 
 def test_a_part_of_a_chat_message_has_a_type() -> None:
-    """AP310: whoever is compatible may take it."""
+    """AP310: a compatible server may accept it."""
     content = [{"type": "text", "text": "Hello"}, {"text": "there"}]
     broken = decode({"model": "gpt-5", "messages": [{"role": "user", "content": content}]}, CHAT)
     elsewhere = decode({"model": "mistral-large", "messages": [{"role": "user", "content": content}]}, CHAT)
@@ -394,7 +396,7 @@ def test_a_part_of_gemini_may_hold_nothing_but_a_proof_or_how_to_see_a_video() -
 
 
 def test_servers_that_are_compatible_may_take_more() -> None:
-    """AP201, AP205, AP304: what the provider refuses is a warning where the model is somebody else's."""
+    """AP201, AP205, AP304: what the provider refuses is a warning for a model of another provider."""
     call = {"id": "c" * 41, "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     turn = [
         {"role": "assistant", "content": None, "tool_calls": [call]},

@@ -76,7 +76,7 @@ def test_media_are_accepted_by_place_and_form(target: str, where: str, part: Med
     assert (target in mended(own, target)[-2 if where == "assistant" else place].metadata) == (code is None)
 
 
-def test_a_file_is_known_to_whoever_holds_it() -> None:
+def test_a_file_id_is_known_only_to_the_provider_that_holds_the_file() -> None:
     """AP603: a warning, since the dialect cannot fetch it."""
     file = medium("document", "urn:openai-file:1")
 

@@ -164,7 +164,7 @@ THOUGHT = {
 def test_the_id_of_an_item_says_what_it_is(
     item: dict[str, Any], right: str, wrong: str, around: tuple[list[Any], list[Any]]
 ) -> None:
-    """AP205: what can do without an id is written without one, all else as it was; what cannot is left out."""
+    """AP205: an item that needs no id is written without one, otherwise unchanged; an item that needs one is left out."""
     before, after = (
         [{"role": "user", "content": "How warm is it?"}, *around[0]],
         [*around[1], {"role": "user", "content": "x"}],

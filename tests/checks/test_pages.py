@@ -68,8 +68,8 @@ def test_an_example_is_mended_by_repair(code: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", [code for code, rule in BY_CODE.items() if rule.is_eased])
-def test_what_a_dialect_writes_itself_is_a_warning(code: str) -> None:
-    """The same history, told as if it came from elsewhere: the dialect maps, moves and leaves out by itself (OP-057)."""
+def test_a_fault_that_the_dialect_corrects_itself_is_a_warning(code: str) -> None:
+    """The same history, read as if from elsewhere: the dialect maps, moves and leaves out by itself (OP-057)."""
     names = example_of(code)
     told: Conversation = names["conversation"]
     foreign = Conversation(
@@ -93,6 +93,6 @@ def test_answers_are_of_targets_that_the_rule_is_for() -> None:
         assert set(rule.targets) <= TARGETS.keys(), rule.code
 
 
-def test_what_cannot_be_mended_is_never_an_error() -> None:
-    """So `check` finds no error in what `repair` gives back."""
+def test_a_fault_that_cannot_be_repaired_is_never_an_error() -> None:
+    """So `check` finds no error in the output of `repair`."""
     assert all(rule.severity == "warning" for rule in BY_CODE.values() if rule.mend is None)

@@ -22,7 +22,7 @@ def errors(conversation: Conversation, target: str | None) -> list[str]:
 
 
 def said(message: Message) -> bytes:
-    """Return what a message says, without ids and what is only known of the wire."""
+    """Return the content of a message, without ids and notes about the wire."""
     payload: dict[str, Any] = message.payload.model_dump()
     payload.pop("invocation_id", None)
     for part in payload.get("parts", ()):
@@ -46,7 +46,7 @@ def test_nothing_is_refused_in_what_is_repaired(case: tuple[str | None, Conversa
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
+def test_a_repaired_history_needs_no_repair(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
     repaired = repair(conversation, target)
 
@@ -55,7 +55,7 @@ def test_what_is_repaired_needs_no_repair(case: tuple[str | None, Conversation])
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_in_order_is_left_as_it_is(case: tuple[str | None, Conversation]) -> None:
+def test_a_valid_history_is_left_unchanged(case: tuple[str | None, Conversation]) -> None:
     """No change where there is no error, and a change where there is one."""
     target, conversation = case
     repaired = repair(conversation, target)
@@ -88,7 +88,7 @@ def test_the_same_history_is_mended_to_the_same_bytes(case: tuple[str | None, Co
 
 @pytest.mark.slow
 @given(cases)
-def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]) -> None:
+def test_left_out_parts_are_not_projected(case: tuple[str | None, Conversation]) -> None:
     target, conversation = case
     mended = repair(conversation, target).conversation
     shown = projected(mended)
@@ -100,7 +100,7 @@ def test_what_is_left_out_is_not_projected(case: tuple[str | None, Conversation]
 
 @pytest.mark.slow
 @given(short_cases)
-def test_what_is_repaired_is_a_request_that_somebody_begins(case: tuple[str, Conversation]) -> None:
+def test_a_repaired_request_is_not_empty_and_begins_with_the_right_role(case: tuple[str, Conversation]) -> None:
     """By what the dialect writes: no request is empty (AP305), and where a user must have the first word, one has (AP401).
 
     Anthropic accepts a history of its own that begins with an answer: it is written as it was.

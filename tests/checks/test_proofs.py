@@ -31,13 +31,13 @@ def item(**fields: Any) -> Message:
     return calls("c1", id="fc_1", native=RESPONSES, notes=notes, **{"turn_id": "rs_1", **fields})
 
 
-def test_reasoning_and_what_came_of_it_go_together() -> None:
+def test_reasoning_and_its_following_item_go_together() -> None:
     assert codes(of(ASK, thought(), item(), gives("c1")), RESPONSES) == []
 
 
 @pytest.mark.parametrize("after", [(), (AGAIN,), (says("assistant", "Warm."), AGAIN)])
-def test_reasoning_without_what_came_of_it_is_left_out(after: tuple[Message, ...]) -> None:
-    """AP501: nothing after it, somebody else, or an answer from elsewhere."""
+def test_reasoning_without_its_following_item_is_left_out(after: tuple[Message, ...]) -> None:
+    """AP501: nothing follows, a user's message follows, or an answer from elsewhere."""
     broken = of(ASK, thought(), *after)
 
     assert codes(broken, RESPONSES) == ["AP501"]

@@ -51,7 +51,7 @@ def test_the_answer_says_how_sure_it_is() -> None:
     )
 
 
-def test_what_is_right_is_given_back_as_it_is() -> None:
+def test_a_valid_conversation_is_returned_unchanged() -> None:
     fine = Conversation([ASK, calls("c1"), gives("c1")])
 
     assert repair(fine).conversation is fine
@@ -82,7 +82,7 @@ def test_the_projection_has_what_is_not_left_out() -> None:
     assert [is_left_out(message) for message in history] == [False, True, False, False]
 
 
-def test_what_is_left_out_is_not_checked() -> None:
+def test_left_out_parts_are_not_checked() -> None:
     assert codes(Conversation([ASK, marked(gives("c9"), LEFT_OUT, "AP102")])) == []
 
 

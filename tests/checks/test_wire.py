@@ -56,7 +56,7 @@ def errors(conversation: Conversation, target: str) -> list[str]:
 
 @pytest.mark.slow
 @given(broken_bodies(), st.sampled_from(DIALECTS))
-def test_what_is_repaired_is_accepted_when_it_is_written(broken: tuple[str, Any], other: str) -> None:
+def test_a_repaired_body_is_accepted_when_it_is_written(broken: tuple[str, Any], other: str) -> None:
     source, body = broken
     try:
         conversation = decode(body, source)

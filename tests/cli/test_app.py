@@ -1,9 +1,10 @@
-"""The app as a whole: what it is called, what it needs, and that all of it is documented."""
+"""The app as a whole: its name, its extras, and that all of it is documented."""
 
 import contextlib
 import io
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -157,14 +158,14 @@ def test_the_dialects_are_listed_with_their_summaries() -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_a_dialect_of_others_is_listed() -> None:
+def test_a_dialect_of_another_package_is_listed() -> None:
     row = run("dialects").stdout.splitlines()[-1]
 
     assert row.split(maxsplit=1) == ["twin", "a [red]twin[/red] of MARSYS⟨U+0007⟩"]
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_dialect_of_others_that_is_broken_hides_none() -> None:
+def test_a_broken_dialect_of_another_package_hides_no_other() -> None:
     rows = run("dialects").stdout.splitlines()
 
     assert len(rows) == 1 + len(names())
@@ -210,7 +211,7 @@ def test_a_command_is_documented_with_every_option(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_page_shows_is_what_is_printed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_page_shows_exactly_what_is_printed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each console block is run in a shell, with `chat.json` as the page has it; `--update-examples` writes what it prints.
 
     One after the other, in one folder, with the ledger of that folder.
@@ -234,3 +235,15 @@ def printed(line: str, folder: Path) -> str:
     shell = ["/bin/sh", "-c", f"{{ {line.removeprefix('$ ')}; }} 2>&1"]
     done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, check=False)
     return f"{line}\n{TIME.sub('2026-01-31 12:00:00', done.stdout.decode())}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str) -> None:
+    """As a service manager may start it. What a command writes there is lost, and no file gets its descriptor."""
+    (tmp_path / "chat.json").write_text('[{"role": "user", "content": "Hi"}]')
+    own = shlex.join(COMMAND)
+    script = f"{own} convert chat.json --from openai-chat --to house {closed} && {own} dialects {closed}"
+    done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, cwd=tmp_path, env=PLAIN)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert list(tmp_path.iterdir()) == [tmp_path / "chat.json"]

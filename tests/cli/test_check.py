@@ -121,7 +121,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     """And without --each-line, the error says that it is there."""
     file = tmp_path / "many.jsonl"
     file.write_text("".join(json.dumps({"messages": each, "seed": 1}) + "\n" for each in (BROKEN[:1], BROKEN, BROKEN)))
-    hint = "each line seems to be a conversation of openai-chat: --each-line, which import, convert and check have"
+    hint = "each line seems to be a conversation of openai-chat: --each-line, which import, convert, check and repair have"
 
     result = run("check", file, "--each-line")
     refused = run("check", file)
@@ -129,7 +129,8 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{file}: line 2, messages[1]: AP101 error: ")
     assert f"\n{file}: line 3, messages[1]: AP101 error: " in result.stdout
-    assert result.stdout.endswith("Found 2 errors for openai-chat. `antiphon repair` fixes errors.\n")
+    repair = f"antiphon repair {file} --each-line"
+    assert result.stdout.endswith(f"Found 2 errors for openai-chat. `{repair}` fixes errors.\n")
     assert (refused.exit_code, refused.stderr) == (2, f"{file}: a list of these is no conversation; {hint}\n")
     assert run("check", file, "--from", "openai-chat").stderr.endswith(f"; {hint}\n")
     assert run("check", file, "--each-line", "--flow", "collaboration").exit_code == 2
@@ -144,7 +145,7 @@ def test_a_wrong_line_among_messages_is_not_taken_for_a_conversation(tmp_path: P
     assert "--each-line" not in run("check", file, "--from", "openai-chat").stderr
 
 
-def test_what_is_wrong_with_the_whole_has_no_place(tmp_path: Path) -> None:
+def test_a_fault_of_the_whole_conversation_has_no_place(tmp_path: Path) -> None:
     empty = save(tmp_path / "empty.json", {"messages": []})
     result = run("check", empty, "--from", "openai-chat")
 
@@ -205,7 +206,7 @@ EVIL = [
 """A block whose type is meant for a terminal, or for GitHub."""
 
 
-def test_what_was_said_cannot_end_an_annotation(tmp_path: Path) -> None:
+def test_message_text_cannot_end_an_annotation(tmp_path: Path) -> None:
     """S8: a line end is written by its number."""
     file = save(tmp_path / "evil.json", EVIL)
     (line,) = run("check", file, "--from", "anthropic-messages", "--format", "github").stdout.splitlines()
@@ -213,7 +214,7 @@ def test_what_was_said_cannot_end_an_annotation(tmp_path: Path) -> None:
     assert "the \x1b[31m%0A::error::_tool_result of 's' has no call before it" in line
 
 
-def test_what_was_said_does_not_reach_the_terminal_as_a_command(tmp_path: Path) -> None:
+def test_message_text_does_not_reach_the_terminal_as_a_command(tmp_path: Path) -> None:
     """S8: a control character is shown by its number."""
     file = save(tmp_path / "evil.json", EVIL)
     result = run("check", file, "--from", "anthropic-messages")
@@ -238,8 +239,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "repair"])
-def test_what_is_not_json_is_not_taken_for_a_history_with_errors(tmp_path: Path, command: str) -> None:
-    """Exit code 1 says that something is refused; here nothing could be looked at."""
+def test_a_file_that_is_not_json_is_not_reported_as_a_history_with_errors(tmp_path: Path, command: str) -> None:
+    """Exit code 1 says that a provider refuses the history; here nothing could be checked."""
     file = tmp_path / "cut.json"
     file.write_text('[{"role": "user", "content": "Hel')
     result = run(command, file, "--from", "openai-chat")
@@ -300,8 +301,8 @@ def test_a_repaired_file_may_go_to_another_format(broken: Path) -> None:
     assert "; --to" not in result.stderr
 
 
-def test_what_is_mended_for_another_is_said_to_be_in_the_format_it_came_in(broken: Path) -> None:
-    """One line on stderr: nobody should send it as it is."""
+def test_a_repair_for_another_target_says_that_the_format_stays(broken: Path) -> None:
+    """One line on stderr: the file still needs a conversion."""
     line = "written as openai-chat; --to anthropic-messages writes it for the target"
     other = run("repair", broken, "--from", "openai-chat", "--for", "anthropic-messages")
 
@@ -322,3 +323,21 @@ def test_changes_to_the_whole_are_listed_as_such(tmp_path: Path) -> None:
     result = run("repair", empty, "--from", "openai-chat")
 
     assert "(conversation)  AP305  a user message '.' is added" in result.stderr
+
+
+def test_each_line_may_be_repaired_as_a_conversation(tmp_path: Path) -> None:
+    """Each becomes a line again, and a change names its line."""
+    file, out = tmp_path / "many.jsonl", tmp_path / "out.jsonl"
+    whole, broken = {"messages": BROKEN[:1]}, {"messages": BROKEN}
+    file.write_text("".join(json.dumps(each) + "\n" for each in (whole, broken, broken)))
+
+    done = run("repair", file, "--each-line", "-o", out)
+
+    assert done.exit_code == 0
+    assert "repaired: 2\n" in done.stderr
+    assert [line.split(": ")[0] for line in done.stderr.splitlines() if "AP101" in line] == ["line 2", "line 3"]
+    first, *others = [json.loads(line) for line in out.read_text().splitlines()]
+    assert first == whole
+    assert [len(each["messages"]) for each in others] == [len(BROKEN) + 1] * 2
+    assert run("check", out, "--each-line").exit_code == 0
+    assert run("repair", out, "--each-line").stderr.endswith("nothing needed a repair\n")

@@ -1,4 +1,4 @@
-"""`antiphon convert`: what is written, what is said about it, and how it ends."""
+"""`antiphon convert`: the output, the messages on stderr, and the exit code."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def with_film(path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_lost_is_listed_on_stderr_and_the_rest_is_written(tmp_path: Path) -> None:
+def test_losses_are_listed_on_stderr_and_the_rest_is_written(tmp_path: Path) -> None:
     done = start("convert", with_film(tmp_path / "x.jsonl"), "--from", "house", "--to", "marsys")
 
     assert done.returncode == 0
@@ -151,7 +151,7 @@ def test_strict_writes_what_loses_nothing_and_says_nothing(chat: Path) -> None:
 
 @pytest.mark.usefixtures("twin")
 def test_losses_are_shown_as_they_are_said(chat: Path) -> None:
-    """No markup, no control character, no line cut: whatever a dialect says about what somebody said."""
+    """No markup, no control character and no cut line, whatever text a loss quotes."""
     result = run("convert", chat, "--from", "marsys", "--to", "twin", "--as-policy", "ada")
 
     assert json.loads(result.stdout)["as"] == "ada"
@@ -163,7 +163,7 @@ def test_losses_are_shown_as_they_are_said(chat: Path) -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_what_a_dialect_refuses_to_write_is_one_line(tmp_path: Path) -> None:
+def test_a_refusal_of_a_dialect_to_write_is_one_line(tmp_path: Path) -> None:
     source = save(tmp_path / "chat.json", [{"role": "user", "content": "the unspeakable"}])
 
     result = run("convert", source, "--from", "marsys", "--to", "twin")
@@ -251,7 +251,7 @@ def test_each_line_may_be_a_conversation(tmp_path: Path) -> None:
     refused = type_command("convert", source, "--to", "gemini", "-o", out)
     seen = type_command("convert", source, "--to", "gemini", "-o", out, "--each-line")
 
-    assert (refused.code, refused.said.endswith("--each-line, which import, convert and check have")) == (2, True)
+    assert (refused.code, refused.said.endswith("--each-line, which import, convert, check and repair have")) == (2, True)
     assert seen.code == 0
     assert "losses: 2" in seen.said
     assert "line 2: (conversation)" in seen.said
@@ -350,7 +350,7 @@ def test_data_that_is_wrong_is_one_line_and_no_traceback(tmp_path: Path, command
 
 
 @pytest.mark.parametrize("place", ["nowhere/out.json", "."])
-def test_a_file_that_cannot_be_written_is_said(chat: Path, tmp_path: Path, place: str) -> None:
+def test_an_output_file_that_cannot_be_written_is_reported(chat: Path, tmp_path: Path, place: str) -> None:
     result = run("convert", chat, "--from", "marsys", "--to", "house", "-o", tmp_path / place)
 
     assert result.exit_code == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.cli.running import run
 
 
-def test_a_good_file_is_said_to_be_good(tmp_path: Path) -> None:
+def test_a_good_file_is_reported_as_good(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     done = run("doctor", "--ledger", str(ledger))
     assert done.exit_code == 0, done.output

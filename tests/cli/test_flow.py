@@ -112,7 +112,7 @@ def test_every_flow_can_be_written_down_and_read(flow: object) -> None:
         ({"name": "x", "pattern": {"from": "a", "to": "b", "says": "c", "where": 1}}, "pattern.where: an object"),
     ],
 )
-def test_what_is_no_flow_is_refused_with_the_place(flow: object, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_flow_is_refused_with_the_place(flow: object, sentence: str, tmp_path: Path) -> None:
     own = save(tmp_path / "flow.json", flow)
     result = run("check", save(tmp_path / "chat.json", [ATLAS]), "--from", "atlas", "--flow", own)
 
@@ -129,14 +129,14 @@ def test_what_is_no_flow_is_refused_with_the_place(flow: object, sentence: str, 
         (("--flow", "nowhere.json"), "nowhere.json: No such file or directory"),
     ],
 )
-def test_what_does_not_go_together_is_said(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+def test_wrong_combinations_of_options_are_reported(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     result = run("check", save(tmp_path / "chat.json", [ATLAS]), *arguments)
 
     assert result.exit_code == 2
     assert sentence in result.stderr
 
 
-def test_a_thread_that_is_not_there_is_said(ledger: str) -> None:
+def test_an_unknown_thread_is_reported(ledger: str) -> None:
     result = run("check", "nobody", "--ledger", ledger, "--flow", "collaboration")
 
     assert result.exit_code == 2

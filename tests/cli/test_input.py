@@ -79,8 +79,8 @@ def test_a_house_file_may_be_longer_than_one_json_value(tmp_path: Path) -> None:
         ('{"role":"user","content":"\\u001b[31m","tool_calls":{"\\u202e":1}}', "stdin: tool_calls: expected a list", 1),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str | bytes, said: str, code: int) -> None:
-    """What is not JSON cannot be looked at (2); what is JSON may not be what its format says (1)."""
+def test_a_fault_is_reported_with_its_place(text: str | bytes, said: str, code: int) -> None:
+    """A file that is not JSON cannot be read (2); JSON may violate its format (1)."""
     result = run("show", "-", "--from", "marsys", stdin=text)
 
     assert result.exit_code == code
@@ -112,7 +112,7 @@ def test_a_place_in_the_data_cannot_write_to_the_terminal() -> None:
 
 @pytest.mark.parametrize("name", ["nothing.json", "."])
 @pytest.mark.parametrize("command", [("show",), ("convert", "--to", "house")])
-def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
     result = run(*command, tmp_path / name)
 
     assert result.exit_code == 2
@@ -120,12 +120,12 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, command: 
     assert result.stderr.count("\n") == 1
 
 
-def test_a_folder_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_folder_is_reported(tmp_path: Path) -> None:
     assert run("check", tmp_path).stderr == f"{tmp_path}: it is a folder; name a file in it\n"
 
 
 def test_only_the_beginning_decides_what_it_is(tmp_path: Path) -> None:
-    """A format is told by its first messages; what is wrong further down is then said by that format."""
+    """The first messages decide the format; that format then reports later faults."""
     source = save(tmp_path / "chat.json", [CHAT[0]] * 30 + [{"role": "king", "content": "x"}])
 
     result = run("show", source)

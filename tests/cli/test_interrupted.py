@@ -249,7 +249,7 @@ def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(fake: FakeOpenAI
 
 
 @pytest.mark.slow
-def test_a_spent_budget_is_said_and_resume_needs_a_new_one(fake: FakeOpenAI, tmp_path: Path) -> None:
+def test_a_spent_budget_is_reported_and_resume_needs_a_new_one(fake: FakeOpenAI, tmp_path: Path) -> None:
     place = Place(fake, tmp_path, "postchain")
     stopped = place.begin("--budget", "requests=2").wait()
     assert (stopped.exit_code, len(fake.answered)) == (4, 2)

@@ -130,7 +130,7 @@ def test_signed_heads_prove_themselves_and_find_a_cut_tail_s14(url: str, tmp_pat
     assert run("verify", "--heads", heads, "--signer", public, "--ledger", url).exit_code == 0
     assert "--signer PUB checks whose key that is" in run("verify", "--heads", heads, "--ledger", url).stderr
 
-    # Cut the tail as one who can write the file: the chain of what is left is right.
+    # Cut the tail as an attacker can who writes the file: the remaining chain is valid.
     file = sqlite3.connect(tmp_path / "ledger.db")
     file.executescript(
         """

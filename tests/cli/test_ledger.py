@@ -186,7 +186,7 @@ def test_a_folder_does_not_hide_the_thread_that_is_called_like_it(
     assert "no such file, and no such thread" in run("show", "x" * 300, ANTIPHON_LEDGER=url).stderr
 
 
-def test_a_name_that_is_neither_is_said(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_neither_file_nor_thread_is_reported(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     explained = {
         run("show", "nobody").stderr,
@@ -264,8 +264,8 @@ def test_a_tail_of_one_thread_has_no_other(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_tail_follows_what_is_said_until_it_is_stopped(url: str) -> None:
-    """Ctrl-C is how it is meant to end: exit code 0, and the way to go on."""
+def test_a_tail_follows_new_messages_until_it_is_stopped(url: str) -> None:
+    """Ctrl-C is the intended end: exit code 0, and the command that continues."""
     command = [*COMMAND, "tail", "--from-start", "--ledger", url]
     with Forked(command, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -278,7 +278,7 @@ def test_a_tail_follows_what_is_said_until_it_is_stopped(url: str) -> None:
 
     assert "│ It is cold." in before[-1]
     assert "news 1  user  │ did you hear?" in heard
-    assert (process.returncode, last) == (0, "continue from here with --after 6\n")
+    assert (process.returncode, last) == (0, f"continue from here with: {program_name()} tail --after 6 --ledger {url}\n")
 
 
 @pytest.mark.slow
@@ -379,7 +379,7 @@ def test_a_search_stays_in_its_thread_and_limit(url: str) -> None:
     assert run("search", "cold", "--thread", "nobody", "--ledger", url).exit_code == 2
 
 
-def test_what_is_not_there_is_not_found(url: str) -> None:
+def test_a_search_without_a_hit_says_so(url: str) -> None:
     result = run("search", "xyzzy", "--ledger", url)
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing found\n")

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.cli.ledgers import append, exchange, text, with_chat, with_ledger
 from tests.cli.running import CHAT, PLAIN, in_terminal, run, save, start
+from tests.cli.screens import Terminal
 from tests.ledger.test_hostile_rows import HOSTILE, plant
 
 from antiphon.cli import _ledger, _threads
@@ -26,7 +27,7 @@ def url(tmp_path: Path) -> str:
 
 
 def alter(url: str, *statements: str) -> None:
-    """Change the file as somebody would who knows SQLite."""
+    """Change the file by SQL, without the ledger."""
     with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -35,7 +36,7 @@ def alter(url: str, *statements: str) -> None:
 # ---------------------------------------------------------------- antiphon verify
 
 
-def test_a_ledger_that_is_whole_is_said_to_be(url: str) -> None:
+def test_verify_confirms_a_whole_ledger(url: str) -> None:
     append(url, "other", text("hi"))
 
     assert run("verify", "--ledger", url).stdout == "threads: 2, messages: 6; no damage found\n"
@@ -58,14 +59,14 @@ def test_a_changed_byte_is_named(url: str) -> None:
     assert (damage["thread_id"], damage["seq"]) == ("chat", 4)
 
 
-def test_what_was_altered_is_not_shown(url: str) -> None:
+def test_altered_messages_are_not_shown(url: str) -> None:
     alter(url, "UPDATE messages SET body = CAST(replace(CAST(body AS TEXT), 'cold', 'warm') AS BLOB) WHERE seq = 4")
 
     result = run("show", "chat", "--ledger", url)
 
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("thread 'chat' at seq 4: ")
-    assert "`antiphon verify`" in result.stderr
+    assert f"`antiphon verify --ledger {url}`" in result.stderr
 
 
 @pytest.mark.slow
@@ -119,7 +120,7 @@ def test_heads_that_are_none_are_refused(tmp_path: Path, url: str, content: str)
 # ---------------------------------------------------------------- antiphon delete
 
 
-def test_a_thread_is_deleted_when_it_is_wanted(url: str) -> None:
+def test_a_thread_is_deleted_after_a_yes(url: str) -> None:
     append(url, "other", text("hi"))
 
     result = run("delete", "other", "--yes", "--ledger", url)
@@ -138,7 +139,7 @@ def test_a_thread_is_deleted_when_it_is_wanted(url: str) -> None:
         ("", "nothing is deleted: there was no answer; --yes deletes without a question\n", True),
     ],
 )
-def test_it_is_asked_before(url: str, answer: str, said: str, is_there: bool) -> None:
+def test_delete_asks_before(url: str, answer: str, said: str, is_there: bool) -> None:
     result = run("delete", "chat", "--ledger", url, stdin=answer)
 
     assert result.exit_code == int(is_there)
@@ -148,13 +149,13 @@ def test_it_is_asked_before(url: str, answer: str, said: str, is_there: bool) ->
 
 
 @pytest.mark.slow
-def test_it_is_asked_in_a_terminal(url: str) -> None:
+def test_delete_asks_in_a_terminal(url: str) -> None:
     assert "Delete this for good? [y/N]" in in_terminal("delete", "chat", "--ledger", url, typed="y\n")
     assert run("show", "chat", "--ledger", url).exit_code == 2
 
 
 @pytest.mark.slow
-def test_branches_are_deleted_only_when_that_is_said(url: str) -> None:
+def test_branches_are_deleted_only_on_request(url: str) -> None:
     """Also the branches of branches; and a thread that is a branch takes nothing of its origin with it."""
     for origin, branch in (("chat", "a"), ("a", "b"), ("chat", "c")):
         run("fork", origin, "--into", branch, "--ledger", url)
@@ -181,7 +182,7 @@ def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> Non
     assert (len(gone), gone[-1]) == (131, "chat")
 
 
-def test_a_branch_that_appears_while_it_is_asked_stops_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_branch_that_appears_during_the_question_stops_the_deletion(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_threads, "_ask", lambda *about: run("fork", "chat", "--into", "late", "--ledger", url))
 
     result = run("delete", "chat", "chat", "--ledger", url)
@@ -278,21 +279,22 @@ MORE = [
 def test_without_a_ledger_every_command_says_which_it_looked_for_and_makes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rule for all commands: --ledger, else the environment, else the file of this folder; who only reads makes none."""
+    """One rule: --ledger, else the environment, else the file of this folder; commands that only read create none."""
     monkeypatch.chdir(tmp_path)
     advice = "`antiphon run` and `antiphon import` make one, --ledger or ANTIPHON_LEDGER names another"
     missing = f"there is no ledger antiphon.db in this folder; {advice}\n"
 
     assert {refusal(*command) for command in [*COMMANDS, *MORE] if command[0] != "show"} == {missing}  # which shows files too
     assert refusal("threads", ANTIPHON_LEDGER="sqlite:///no.db") == (
-        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; check the path, or make one with `antiphon import`\n"
+        "no.db, which ANTIPHON_LEDGER names: there is no such ledger; check the path, "
+        "or make one with `antiphon import FILE`\n"
     )
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_without_a_name_all_commands_use_the_ledger_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that a command made there which had something to write, unless the environment names another."""
+    """A command that writes creates it, unless the environment names another."""
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "chat.json", CHAT)
     assert run("import", "chat.json", "--from", "marsys").exit_code == 0
@@ -334,7 +336,7 @@ def test_a_path_is_as_good_as_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @each_command
 def test_a_missing_file_is_not_made(tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "none.db: there is no such ledger; check the path, or make one with `antiphon import`" in refusal(
+    assert "none.db: there is no such ledger; check the path, or make one with `antiphon import FILE --ledger " in refusal(
         *command, "--ledger", "sqlite:///none.db"
     )
     assert not list(tmp_path.iterdir())
@@ -368,14 +370,14 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, command: tuple[str, ...
 
 
 @each_command
-def test_a_later_version_is_said_to_be_one(url: str, command: tuple[str, ...]) -> None:
+def test_a_ledger_of_a_later_version_is_reported(url: str, command: tuple[str, ...]) -> None:
     alter(url, "PRAGMA user_version = 99")
 
     assert "has ledger format 99, and this antiphon knows up to " in refusal(*command, "--ledger", url)
 
 
 @pytest.mark.parametrize("command", CHANGES, ids=lambda command: command[0])
-def test_a_locked_ledger_is_said_to_be_one(
+def test_a_locked_ledger_is_reported(
     tmp_path: Path, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -386,7 +388,7 @@ def test_a_locked_ledger_is_said_to_be_one(
         said = refusal(*command, "--ledger", url)
 
         assert said.endswith("is locked by another process for too long; try again\n")
-        assert run("show", "chat", "--ledger", url).exit_code == 0  # whoever writes, others read
+        assert run("show", "chat", "--ledger", url).exit_code == 0  # readers do not wait for the writer
 
 
 class FullDisk(apsw.VFS):
@@ -416,10 +418,8 @@ def full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("command", CHANGES, ids=lambda command: command[0])
-def test_a_full_disk_is_said_to_be_one(
-    tmp_path: Path, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And nothing that was there is harmed."""
+def test_a_full_disk_is_reported(tmp_path: Path, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored data is not harmed."""
     monkeypatch.chdir(tmp_path)
     append(url, "warm", text("so that there is a log"))
     before = run("export", "--ledger", url).stdout
@@ -471,7 +471,7 @@ def test_an_export_that_stops_keeps_the_file_that_was_there(tmp_path: Path, url:
 
 
 @pytest.mark.slow
-def test_a_disk_that_fails_in_the_middle_is_said_to(tmp_path: Path, url: str) -> None:
+def test_a_disk_that_fails_in_the_middle_is_reported(tmp_path: Path, url: str) -> None:
     """A process that may write no larger file: everything is there as a whole, or nothing of it."""
     messages = [{"role": "user", "content": "x" * 50_000, "message_id": f"n-{number}"} for number in range(40)]
     path = save(tmp_path / "long.json", messages)
@@ -486,7 +486,7 @@ def test_a_disk_that_fails_in_the_middle_is_said_to(tmp_path: Path, url: str) ->
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_said_to_be_one(tmp_path: Path, url: str) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, url: str) -> None:
     append(url, "long", *(text("x" * 5_000) for _ in range(20)))
     file = tmp_path / "ledger.db"
     content = bytearray(file.read_bytes())
@@ -558,3 +558,75 @@ def test_calls_that_are_open_are_counted(url: str) -> None:
 
     (thread,) = json.loads(run("threads", "--limit", "1", "--json", "--ledger", url).stdout)
     assert (thread["thread_id"], thread["open_calls"]) == ("open", 1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_a_question_says_that_nothing_is_done(tmp_path: Path) -> None:
+    with_chat(tmp_path)
+    with Terminal("delete", "chat", "--ledger", tmp_path / "ledger.db", folder=tmp_path) as terminal:
+        terminal.until("Delete this for good? [y/N]")
+        terminal.type("\x03")
+        code, screen = terminal.ended()
+    assert (code, screen.splitlines()[-1]) == (130, "nothing is deleted")
+    assert run("show", "chat", "--ledger", tmp_path / "ledger.db").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (("recover",), "antiphon threads"),
+        (("limits",), "antiphon limits MODEL --at-once N"),
+        (("limits", "m", "--remove"), "antiphon limits"),
+        (("schedule", "list"), "antiphon schedule add NAME QUESTION --cron LINE"),
+        (("knowledge", "list"), "antiphon knowledge add FILES"),
+        (("show", "kb-2e3c9c8fb9-1-1"), "antiphon knowledge search WORDS"),
+        (("replay",), "antiphon threads"),
+        (("fork", "chat", "--at", "yield"), "antiphon show chat --all"),
+        (("approve", "nothing", "--as", "ada"), "antiphon approvals"),
+    ],
+)
+def test_a_command_to_type_names_the_ledger(url: str, command: tuple[str, ...], hint: str) -> None:
+    """Otherwise it would be about another ledger."""
+    assert f"{hint} --ledger {url}`" in run(*command, "--ledger", url).stderr
+
+
+@pytest.mark.parametrize("command", ["import", "restore", "convert", "check", "repair", "show"])
+def test_a_folder_is_no_file(tmp_path: Path, command: str) -> None:
+    more = ("--to", "house") if command == "convert" else ()
+    refused = run(command, tmp_path, *more, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
+    assert (refused.exit_code, refused.stderr.startswith(f"{tmp_path}: it is a folder")) == (2, True)
+    assert not (tmp_path / "none.db").exists()
+
+
+LONG = "x" * 300
+"""A name that no file can have. The system says so for every question about it, as it does for a folder one may not enter."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("threads", "--ledger", LONG),
+        ("import", "chat.json", "--from", "marsys", "--ledger", LONG),
+        ("import", LONG),
+        ("convert", LONG, "--to", "house"),
+        ("convert", "chat.json", "--from", "marsys", "--to", "house", "-o", LONG),
+        ("heads", "-o", LONG),
+        ("verify", "--save-heads", LONG),
+        ("backup", LONG),
+        ("export", "-o", LONG),
+        ("show", LONG),
+        ("trust", LONG),
+        ("knowledge", "add", LONG),
+        ("run", "Hello?", "--add", LONG, "--model", "scripted"),
+        ("local", "install", "--from", LONG),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = with_chat(tmp_path)
+
+    refused = run(*command, ANTIPHON_LEDGER=url)
+
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

@@ -17,6 +17,7 @@ from tests.strategies import messages
 
 from antiphon import Conversation, MediaPart, TextPart, dumps, loads
 from antiphon.cli._import import histories
+from antiphon.cli._live import program_name
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 from antiphon.messages import Tool
 from antiphon.patterns.decisions import export_transitions
@@ -162,7 +163,7 @@ def test_an_export_in_another_dialect_is_a_line_a_thread(url: str) -> None:
     assert result.stderr == ""
 
 
-def test_what_one_thread_loses_is_listed(url: str) -> None:
+def test_losses_of_one_thread_are_listed(url: str) -> None:
     result = run("export", "chat", "--to", "choir", "--ledger", url)
 
     assert result.exit_code == 0
@@ -202,7 +203,7 @@ def test_a_viewpoint_can_be_chosen(url: str) -> None:
 
 
 @pytest.mark.usefixtures("twin")
-def test_what_a_dialect_refuses_is_said_with_the_thread(url: str) -> None:
+def test_a_refusal_of_a_dialect_is_reported_with_the_thread(url: str) -> None:
     append(url, "secret", text("unspeakable"))
 
     result = run("export", "secret", "--to", "twin", "--ledger", url)
@@ -238,7 +239,7 @@ def test_without_another_name_a_thread_is_called_like_its_file(tmp_path: Path, u
     assert (result.exit_code, result.stderr.splitlines()[1]) == (2, "stdin: no thread is named in it; name one with --thread")
 
 
-def test_what_a_ledger_does_not_keep_is_said(tmp_path: Path) -> None:
+def test_fields_that_a_ledger_does_not_store_are_reported(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/new.db"
     request = {
         "model": "some-model",
@@ -288,7 +289,15 @@ def test_trajectories_have_the_rewards_that_were_recorded(url: str) -> None:
         lines = run("export", "steps", "--trajectories", *more, "--ledger", url).stdout.splitlines()
         assert [json.loads(line)["reward"] for line in lines] == [0.5, -1.0]
     done = run("reward", "steps", "nowhere", "1", "--as", "ann", "--ledger", url)
-    assert (done.exit_code, done.stderr) == (1, "thread 'steps' has no message 'nowhere' of the talk lane\n")
+    last = second[-1].id
+    show = f"`{program_name()} show steps --json --ledger {url}` prints all messages with their ids"
+    missing = f"thread 'steps': message 'nowhere' does not exist; its last one is {last!r}; {show}\n"
+    assert (done.exit_code, done.stderr) == (2, missing)
+    begun = run("reward", "steps", last[:-1], "1", "--as", "ann", "--ledger", url)
+    assert f"is it {last!r}?" in begun.stderr
+    assert (
+        run("reward", "steps", last, "nan", "--as", "ann", "--ledger", url).stderr == "a reward is a finite number, not nan\n"
+    )
 
 
 def test_a_decision_that_is_not_over_says_so(url: str) -> None:
@@ -349,7 +358,7 @@ def test_decisions_of_a_gigabyte_are_announced_before_they_are_written(url: str)
 
 @pytest.mark.slow
 def test_trajectories_need_no_agents(url: str) -> None:
-    """Of whoever has installed no more than the ledger's commands."""
+    """The package without `pydantic_ai` is enough."""
     code = "import sys; sys.modules['pydantic_ai'] = None; from antiphon.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "export", "chat", "--trajectories", "--ledger", url], capture_output=True, check=False
@@ -410,7 +419,7 @@ def test_a_file_that_cannot_be_read_makes_no_ledger(tmp_path: Path, name: str) -
     assert not (tmp_path / "new.db").exists()
 
 
-def test_nothing_to_take_in_is_said(tmp_path: Path) -> None:
+def test_an_empty_import_is_reported(tmp_path: Path) -> None:
     result = run("import", "-", "--ledger", f"sqlite:///{tmp_path}/new.db", stdin=dumps(Conversation()))
 
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no messages\n")

@@ -71,7 +71,7 @@ def test_a_wrong_file_changes_nothing(url: str, tmp_path: Path, text: str, reaso
         ("x", "--at-once", "3", "--file", "none.toml"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(url: str, wrong: tuple[str, ...]) -> None:
+def test_a_wrong_limit_is_reported_in_one_line(url: str, wrong: tuple[str, ...]) -> None:
     done = run("limits", *wrong, "--ledger", url)
     assert (done.exit_code != 0, len(done.stderr.splitlines())) == (True, 1), done.stderr
 

@@ -51,7 +51,7 @@ def test_a_beginning_of_several_threads_names_them(url: str) -> None:
     assert result.stderr == "2 threads begin with 'order-': order-42, order-41; type more of the id\n"
 
 
-def test_what_is_too_short_for_a_beginning_is_a_name(url: str) -> None:
+def test_a_text_too_short_for_a_prefix_is_a_name(url: str) -> None:
     """A short text is rather a new thread's name, and `import` and teams make one of it."""
     assert run("status", "ord", "--ledger", url).stderr.startswith("no thread is called 'ord'")
 
@@ -110,7 +110,7 @@ def test_a_question_or_a_document_may_be_piped(tmp_path: Path, monkeypatch: pyte
     assert run("knowledge", "add", "-", "--json", stdin="Oolong is steeped at 90 degrees.").exit_code == 0
 
 
-def test_what_is_piped_must_be_text_and_be_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_input_must_be_text_and_be_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("run", "-", stdin=b"\xff").stderr == "stdin: the question is not text in UTF-8: byte 0; convert it first\n"
     assert run("run", "-", "--add", "-", stdin="x").exit_code == 2

@@ -120,9 +120,7 @@ def test_a_team_ends_with_its_agents_as_a_tree_and_answers_in_prose(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_what_was_asked_is_shown_once_and_so_are_the_sources(
-    folder: Path, columns: int, request: pytest.FixtureRequest
-) -> None:
+def test_the_question_and_the_sources_are_shown_once(folder: Path, columns: int, request: pytest.FixtureRequest) -> None:
     asked = ("run", "How hot is green tea steeped?", "--model", "scripted", "--add", "tea.md", "--quiet")
     with Terminal(*asked, columns=columns, folder=folder) as terminal:
         assert terminal.ended()[0] == 0

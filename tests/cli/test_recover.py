@@ -95,6 +95,85 @@ def test_runs_that_are_left_are_listed_and_then_recovered(shop: Path) -> None:
     assert "these programs have no run to continue" in run("recover", "--app", f"{shop.stem}:desk").stderr
 
 
+BARE = """
+import asyncio
+import os
+import sys
+
+from antiphon import open_ledger
+from antiphon.agents import ledger_run
+
+
+async def pay(key):
+    return "paid"
+
+
+async def main():
+    async with open_ledger("sqlite:///antiphon.db") as ledger, ledger_run("bare-1", ledger=ledger) as run:
+        await run.effect("pay", {}, pay)
+        if "crash" in sys.argv:
+            os._exit(9)
+    print("done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def _start_bare(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([COMMAND[0], "bare.py", *arguments], check=False, capture_output=True, text=True, env=PLAIN)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_a_program_with_a_bare_run_is_continued_by_starting_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no @program that could be imported. Whatever command lists the run says so first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare.py").write_text(BARE)
+    assert _start_bare("crash") == (9, "")
+    advice = "no process runs it: start program 'bare' again; if that is a @program or an agent, `antiphon recover --app "
+    assert advice in run("threads").stderr
+    assert advice in run("status", "bare-1").stdout
+    assert run("recover").stderr.startswith("start their programs again; those with @program, and agents, also continue with")
+    refused = run("recover", "--app", "bare:main")
+    assert (refused.exit_code, "calls ledger_run itself continues when you start it again" in refused.stderr) == (2, True)
+    left = run("resume", "bare-1")
+    assert (left.exit_code, left.stderr.startswith("only its own program can continue thread bare-1: ")) == (2, True)
+    assert advice in left.stderr
+    asked = run("run", "Hello?", "--thread", "bare-1", "--model", "scripted")
+    assert (asked.exit_code, asked.stderr) == (2, "thread 'bare-1' has an open run of program 'bare', which continues it\n")
+
+    assert run("pause", "bare-1").exit_code == 0
+    assert _start_bare()[0] == 1
+    assert advice in run("resume", "bare-1").stderr  # the printed command; it is not paused any more
+    assert _start_bare() == (0, "done\n")
+    completed = run("resume", "bare-1")
+    assert (completed.exit_code, "thread bare-1: completed" in completed.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("raise ValueError('no key')", "ValueError: no key"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"wrong_{re.sub('[^a-z0-9]', '', tmp_path.name.lower())}"
+    (tmp_path / f"{name}.py").write_text(f"\n{code}\n")
+
+    refused = run("recover", "--app", f"{name}:desk")
+
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"module {name!r} cannot be imported: {reason} (")
+    assert refused.stderr.endswith(f"{name}.py, line 2)\n")
+
+
 @pytest.mark.slow
 def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> None:
     shown = run("threads")
@@ -145,7 +224,7 @@ def test_the_build_of_an_app_is_that_of_all_its_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_failed_run_is_said_so_and_continued_on_demand(shop: Path) -> None:
+def test_a_failed_run_is_reported_and_continued_on_demand(shop: Path) -> None:
     asyncio.run(_leave(shop.parent, "order-2", -1))
     done = run("recover", "--app", f"{shop.stem}:desk", "--json")
     assert done.exit_code == 1
@@ -205,7 +284,7 @@ async def _paid(key: str) -> str:
         ("{shop}:number", "a int is no program: write @program('name') above an async function, or give an agent"),
     ],
 )
-def test_what_is_no_app_is_said(shop: Path, app: str, sentence: str) -> None:
+def test_an_invalid_app_is_reported(shop: Path, app: str, sentence: str) -> None:
     done = run("recover", "--app", app.format(shop=shop.stem))
     assert done.exit_code in (1, 2)
     assert sentence in done.stderr
@@ -245,7 +324,7 @@ async def _open_runs(folder: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "limit"), [(["--threads", "2"], 2), ([], Settings().thread_limit)])
-def test_a_host_runs_as_many_threads_as_it_is_told(
+def test_a_host_runs_at_most_as_many_threads_as_its_option_says(
     options: list[str], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit reaches the system; `tests/runtime/test_hosts.py` shows that a system keeps to it."""

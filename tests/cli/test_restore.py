@@ -88,7 +88,7 @@ def test_branches_may_stand_before_their_origin(tmp_path: Path, url: str) -> Non
     assert run("verify", "--ledger", again).exit_code == 0
 
 
-def test_without_heads_nothing_is_restored_and_it_is_said_how_to_get_them(tmp_path: Path, url: str) -> None:
+def test_without_heads_nothing_is_restored_and_the_error_says_how_to_get_them(tmp_path: Path, url: str) -> None:
     """S14: a whole chain alone proves nothing."""
     journal, _ = exported(tmp_path, url)
 
@@ -118,7 +118,7 @@ def test_a_thread_that_is_there_is_left_as_it_is(tmp_path: Path, url: str) -> No
 
 
 @pytest.mark.parametrize("change", ["time", "word", "cut", "more", "swapped", "origin", "other heads", "old heads"])
-def test_what_the_heads_do_not_prove_is_refused(tmp_path: Path, url: str, change: str) -> None:
+def test_rows_that_the_heads_do_not_prove_are_refused(tmp_path: Path, url: str, change: str) -> None:
     """S14: one row changed, left out, added or moved; or heads of something else."""
     journal, heads = exported(tmp_path, url, "chat", "steps", "branch")
     lines = journal.read_bytes().splitlines(keepends=True)

@@ -17,6 +17,8 @@ import pytest
 from tests.cli.running import run
 from tests.forked import Forked
 
+from antiphon.cli._live import program_name
+
 pytestmark = pytest.mark.slow
 
 
@@ -101,7 +103,9 @@ def test_tokens_are_made_listed_and_revoked_and_shown_once(tmp_path: Path) -> No
     own = text.split("_")[1]
     assert run("token", "revoke", own, "--ledger", ledger).exit_code == 0
     assert "revoked" in run("token", "list", "--ledger", ledger).stdout
-    assert run("token", "revoke", own, "--ledger", ledger).exit_code == 1
+    again = run("token", "revoke", own, "--ledger", ledger)
+    listing = f"`{program_name()} token list --ledger {ledger}` lists the tokens"
+    assert (again.exit_code, again.stderr) == (1, f"there is no token {own!r} to revoke; {listing}\n")
     for wrong in (("a b",), ("ada", "--scope", "all"), ("ada", "--days", "-1"), ("ada", "--days", "1e12")):
         refused = run("token", "make", *wrong, "--ledger", ledger)
         assert (refused.exit_code, refused.stdout) == (2, ""), wrong

@@ -86,7 +86,7 @@ def test_the_first_example_reads_like_a_conversation(tmp_path: Path) -> None:
     )
 
 
-def test_a_result_stands_under_its_call_wherever_it_came() -> None:
+def test_a_result_is_shown_under_its_call_wherever_it_came() -> None:
     assert shown(
         call("c-1", arguments={"at": "sea"}),
         call("c-2", arguments={"at": "sky"}),
@@ -230,8 +230,8 @@ def test_a_heading_says_who_to_whom_in_which_step_and_when() -> None:
 
 # Mutant: _heading (cli/_transcript.py) leaves out the step, _goes_on joins two steps, or Decision._row
 # (patterns/options/_decision.py) gives all decisions one step -> this test is red.
-def test_what_a_policy_did_is_shown_step_by_step(tmp_path: Path) -> None:
-    """OP-023: a run of the executor as somebody debugs it: each decision under its number, with what came of it."""
+def test_decisions_of_a_policy_are_shown_step_by_step(tmp_path: Path) -> None:
+    """OP-023: a run of the executor as a developer reads it: each decision under its number, with its result."""
     options, url = Options(), f"sqlite:///{tmp_path}/steps.db"
 
     @options.option(effects="none")

@@ -34,6 +34,9 @@ REFUSED = (
 )
 
 
+TAKES = "`antiphon trust` takes a team file, or a Python file (.py)"
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -58,7 +61,7 @@ def test_code_runs_after_a_person_has_seen_it_and_said_yes(folder: Path) -> None
     shown, code = type_here("trust", "team.toml", typed="n\n")
     assert code == 1
     assert '7 """Return the height of a city."""' in shown
-    assert shown.endswith("Let it run? [y/N]: nothing is trusted")
+    assert shown.endswith("Let it run? [y/N] nothing is trusted")
     assert type_here("run", "--team", "team.toml", "How high?")[1] == 2
 
     shown, code = type_here("trust", "team.toml", typed="y\n")
@@ -96,7 +99,7 @@ def test_without_a_terminal_nobody_can_say_yes() -> None:
     assert run("trust").stderr == "nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it\n"
 
 
-def test_what_is_trusted_is_listed_and_taken_back(folder: Path) -> None:
+def test_trusted_files_are_listed_and_removed(folder: Path) -> None:
     assert run("trust", "team.toml", "--yes").exit_code == 0
     listed = run("trust").stdout.splitlines()
     assert [line.split()[0] for line in listed] == ["path", str(folder / "team.toml"), str(folder / "mytools.py")]
@@ -122,12 +125,48 @@ def test_code_hides_nothing_and_commands_are_shown(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("nothere.py",), "nothere.py: No such file or directory\n"),
-        (("nothere.toml",), "nothere.toml: No such file or directory\n"),
+        (("nothere.py",), f"nothere.py: there is no such file; {TAKES}\n"),
+        (("nothere.toml",), f"nothere.toml: there is no such file; {TAKES}\n"),
+        (("config",), "config: it is a folder; name a team file or a Python file in it\n"),
+        (("binary.py",), f"binary.py: this is a binary file; {TAKES}\n"),
+        (("binary.toml",), f"binary.toml: this is a binary file; {TAKES}\n"),
+        (("latin.toml",), f"latin.toml: this is a binary file; {TAKES}\n"),
+        (("notes.txt",), f"notes.txt: it is not TOML; {TAKES}\n"),
+        (("team.toml/x",), f"team.toml/x: Not a directory; {TAKES}\n"),
         (("--yes",), "name the FILE that it is about\n"),
     ],
 )
-def test_what_cannot_be_trusted_says_why(arguments: tuple[str, ...], error: str) -> None:
+def test_a_file_that_cannot_be_trusted_is_refused_with_the_reason(
+    folder: Path, arguments: tuple[str, ...], error: str
+) -> None:
+    (folder / "config").mkdir()
+    for name in ("binary.py", "binary.toml"):
+        (folder / name).write_bytes(b"\x7fELF\0\1\2")
+    (folder / "latin.toml").write_bytes("# Gr\xfc\xdfe".encode("latin-1"))
+    (folder / "notes.txt").write_text("Buy milk.")
+
     refused = run("trust", *arguments)
 
-    assert (refused.exit_code, refused.stderr) == (2, error)
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (2, "", error)
+
+
+def test_a_file_that_may_not_be_read_says_how_to_allow_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read every file
+
+    refused = run("trust", "team.toml")
+
+    assert (refused.exit_code, refused.stderr) == (2, "team.toml: you may not read it; allow it first: chmod u+r team.toml\n")
+
+
+def test_a_team_file_without_code_needs_no_trust(folder: Path) -> None:
+    """It asks nothing, and records nothing."""
+    (folder / "plain.toml").write_text('pattern = "peers"\n[[agents]]\nname = "ada"\nrole = "leader"\n')
+
+    for more in ((), ("--yes",), ("--json",)):
+        done = run("trust", "plain.toml", *more)
+        assert (done.exit_code, done.stdout) == (0, "[]\n" if more == ("--json",) else "")
+        assert done.stderr == "plain.toml: it runs no code and starts no command, so it needs no trust\n"
+    assert json.loads(run("trust", "--json").stdout) == []

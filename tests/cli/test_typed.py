@@ -15,6 +15,7 @@ from tests.cli.fake_openai import WRONG, fake_openai
 from tests.cli.ledgers import append, text, with_chat
 from tests.cli.running import COMMAND, PLAIN, Seen, start, type_command
 
+from antiphon.cli._live import program_name
 from antiphon.cli._screen import THEME, print_table
 
 pytest.importorskip("apsw")
@@ -55,7 +56,7 @@ def test_a_misspelt_approval_is_an_error_and_nothing_runs(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_utf_8_is_said_and_a_plain_locale_reads_utf_8() -> None:
+def test_input_that_is_not_utf_8_is_reported_and_a_plain_locale_reads_utf_8() -> None:
     """Whatever the locale: arguments are bytes, and a person types UTF-8."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [*COMMAND, "run", "--model", "scripted", "--quiet"]
@@ -99,7 +100,7 @@ def test_a_printed_command_can_be_typed_whatever_the_thread_is_called() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_replayed_and_resumed_shows_the_question_and_breaks_no_word() -> None:
+def test_a_replay_and_a_resume_show_the_question_and_break_no_word() -> None:
     asked = type_command("run", "What is 17 * 23?", "--model", "scripted", "--name", "sum", "--budget", "requests=2")
     assert asked.code == 4
     done = type_command("resume", "sum", "--budget", "requests=20")
@@ -126,7 +127,7 @@ def test_what_is_replayed_and_resumed_shows_the_question_and_breaks_no_word() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", WRONG)
 @pytest.mark.parametrize("more", [(), ("--team", "team.toml")], ids=["six phases", "team"])
-def test_a_server_of_another_protocol_is_asked_three_times_and_then_it_is_said(protocol: str, more: tuple[str, ...]) -> None:
+def test_a_server_of_another_protocol_is_asked_three_times_and_then_reported(protocol: str, more: tuple[str, ...]) -> None:
     """The thread is stopped, not failed: it goes on when the address is right."""
     with fake_openai() as fake:
         fake.failure = protocol
@@ -167,6 +168,41 @@ def test_events_are_lines_of_json_when_a_thread_runs_and_when_it_is_resumed(fold
     if not more:
         ended = [[each["agent"] for each in lines if each["kind"] == "phase_ended"] for lines in (first, second)]
         assert [*ended[0], *ended[1]] == ["action", "experience", "intention", "observation", "understanding", "yield"]
+
+
+@pytest.mark.slow
+def test_a_thread_that_has_ended_is_reported_before_a_model_is_looked_for() -> None:
+    """Its provider's key may be gone, and it needs no model any more."""
+    question = ("Hello?", "--model", "openai-chat:fake")
+    with fake_openai() as fake:
+        assert type_command("run", *question, "--name", "done", **fake.environment()).code == 0
+        fake.failure = "500"
+        assert type_command("run", *question, "--name", "ended", **fake.environment()).code == 4
+    assert type_command("terminate", "ended").code == 0
+    why = "thread ended is terminated, and does not continue; `antiphon show ended` prints it, "
+    for words in (("resume", "ended"), ("resume", "ended", "--model", "openai:gpt-4o"), ("run", "And?", "--thread", "ended")):
+        seen = type_command(*words, columns=140)
+        assert (seen.code, seen.said) == (1, f"{why}`antiphon fork ended --at PLACE` makes a branch from before its end"), (
+            words
+        )
+    branch = type_command("fork", "ended", "--into", "again", columns=140)
+    assert "the branch is terminated too, and does not continue; --at PLACE makes one from before the end" in branch.said
+    assert "waits for" not in type_command("status", "ended").text
+    seen = type_command("resume", "done")
+    assert (seen.code, "thread done: completed" in seen.said) == (0, True)
+    assert type_command("fork", "ended", "--at", "action", "--into", "before").code == 0
+    assert type_command("resume", "before", "--model", "scripted").code == 0
+
+
+@pytest.mark.slow
+def test_an_imported_thread_has_nothing_to_resume_and_takes_a_question(folder: Path) -> None:
+    (folder / "chat.json").write_text('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]')
+    assert type_command("import", "chat.json", "--from", "openai-chat").code == 0
+    why = "thread chat has nothing to continue: it was not run; `antiphon run --thread chat QUESTION` asks something more"
+    assert type_command("resume", "chat", columns=140) == (f"{why}\n", 1)
+    assert type_command("pause", "chat").code == 0
+    assert type_command("resume", "chat", columns=140) == (f"{why}\n", 1)
+    assert type_command("run", "And?", "--thread", "chat", "--model", "scripted", "--quiet").code == 0
 
 
 # ---------------------------------------------------------------- files
@@ -393,9 +429,9 @@ def test_a_limit_is_refused_in_the_words_of_the_command(folder: Path) -> None:
         assert (seen.code, seen.said.startswith(reason)) == (2, True), seen
     assert type_command("limits", "gpt-5", "--at-once", "2").code == 0
     seen = type_command("limits", "gpt-6", "--remove")
-    assert (seen.code, seen.said) == (2, "'gpt-6' has no limits; `antiphon limits` lists those that there are")
+    assert (seen.code, seen.said) == (2, f"'gpt-6' has no limits; `{program_name()} limits` lists those that there are")
     assert type_command("limits", "gpt-5", "--remove").said == (
-        "no model is limited; `antiphon limits MODEL --at-once N` sets a limit for all hosts"
+        f"no model is limited; `{program_name()} limits MODEL --at-once N` sets a limit for all hosts"
     )
 
 

@@ -246,7 +246,7 @@ def test_ctrl_c_ends_the_faults_and_the_counts_say_that_nothing_is_lost(folder: 
             time.sleep(0.1)
         soak.send_signal(signal.SIGINT)
         output, notes = soak.communicate(timeout=WITHIN)
-    said = json.loads(output[output.index("{") :])
+    said = json.loads(output)  # stdout has nothing else
     assert (soak.returncode, said["is_clean"], said["breaches"]) == (0, True, [])
     assert said["figures"]["orders acknowledged"] >= 40
     assert any(name.startswith("fault: ") for name in said["figures"])
@@ -265,6 +265,40 @@ def test_a_broken_rule_is_printed_and_is_exit_code_1(monkeypatch: pytest.MonkeyP
     assert done.exit_code == 1
     assert "1      acknowledged messages lost" in done.stdout
     assert done.stderr == "R1 t7 m12: acknowledged and not in the ledger\n"
+
+
+def test_a_soak_that_is_stopped_before_its_first_order_has_tested_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R0 says that nothing was acknowledged. After Ctrl-C, that is no broken rule."""
+
+    async def found(plan: SoakPlan, *, stop: asyncio.Event, **_: object) -> SoakResult:
+        signal.raise_signal(signal.SIGINT)
+        await stop.wait()
+        return SoakResult({}, (Breach("R0", "", "", "0 appends were acknowledged"),), is_clean=False)
+
+    monkeypatch.setattr(service, "run_soak", found)
+    done = run("soak")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr == (
+        "no more faults; waiting until all orders have ended\n"
+        "stopped before the first order was acknowledged, so nothing was tested; let it run for longer\n"
+    )
+
+
+def test_what_a_killed_soak_has_left_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of one that runs stays, and so does a folder that no soak has locked."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, used, other, elsewhere = (tmp_path / name for name in ("antiphon-soak-1", "antiphon-soak-2", "antiphon-soak-3", "x"))
+    for folder in (left, used, other, elsewhere):
+        (folder / "postgres").mkdir(parents=True)
+    for folder in (left, elsewhere):
+        (folder / "lock").touch()
+    told = list[str]()
+
+    with _up.locked(used):
+        _soak._remove_left(told.append)
+
+    assert sorted(tmp_path.iterdir()) == [used, other, elsewhere]
+    assert told == [f"removed {left}: it is of a soak that was killed"]
 
 
 def test_a_soak_without_the_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A dialect of somebody else's: it looks like MARSYS, loses what it is told to lose, and refuses what says so."""
+"""A dialect of another package: it looks like MARSYS, and loses or refuses what the data asks it to."""
 
 from typing import Any
 

@@ -94,7 +94,7 @@ def test_our_own_format_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("data", [[], {}, [1], "7", b"null", [{"hello": 1}], [{"type": "user_message"}, {"role": "user"}]])
-def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
+def test_data_of_no_known_format_is_reported_as_unknown(data: Any) -> None:
     found = detect(data)
 
     assert found.name is None
@@ -102,7 +102,7 @@ def test_what_looks_like_nothing_is_said_to(data: Any) -> None:
     assert "none of" in found.reason
 
 
-def test_what_may_be_several_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_several_possible_formats_is_reported_as_ambiguous(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_registry._OURS, "twin", "antiphon.dialects.marsys._dialect")
     found = detect([{"role": "user", "content": "hi", "message_id": "1"}])
 
@@ -125,13 +125,13 @@ def test_a_broken_dialect_of_another_package_breaks_nothing(monkeypatch: pytest.
         get("broken")
 
 
-def test_what_is_written_is_recognised() -> None:
+def test_written_data_is_recognised() -> None:
     """Tools become types in Choir, which are not in capitals."""
     for name in SAMPLES:
         assert detect(antiphon.convert(SAMPLES["marsys"], source="marsys", target=name).value).name == name
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_data_that_is_no_json_is_refused() -> None:
     with pytest.raises(DecodeError, match="not JSON"):
         detect(b"{")
 

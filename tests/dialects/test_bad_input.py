@@ -64,7 +64,7 @@ from antiphon.messages.json_values import canonical
         ("house", [{"antiphon": 2}], "", "upgrade"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(dialect: str, data: Any, where: str, reason: str) -> None:
+def test_a_fault_is_reported_with_its_place(dialect: str, data: Any, where: str, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason) as caught:
         decode(data, dialect)
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said_with_its_place(dialect: str, data: Any, where: st
     ],
     ids=repr,
 )
-def test_what_is_no_conversation_is_refused(name: str, data: Any) -> None:
+def test_data_that_is_no_conversation_is_refused(name: str, data: Any) -> None:
     """S8: broken JSON, wrong encodings, nesting of 10,000, values that JSON does not have."""
     with pytest.raises(DecodeError):
         decode(data, name)
@@ -136,8 +136,8 @@ ODD: tuple[Any, ...] = ({}, [], None, 1, True, "x", [{}], [[]], [None], {"a": {}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_detect_says_something_of_json_of_any_shape(odd: Any) -> None:
-    """G21: what has no hash stood where a role or a type is expected, and was looked for in a set."""
+def test_detect_gives_a_verdict_on_json_of_any_shape(odd: Any) -> None:
+    """G21: an unhashable value stood where a role or a type is expected, and was looked up in a set."""
     user = {"role": "user", "content": "hi"}
     for data in (
         [odd],
@@ -160,7 +160,7 @@ def test_detect_says_something_of_json_of_any_shape(odd: Any) -> None:
 
 @pytest.mark.slow
 @given(value=strategies.json_values)
-def test_detect_says_something_of_any_json(value: Any) -> None:
+def test_detect_gives_a_verdict_on_any_json(value: Any) -> None:
     for data in ({"content": value}, [value], [{"role": value, "type": value, "content": [{"type": value}]}]):
         assert detect(data).name in (None, *names())
 

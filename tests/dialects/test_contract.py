@@ -33,8 +33,8 @@ def differences(one: Conversation, other: Conversation) -> set[tuple[int, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["house", *SAMPLES])
 @given(conversation=conversations())
-def test_what_is_lost_is_exactly_what_is_reported(name: str, conversation: Conversation) -> None:
-    """For any conversation: what `meaning` loses on the way to a format and back are the losses."""
+def test_exactly_the_losses_are_reported(name: str, conversation: Conversation) -> None:
+    """For any conversation: the differences in `meaning` after a round trip are the losses."""
     dialect = get(name)
     encoded = dialect.encode(conversation)
     back = dialect.decode(encoded.value)

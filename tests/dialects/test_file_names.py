@@ -90,7 +90,7 @@ def test_a_title_that_is_no_file_name_is_a_hint() -> None:
 
 
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES])
-def test_what_was_read_when_the_name_was_the_hint_is_still_written_as_it_was(dialect: str) -> None:
+def test_rows_from_before_file_names_are_still_written_unchanged(dialect: str) -> None:
     """G11: stored rows have the name of a file as the hint of a part without metadata."""
     inner = {"filename": "a.pdf", "file_data": PDF}
     block = {"type": "file", "file": inner} if dialect == CHAT else {"type": "input_file", **inner}

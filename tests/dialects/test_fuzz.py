@@ -107,7 +107,7 @@ def broken_text(body: Any, random: Random) -> bytes:
 
 
 def outcome(name: str, data: Any) -> str:
-    """Decode, and say what came of it; anything but the two good ends is raised."""
+    """Decode, and return the outcome; any outcome but the two good ones is raised."""
     try:
         conversation = decode(data, name)
     except DecodeError:

@@ -52,7 +52,7 @@ def _tool_call(arguments: str, invocation: str = "c") -> dict[str, Any]:
         ),
     ],
 )
-def test_what_would_be_beyond_a_limit_as_a_message_is_refused(dialect: str, unit: Any, limits: Limits, reason: str) -> None:
+def test_a_message_beyond_a_limit_is_refused(dialect: str, unit: Any, limits: Limits, reason: str) -> None:
     with use_limits(limits), pytest.raises(DecodeError, match=reason) as caught:
         decode(orjson.dumps([unit]), dialect)
 
@@ -62,7 +62,7 @@ def test_what_would_be_beyond_a_limit_as_a_message_is_refused(dialect: str, unit
 @pytest.mark.parametrize("dialect", BODIES)
 @pytest.mark.parametrize("size", [100, 200, 400, 800, 1600, 3200])
 @pytest.mark.parametrize("depth", [2, 4, 8, 16])
-def test_whatever_is_read_can_be_stored_and_loaded_within_the_same_limits(dialect: str, size: int, depth: int) -> None:
+def test_everything_that_is_read_can_be_stored_and_loaded_within_the_same_limits(dialect: str, size: int, depth: int) -> None:
     with use_limits(Limits(message_bytes=size, depth=depth, nodes=size // 8)):
         for body in BODIES[dialect]:
             with suppress(DecodeError):

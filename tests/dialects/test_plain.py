@@ -181,12 +181,12 @@ def test_all_others_go_the_long_way(name: str, case: str) -> None:
 @pytest.mark.parametrize(
     ("name", "place"), [(name, place) for name, cases in ONLY_HERE.items() for place in range(len(cases))]
 )
-def test_what_one_format_writes_in_another_way_goes_the_long_way_there(name: str, place: int) -> None:
+def test_a_part_that_one_format_writes_differently_takes_the_long_way_there(name: str, place: int) -> None:
     assert not _goes_short(name, ONLY_HERE[name][place])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_came_from_the_format_itself_goes_the_long_way(name: str) -> None:
+def test_messages_from_the_format_itself_take_the_long_way(name: str) -> None:
     came = decode(encode(Conversation(PLAIN["calls alone, and results that are nothing or a text"]), name).value, name)
 
     assert not _goes_short(name, list(came))

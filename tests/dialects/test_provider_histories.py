@@ -57,8 +57,8 @@ def test_a_second_result_is_left_out_and_the_first_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_what_another_agent_says_is_a_users_and_its_calls_stay_pairs(name: str) -> None:
-    """Text and call of one utterance, seen by somebody else: the words are a user's, the call keeps its result."""
+def test_messages_of_another_agent_are_a_users_and_its_calls_stay_pairs(name: str) -> None:
+    """Text and call of one utterance, seen by another agent: the text is a user's, the call keeps its result."""
     bob = [says("I am bob", "bob", turn_id="t"), calls("i", "bob", turn_id="t"), gives("i")]
     value = written(Conversation([says("hi"), *bob, says("and?")]), name, as_policy="eve")
     units = value if isinstance(value, list) else next(value[key] for key in ("messages", "input", "contents") if key in value)
@@ -125,8 +125,8 @@ def test_fresh_ids_keep_what_they_link() -> None:
 
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("url", ["https://[", "https://[x]/a.pdf", "https://example.com:port/a.pdf?b=.png#c.gif"])
-def test_a_url_that_is_none_is_written_like_any_other(name: str, url: str) -> None:
-    """Whoever is shown it will say so; the type is told from what stands where the path does."""
+def test_an_invalid_url_is_written_like_any_other(name: str, url: str) -> None:
+    """The provider refuses it; the media type comes from the end of its path."""
     shown = MediaPart(modality="document", url=url)
     value = written(Conversation([Message(policy="user", payload=PartsPayload(parts=(shown,)))]), name)
 
@@ -183,7 +183,7 @@ def test_many_refused_ids_have_an_alias_each(name: str) -> None:
 
 
 def test_an_unknown_key_stays_with_its_kind_of_part() -> None:
-    """Parts of one message that change places: what was said of an image is not said of a text."""
+    """Parts of one message change places: the keys of an image do not move to a text."""
     mark = {"mode": "explicit"}
     image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}, "prompt_cache_breakpoint": mark}
     (message,) = decode([{"role": "user", "content": [{"type": "text", "text": "look"}, image]}], "openai-chat")

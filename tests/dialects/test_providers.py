@@ -19,7 +19,7 @@ NOTHING_SAID = frozenset({"AP305"})
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
-def test_what_is_written_has_the_types_of_the_sdk(name: str, conversation: Conversation) -> None:
+def test_the_written_data_has_the_types_of_the_sdk(name: str, conversation: Conversation) -> None:
     value = encode(conversation, name).value
 
     assert problems(name, "request", as_request(name, value)) == []
@@ -28,7 +28,7 @@ def test_what_is_written_has_the_types_of_the_sdk(name: str, conversation: Conve
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
-def test_what_is_written_breaks_no_rule_of_the_service(name: str, conversation: Conversation) -> None:
+def test_the_written_data_breaks_no_rule_of_the_service(name: str, conversation: Conversation) -> None:
     value = encode(conversation, name).value
     errors = [finding for finding in check(decode(value, name), name) if finding.severity == "error"]
 
@@ -38,7 +38,7 @@ def test_what_is_written_breaks_no_rule_of_the_service(name: str, conversation: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 @given(conversation=conversations())
-def test_what_was_written_is_read_and_written_again_the_same(name: str, conversation: Conversation) -> None:
+def test_the_written_data_is_read_and_written_again_the_same(name: str, conversation: Conversation) -> None:
     encoded = encode(conversation, name)
     back = decode(encoded.value, name, aliases=encoded.aliases)
     again = encode(back, name)

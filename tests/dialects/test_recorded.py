@@ -81,7 +81,7 @@ SHAPES: dict[str, tuple[str, Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_what_a_provider_sent_or_took_is_read_and_comes_back_as_it_was(name: str) -> None:
+def test_recorded_data_of_a_provider_comes_back_unchanged(name: str) -> None:
     """G2"""
     dialect, body, words = SHAPES[name]
 
@@ -214,7 +214,7 @@ def test_facts_that_come_in_pieces_are_put_together() -> None:
     assert stream.body["x_groq"] == {"id": "req_1", "usage": {"total_tokens": 3}}
 
 
-def test_why_a_server_failed_is_told_though_it_is_said_in_a_field_of_its_own() -> None:
+def test_the_reason_of_a_server_failure_is_found_in_its_own_field() -> None:
     stream = Stream("openai-chat")
     with pytest.raises(StreamFailedError, match="the model is overloaded"):
         stream.feed(b'error: {"message": "the model is overloaded", "code": 503}\n\n')
@@ -283,14 +283,14 @@ def test_a_key_that_decides_decides(dialect: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("body", STRANGE, ids=str)
-def test_what_is_no_known_format_is_said_so(body: Any) -> None:
+def test_a_format_that_no_dialect_reads_is_reported_as_unknown(body: Any) -> None:
     """Bedrock Converse, Ollama, embeddings and moderations look like others', and would come out empty."""
     found = detect(body)
 
     assert (found.name, found.candidates) == (None, ())
 
 
-def test_what_cannot_be_told_is_not_guessed() -> None:
+def test_an_ambiguous_format_is_not_guessed() -> None:
     both = ("openai-chat", "anthropic-messages")
 
     assert detect(request(max_tokens=99)).candidates == both
@@ -383,7 +383,7 @@ LOST: dict[str, tuple[str, Any, str, str]] = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_the_target_cannot_say_is_reported(name: str) -> None:
+def test_fields_that_the_target_cannot_express_are_reported(name: str) -> None:
     """G3: nothing is lost in silence."""
     source, body, target, what = LOST[name]
     conversation = decode(body, source)
@@ -429,7 +429,7 @@ def test_pieces_of_one_text_are_put_together_as_they_were(target: str) -> None:
     assert "text" not in {loss.what for loss in encoded.losses}
 
 
-def test_what_was_spoken_is_told_in_its_own_words() -> None:
+def test_a_transcript_is_written_as_text() -> None:
     body = answered({"role": "assistant", "content": None, "audio": {"id": "audio_1", "transcript": "It is mild."}})
     conversation = decode(body, CHAT)
 
@@ -448,7 +448,7 @@ def test_labels_say_what_a_medium_is_there_for() -> None:
     assert "hint" in {loss.what for loss in encode(told, CHAT).losses}
 
 
-def test_an_answer_that_says_nothing_is_no_content_of_a_request() -> None:
+def test_an_empty_answer_is_no_content_of_a_request() -> None:
     body = {"candidates": [{"content": {}, "finishReason": "STOP"}]}
     answer, ask = decode(body, GEMINI), {"role": "user", "parts": [{"text": "Hi"}]}
     asked = decode([ask], GEMINI).extend(answer)

@@ -1,4 +1,4 @@
-"""What a format says about one call or result beyond what we know stays with it, whatever becomes of the others."""
+"""Unknown keys of one call or result stay with it, whatever happens to the others."""
 
 from collections.abc import Callable
 from typing import Any

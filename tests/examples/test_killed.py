@@ -37,7 +37,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 
 def found(folder: Path) -> dict[str, Any]:
-    """Return what the program has said, and how often the world was asked for what."""
+    """Return the output of the program, and the number of calls to each outside service."""
     said: dict[str, Any] = json.loads((folder / "witness").read_text())
     path = folder / "ledger.db.outside"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -103,7 +103,7 @@ def test_an_append_does_not_go_through_the_calls_that_are_open(
 
 
 @given(exchanges.filter(bool), st.data())
-def test_what_is_open_somewhere_is_known_from_the_oldest_open_call_on(history: list[Message], data: st.DataObject) -> None:
+def test_open_calls_at_a_place_are_found_from_the_oldest_one_on(history: list[Message], data: st.DataObject) -> None:
     """A fork looks back as far as the note beside the row says, and finds the same calls."""
 
     async def run() -> None:
@@ -160,7 +160,7 @@ def mismatch() -> list[Message]:
 
 
 @pytest.mark.parametrize("wrong", [orphan, second_result, duplicate_id, mismatch])
-def test_what_is_refused_has_the_code_that_check_gives_it(wrong: Callable[[], list[Message]]) -> None:
+def test_a_refused_append_has_the_code_that_check_gives(wrong: Callable[[], list[Message]]) -> None:
     async def run() -> AppendRefusedError:
         with pytest.raises(AppendRefusedError) as caught:
             await MemoryLedger().append("t", history)

@@ -65,7 +65,7 @@ class Forgetful(MemoryLedger):
 
 
 class Unfenced(MemoryLedger):
-    """Takes the appends of whoever asks."""
+    """Takes appends of any epoch."""
 
     async def append(self, thread_id: str, messages: Any, *, epoch: Any = None, **options: Any) -> Any:
         current = (await self.head(thread_id)).epoch or None
@@ -80,7 +80,7 @@ class Lenient(MemoryLedger):
 
 
 class Trusting(MemoryLedger):
-    """Takes what comes from outside as it is."""
+    """Takes rows from outside as they are."""
 
     async def append(self, thread_id: str, messages: Any, *, outside: bool = False, **options: Any) -> Any:
         return await super().append(thread_id, messages, **options)
@@ -109,7 +109,7 @@ class Hasty(MemoryLedger):
 
 
 class Stuttering(MemoryLedger):
-    """Gives out what was the cursor's own message again."""
+    """Gives out the message of the cursor again."""
 
     async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> Any:
         before = str(int(after) - 1) if after not in (None, "0") and after.isdigit() else after
@@ -132,7 +132,7 @@ class Blind(MemoryLedger):
 
 
 class Believing(MemoryLedger):
-    """Takes the rows' own word for what they are."""
+    """Believes the kinds that rows claim for themselves."""
 
     async def restore(self, journals: Any, heads: Any) -> Any:
         ends = [(journal.thread_id, journal.records[-1]) for journal in journals if journal.records]

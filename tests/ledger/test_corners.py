@@ -112,7 +112,9 @@ async def test_a_waiter_that_has_gone_is_not_woken() -> None:
     assert not signal.is_awaited
 
 
-def test_nobody_looks_for_others_when_nobody_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_looks_for_commits_of_other_processes_when_nobody_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_ledger, "_LOOK_AGAIN", 0.001)
 
     async def work(ledger: Any) -> None:
@@ -141,7 +143,7 @@ def test_a_batch_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert with_ledger(tmp_path / "ledger.db", work) == 20
 
 
-def test_who_waited_for_room_and_went_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_room_that_was_cancelled_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writer, "_ROOM", 3000)
 
     async def work(ledger: Ledger) -> int:
@@ -154,7 +156,7 @@ def test_who_waited_for_room_and_went_is_passed_over(tmp_path: Path, monkeypatch
     assert with_ledger(tmp_path / "ledger.db", work) == 5
 
 
-def test_who_waited_for_room_while_the_ledger_was_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_room_gets_an_error_when_the_ledger_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writer, "_ROOM", 3000)
 
     async def run() -> list[Any]:
@@ -270,8 +272,8 @@ def test_a_branch_of_what_was_deleted_meanwhile_is_refused(again: bool, tmp_path
         ("DELETE FROM messages WHERE seq = 3", "thread 't0' at seq 3: it is missing"),
     ],
 )
-def test_what_is_damaged_is_not_forked(sql: str, words: str, tmp_path: Path) -> None:
-    """G20: nothing goes on from what is not as it was written."""
+def test_a_damaged_thread_is_not_forked(sql: str, words: str, tmp_path: Path) -> None:
+    """G20: no branch continues from altered rows."""
     path = tmp_path / "ledger.db"
     fill(path, threads=1)
     connection = connect(LedgerFile(str(path), 5))
@@ -343,7 +345,7 @@ def test_an_index_of_words_that_knows_too_much_is_damage(tmp_path: Path) -> None
 
 
 def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
-    """Also if somebody has made a whole chain for it by hand."""
+    """Also if a whole chain was made for it by hand."""
     plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
     connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
     connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
@@ -355,7 +357,7 @@ def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
     assert with_ledger(tmp_path / "ledger.db", verified) == ["it is of thread 'other'"]
 
 
-def test_what_a_branch_shares_and_cannot_find_is_an_error_to_whoever_reads(tmp_path: Path) -> None:
+def test_reading_a_branch_whose_shared_rows_are_missing_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def make(ledger: Ledger) -> None:
@@ -390,7 +392,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         asyncio.run(run())
 
 
-def test_numbers_that_meet_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_with_equal_hashes_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ids with the same number in the index are two messages, and each is found again."""
 
     def poor(name: str, salt: int = 0) -> int:
@@ -470,7 +472,7 @@ async def test_claims_and_releases_that_are_refused_harm_nothing_in_their_batch(
         assert (await ledger.verify()).is_whole
 
 
-async def test_a_claim_of_one_thread_leaves_what_is_known_of_others(tmp_path: Path) -> None:
+async def test_a_claim_of_one_thread_keeps_the_cached_state_of_others(tmp_path: Path) -> None:
     """The first append to the claimed thread, and the next one to each other, read no row of `threads`."""
     host = Host("one", "1", ("agent",), 600.0)
     async with at(tmp_path / "ledger.db") as ledger:

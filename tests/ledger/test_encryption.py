@@ -146,7 +146,7 @@ turns = [
 
 
 @pytest.mark.slow
-def test_what_commands_leave_in_postgresql_is_unreadable_s7(
+def test_everything_that_commands_store_in_postgresql_is_unreadable_s7(
     postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A team and six phases: prompts, text of peers, live text, hosts, the sums of a server, logs."""
@@ -280,7 +280,9 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
 
 
 @pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-async def test_what_one_process_forgets_or_rotates_another_cannot_use(store: str, tmp_path: Path, request: Any) -> None:
+async def test_a_key_that_one_process_forgets_or_rotates_is_useless_to_another(
+    store: str, tmp_path: Path, request: Any
+) -> None:
     """Both have the key of the thread in memory, and on PostgreSQL its state for the next append."""
     make, old, new = opener(store, tmp_path, request, "forgotten elsewhere"), key(), key()
     async with make(old) as first, make(old) as second:

@@ -161,7 +161,7 @@ def test_locks_that_others_hold_delay_and_lose_nothing(tmp_path: Path, record_pr
 
 @pytest.mark.slow
 def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, record_property: Any) -> None:
-    """F11, G5: a transaction that took its number early and commits late; whoever follows gets it, and nothing twice."""
+    """F11, G5: a transaction that took its number early and commits late; a follower gets it, and nothing twice."""
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:

@@ -33,10 +33,10 @@ async def _first(ledger: Ledger) -> Record:
     raise AssertionError
 
 
-async def test_what_another_process_says_while_a_follower_begins_to_wait_is_not_missed(
+async def test_a_commit_of_another_process_while_a_follower_begins_to_wait_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G5: the commit comes after the follower has looked, and before it knows how far others were then."""
+    """G5: the commit comes after the follower's query, and before it has noted how far others were."""
     async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
         horizon = ledger.horizon
 
@@ -164,8 +164,8 @@ def test_a_long_line_of_branches_is_a_thread_like_any_other(store: str, branches
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_is_deleted_while_it_is_read_is_not_taken_for_whole(again: bool, tmp_path: Path) -> None:
-    """Not even if another thread has got its name meanwhile: nobody gets the beginning of one and the end of another."""
+def test_reading_a_thread_that_is_deleted_meanwhile_is_an_error(again: bool, tmp_path: Path) -> None:
+    """Also if another thread has its name by then: no reader gets the beginning of one and the end of another."""
 
     async def work(ledger: Ledger) -> list[str]:
         await ledger.append("t", [said("old") for _ in range(300)])
@@ -337,7 +337,7 @@ def test_a_branch_that_rests_on_itself_leads_nobody_in_circles(base: str, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", COLUMNS)
-def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, tmp_path: Path) -> None:
+def test_any_content_of_a_row_gives_a_typed_error_and_harms_no_other_thread(table: str, tmp_path: Path) -> None:
     """G20, S8: a text, bytes, a fraction and numbers out of range, in every column that matters."""
     original, path = tmp_path / "original.db", tmp_path / "altered.db"
     _filled(original)
@@ -378,7 +378,7 @@ def test_whatever_a_row_holds_the_error_is_typed_and_harms_no_other(table: str, 
         "UPDATE counters SET value = 2 WHERE name = 'searchable'",
     ],
 )
-def test_what_can_be_computed_from_messages_is_compared_with_them(sql: str, tmp_path: Path) -> None:
+def test_derived_columns_are_compared_with_the_messages(sql: str, tmp_path: Path) -> None:
     """G20: columns beside the messages, and rows of hosts and owners."""
     path = tmp_path / "ledger.db"
     _filled(path)
@@ -414,7 +414,7 @@ def test_a_forged_owner_lets_nobody_append(tmp_path: Path) -> None:
     assert with_ledger(path, work) == ["its epoch, status, owner or times are not what they were"]
 
 
-def test_a_deletion_is_no_damage_to_whoever_has_searched_before(tmp_path: Path) -> None:
+def test_a_deletion_after_a_search_is_no_damage(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
         for _ in range(3):
             await ledger.append("t", [said("one two"), said("two"), said("two")])

@@ -1,4 +1,4 @@
-"""Rows that somebody else has written, names that mean something elsewhere, and filters with SQL in them (S1, S2, S3, G21)."""
+"""Forged rows, names that mean something elsewhere, and filters with SQL in them (S1, S2, S3, G21)."""
 
 import asyncio
 import base64
@@ -68,7 +68,7 @@ HOSTILE: dict[str, bytes] = {
 
 
 def plant(path: Path, content: bytes) -> None:
-    """Write a row straight into the file, with a chain that fits it: somebody who knows how it is made."""
+    """Write a row straight into the file, with a chain that fits it, as an attacker does who knows the format."""
     connection = connect(LedgerFile(str(path), 5), create=True)
     digest = link(genesis("t"), 1, content)
     state = new_state("t", 1)._replace(seq=1, hash=digest)

@@ -37,7 +37,7 @@ def test_a_process_has_not_ended_while_it_runs_or_is_stopped_and_has_when_it_was
         assert not clock.has_ended(instance)
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert clock.has_ended(instance)  # nobody has asked how it ended
+        assert clock.has_ended(instance)  # a zombie: nothing has waited for it yet
         child.wait()
         assert clock.has_ended(instance)
 

@@ -83,7 +83,7 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
 
 
 @pytest.mark.timeout(60)
-async def test_what_a_host_reads_does_not_grow_with_the_number_of_hosts(postgres: Server, rows: Counter[str]) -> None:
+async def test_the_reads_of_a_host_do_not_grow_with_the_number_of_hosts(postgres: Server, rows: Counter[str]) -> None:
     few, many = [await _rows_by_verb(postgres.url, number, rows) for number in (FEW, MANY)]
 
     assert few == many

@@ -422,7 +422,7 @@ async def test_each_wrong_url_says_what_to_do(postgres: Server, tenant: str) -> 
     assert "the database has no ledger" in str(await _refusal(postgres.new_database(f"e{tenant}"), create=False))
 
 
-async def test_a_wrong_password_is_said(postgres: Server, tenant: str) -> None:
+async def test_a_wrong_password_is_reported(postgres: Server, tenant: str) -> None:
     user = f"locked{tenant[:8]}"
     postgres.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'right'")
     rules = postgres.data / "pg_hba.conf"

@@ -8,11 +8,12 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import asyncpg
@@ -39,8 +40,8 @@ from antiphon.ledger import (
 )
 from antiphon.ledger._signals import Hints
 from antiphon.ledger._stored import Thread
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _hosts, _queries, _rows, _terms
-from antiphon.ledger.postgres._appends import Appender
+from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _connection, _hosts, _queries, _rows, _terms
+from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._careful import lock_of
 from antiphon.ledger.postgres._connection import Session
 from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
@@ -438,7 +439,7 @@ _CHANGES: tuple[Change, ...] = (
 @pytest.mark.slow
 @pytest.mark.parametrize("change", _CHANGES, ids=lambda change: change.__name__.removeprefix("_"))
 async def test_f7_a_change_whose_commit_is_not_confirmed_is_made_once(postgres: Server, tenant: str, change: Change) -> None:
-    """F7: the server has committed, and the answer is lost. The caller gets what it would have got, and no error."""
+    """F7: the server has committed, and the answer is lost. The caller gets the result, and no error."""
     master = MasterKey.from_text(MasterKey.generate())
     async with cutting(postgres.url) as (url, cuts):
 
@@ -473,13 +474,99 @@ async def test_a_change_that_a_failover_has_lost_is_made_again(
 
     async def branch(session: Session, *values: Any) -> Thread:
         made = await make(session, *values)
-        session.transaction = str(10**6 + int(session.transaction or 0))
+        number, _, server = (session.transaction or "").partition(" ")
+        session.transaction = f"{10**6 + int(number)} {server}"
         return made
 
     monkeypatch.setattr(_changes, "branch", branch)
     async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
         await ledger.append("t", [said()])
         cuts.arm_commit(is_answered=False)
+        assert (await ledger.fork("t", into="branch")).thread_id == "branch"
+
+
+class _Gated(Appender):
+    """Writes nothing, and takes until a gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("Any", None), lambda: None)
+        self.gate = asyncio.Event()
+
+    async def _write(self, group: Sequence[WaitingAppend]) -> None:
+        await self.gate.wait()
+        for waiting in group:
+            waiting.done.set_result(())
+
+
+async def test_an_append_that_comes_when_all_writers_have_just_ended_is_written() -> None:
+    """It waited for the next append of the process. A host that had one thread left wrote no other, and never ended (F35)."""
+    appender, last = _Gated(), list[asyncio.Future[Any]]()
+
+    def append(name: str) -> asyncio.Future[Any]:
+        return appender.append(cast("Any", SimpleNamespace(thread_id=name, weight=1)))
+
+    for name in "ab":  # each has a writer of its own
+        append(name)
+        await asyncio.sleep(0.01)
+    appender.gate.set()
+    asyncio.get_running_loop().call_soon(lambda: last.append(append("c")))  # after the writers, and before their callbacks
+    await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        assert await last[0] == ()
+    await appender.close()
+
+
+def _of_another_server(monkeypatch: pytest.MonkeyPatch, module: Any, verb: str, number: str) -> None:
+    """Have a change remember the number of a transaction of another server; here, a committed transaction has this number."""
+    make = getattr(module, verb)
+
+    async def changed(session: Session, *values: Any) -> Any:
+        made = await make(session, *values)
+        session.transaction = f"{number} 1700000000.5"
+        return made
+
+    monkeypatch.setattr(module, verb, changed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize(
+    "changing", [("claim_thread", _claim), ("release", _release), ("take", _take)], ids=lambda each: each[0]
+)
+async def test_a_change_of_owner_is_made_once_though_a_failover_has_used_its_number_again(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, changing: tuple[str, Change], is_stored: bool
+) -> None:
+    """The new server has a committed transaction of that number. A release that it did not have was taken for made: the thread
+    kept an owner that knew nothing of it, for as long as that host lived."""
+    verb, change = changing
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        expected = await change(ledger, lambda: None)
+    async with _connected(postgres.url) as other:
+        number = await other.fetchval("SELECT pg_current_xact_id()::text")
+    _of_another_server(monkeypatch, _hosts, verb, number)
+    async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=f"{tenant}-cut") as ledger:
+        assert await change(ledger, lambda: cuts.arm_commit(is_answered=is_stored)) == expected
+    assert cuts.landed == 1
+    async with _connected(postgres.url) as other:
+        owners = "SELECT epoch, owner IS NULL FROM antiphon.threads WHERE starts_with(tenant, $1) ORDER BY tenant"
+        made, made_after_cut = await other.fetch(owners, tenant)
+    assert made == made_after_cut
+
+
+@pytest.mark.slow
+async def test_a_branch_that_a_failover_may_have_lost_is_a_typed_unknown(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: it was taken for made, because the new server has a committed transaction of its number."""
+    async with _connected(postgres.url) as other:
+        number = await other.fetchval("SELECT pg_current_xact_id()::text")
+    _of_another_server(monkeypatch, _changes, "branch", number)
+    async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
+        await ledger.append("t", [said()])
+        cuts.arm_commit(is_answered=False)
+        with pytest.raises(errors.LedgerUnavailableError, match="look whether the change is stored"):
+            await ledger.fork("t", into="branch")
+        assert await ledger.thread("branch") is None
         assert (await ledger.fork("t", into="branch")).thread_id == "branch"
 
 
@@ -564,8 +651,39 @@ WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.grant
 
 
 @pytest.mark.slow
+async def test_f14_a_process_that_is_suspended_in_a_transaction_keeps_no_thread_from_others(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G15, G16: no host could take the thread, and no `tail` went on, until the process continued."""
+    monkeypatch.setattr(_connection, "_IDLE_FOR", 1.0)
+    suspended, keep = asyncio.Event(), _hosts._keep
+
+    async def kept(session: Session, host: Host, *values: Any) -> None:
+        await keep(session, host, *values)
+        if host.name == "suspended":
+            suspended.set()
+            await asyncio.sleep(WITHIN)
+
+    monkeypatch.setattr(_hosts, "_keep", kept)
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as first,
+        PostgresLedger.open(postgres.url, tenant=tenant) as other,
+    ):
+        await first.append("t", [said()])
+        hosts = [Host(name, "1") for name in ("suspended", "other")]
+        await first.beat(hosts[0])
+        await other.beat(hosts[1])
+        claiming = asyncio.create_task(first.claim("t", by=hosts[0]))
+        await suspended.wait()
+        assert await other.claim("t", by=hosts[1]) == 1
+        claiming.cancel()
+        with pytest.raises(asyncio.CancelledError):  # and no attempt to roll back, which would fail and be repeated
+            await claiming
+
+
+@pytest.mark.slow
 async def test_f10_deadlocks_are_tried_again(postgres: Server, tenant: str, record_property: Any) -> None:
-    """F10: another program locks in the other order; whichever the server ends, everything is stored once."""
+    """F10: another program locks in the other order. The server ends one of the two, and everything is stored once."""
     name = f"f10{tenant}"
     url = postgres.new_database(name)
     postgres.sql(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '150ms'")
@@ -781,6 +899,29 @@ async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_
 
 
 @pytest.mark.slow
+async def test_a_search_does_not_wait_for_the_messages_that_are_deleted_meanwhile(postgres: Server, tenant: str) -> None:
+    """A deletion of many messages takes seconds. It locked the indexes from its beginning."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
+        await ledger.append("old", [said("canary")])
+        await ledger.append("new", [said("canary")])
+        async with _connected(postgres.url) as holding:
+            await holding.execute("BEGIN")
+            await holding.execute(
+                "SELECT 1 FROM antiphon.messages WHERE tenant = $1 ORDER BY era, xid LIMIT 1 FOR UPDATE", tenant
+            )
+            deleting = asyncio.create_task(ledger.delete("old"))
+            async with asyncio.timeout(WITHIN):
+                while not deleting.done() and await other.fetchval(_BLOCKED) < 1:  # noqa: ASYNC110 (the server decides)
+                    await asyncio.sleep(0.01)
+            async with asyncio.timeout(5):
+                assert len(await ledger.search("canary")) == 2
+            await holding.execute("ROLLBACK")
+        await deleting
+        assert len(await ledger.search("canary")) == 1
+        assert await other.fetchval("SELECT count(*) FROM antiphon.words WHERE tenant = $1", tenant) == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_deleted_first", [True, False])
 async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_stays(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, is_deleted_first: bool
@@ -963,10 +1104,10 @@ async def test_readers_that_hear_nothing_look_once_a_second(
         await following
 
 
-async def test_f7_threads_of_a_take_whose_answer_is_lost_are_told_to_their_host(
+async def test_f7_a_host_learns_of_threads_of_a_take_whose_answer_is_lost(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7, G16: the commit was executed and its answer cut off. A thread that the host is not told of would never run."""
+    """F7, G16: the commit was executed and its answer cut off. A thread unknown to its host would never run."""
     host, take, attempts = Host("h", "1", ("agent",)), _hosts.take, itertools.count(1)
     async with cutting(postgres.url) as (url, cuts), open_ledger(url, tenant=tenant, signals="off") as ledger:
 

@@ -48,7 +48,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(seed: int, disk: Disk, 
 
 
 @pytest.mark.slow
-def test_what_belongs_to_an_append_is_there_with_it_or_not_at_all(disk: Disk, tmp_path: Path) -> None:
+def test_all_parts_of_an_append_are_stored_or_none(disk: Disk, tmp_path: Path) -> None:
     """G4: message, snapshot, status and tokens; a posted message and the mark that it is due; at each operation."""
     appends = 3
 

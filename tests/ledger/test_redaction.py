@@ -132,7 +132,7 @@ def test_no_known_shape_of_a_secret_is_stored_anywhere(place: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["password", "Password", "PASSWORD", "pass_word", "Pass-Word", "passWord"])
-def test_what_stands_under_the_name_of_a_secret_is_not_stored(key: str) -> None:
+def test_a_value_under_the_name_of_a_secret_is_not_stored(key: str) -> None:
     rules = STANDARD_REDACTION
     marker = "[redacted:key]"
     for value, left in (("x", marker), (7, marker), (["a"], [marker]), ({"b": {"c": 1.5}}, {"b": {"c": marker}})):
@@ -198,7 +198,7 @@ ORDINARY = (
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_what_only_looks_a_little_like_a_secret_stays(text: str) -> None:
+def test_text_that_only_resembles_a_secret_stays(text: str) -> None:
     assert STANDARD_REDACTION.text(text) == text
 
 
@@ -215,7 +215,7 @@ def test_ids_hashes_and_pictures_stay() -> None:
         assert STANDARD_REDACTION.text(text) == text
 
 
-def test_what_kind_of_value_a_secret_key_wants_stays() -> None:
+def test_the_type_of_a_secret_key_stays() -> None:
     """The schema of a tool that takes a password says no password; its default would."""
     wanted = {"type": "string", "title": "Password", "minLength": 8}
     maybe = {"anyOf": [wanted, {"type": "null"}], "default": None}
@@ -449,7 +449,7 @@ async def texts(ledger: Ledger, thread_id: str = "t") -> list[str]:
 
 
 @stores
-def test_a_ledger_redacts_unless_it_is_told_otherwise(tmp_path: Path, is_file: bool) -> None:
+def test_a_ledger_redacts_unless_it_is_turned_off(tmp_path: Path, is_file: bool) -> None:
     """S7, G23."""
 
     async def work(ledger: Ledger) -> list[str]:
@@ -560,10 +560,10 @@ def test_a_thread_goes_on_as_it_began_in_memory_too() -> None:
 
 
 @pytest.mark.parametrize(("redaction", "is_redacted"), [(None, False), (STANDARD_REDACTION, True), ("off", False)])
-def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
+def test_a_thread_of_an_earlier_version_is_redacted_only_by_given_rules(
     tmp_path: Path, redaction: Redacting, is_redacted: bool
 ) -> None:
-    """G2, G11: a ledger redacted then only by rules that it was given, and so it does now for the threads of then."""
+    """G2, G11: earlier versions redacted only by rules that they were given; their threads keep to that."""
     path = old_ledger(tmp_path / "ledger.db")
 
     async def work(ledger: Ledger) -> None:
@@ -577,7 +577,7 @@ def test_a_thread_from_before_is_redacted_where_somebody_asks_for_it(
     with_ledger(path, work, redaction=redaction)
 
 
-def test_that_a_thread_is_redacted_cannot_be_altered_unseen(tmp_path: Path) -> None:
+def test_an_altered_redaction_mark_of_a_thread_is_found(tmp_path: Path) -> None:
     """G20."""
     path = tmp_path / "ledger.db"
 
@@ -616,7 +616,7 @@ _PIECES = st.sampled_from([*_WHOLE, *_CUT, " ", "\n"])
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(_PIECES, max_size=6).map("".join))
-def test_what_was_redacted_is_not_redacted_further(text: str) -> None:
+def test_redacted_text_is_not_redacted_further(text: str) -> None:
     """G2: of texts made of pieces of secrets, once is the same as twice, alone, in JSON inside a text and in a message."""
     for said_so in (text, json.dumps({"a": text}), f"see {text}"):
         once = RULES.text(said_so)

@@ -47,7 +47,7 @@ async def verified(ledger: Ledger) -> Verification:
 
 @pytest.mark.parametrize("sql", STRANGE)
 def test_a_schema_that_was_altered_is_refused_at_opening(sql: str, tmp_path: Path) -> None:
-    """S14: the error says in what it differs, and what to do."""
+    """S14: the error names the difference, and what to do."""
     path = old_ledger(tmp_path / "ledger.db")
     with_ledger(path, verified)
     altered(path, sql)
@@ -64,14 +64,14 @@ def test_an_old_schema_that_was_altered_is_refused_before_it_is_brought_up_to_da
     assert Connection(str(path), apsw.SQLITE_OPEN_READWRITE).setting("user_version") == 1
 
 
-def test_what_sqlite_counts_for_itself_is_no_alteration(tmp_path: Path) -> None:
+def test_statistics_of_sqlite_are_no_alteration(tmp_path: Path) -> None:
     path = old_ledger(tmp_path / "ledger.db")
     altered(path, "ANALYZE")
     assert with_ledger(path, verified).is_whole
 
 
 def test_a_ledger_of_the_first_format_is_whole_and_goes_on(tmp_path: Path) -> None:
-    """G11: what was written before stays as it was; what is written now has a checksum."""
+    """G11: old rows stay unchanged; new rows have a checksum."""
 
     async def work(ledger: Ledger) -> tuple[Verification, list[str], int]:
         before = await ledger.verify()
@@ -175,7 +175,7 @@ def test_a_moved_position_in_a_ledger_of_the_first_format_is_found(tmp_path: Pat
 
 @pytest.mark.parametrize("sql", [SWALLOW, "DROP INDEX messages_by_id", "ALTER TABLE snapshots RENAME TO photos"])
 def test_an_append_looks_at_the_schema_again_when_another_process_has_changed_it(sql: str, tmp_path: Path) -> None:
-    """S14: whoever appends is told, and nothing is lost in silence."""
+    """S14: the append raises, and nothing is lost in silence."""
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:

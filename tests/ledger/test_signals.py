@@ -242,7 +242,7 @@ async def test_with_signals_off_everything_ends(postgres: Server) -> None:
     assert _longest(hops) < MOST, hops
 
 
-async def test_what_cannot_be_sent_is_dropped_and_the_sender_does_not_wait(cluster: Cluster) -> None:
+async def test_a_signal_that_cannot_be_sent_is_dropped_and_the_sender_does_not_wait(cluster: Cluster) -> None:
     with running_nats() as nats:
         async with open_signals(nats.url) as signals:
             heard: list[bytes] = []
@@ -328,7 +328,7 @@ async def test_the_documented_permissions_keep_live_text_from_other_clients(tmp_
         assert heard["monitor"] == []
 
 
-async def test_a_password_that_is_changed_later_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_password_that_is_changed_later_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with running_nats(options=("--user", "antiphon", "--pass", "first")) as nats:
         async with open_signals(nats.url.replace("//", "//antiphon:first@")) as signals:
             nats.kill()
@@ -399,7 +399,7 @@ async def test_a_wrong_url_says_how_to_write_it(url: str, postgres: Server) -> N
             pass
 
 
-async def test_a_server_that_cannot_be_reached_is_told_and_the_ledger_works(
+async def test_an_unreachable_server_is_reported_and_the_ledger_works(
     postgres: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "antiphon.ledger"):

@@ -57,7 +57,7 @@ def test_a_missing_file_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "text.db"
     text.write_text("Dear diary, " * 100)
     with pytest.raises(LedgerFormatError, match="is not a SQLite file"):
@@ -73,7 +73,7 @@ def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    """G11: it never goes on with what it does not know."""
+    """G11: it never continues with unknown formats."""
     path = tmp_path / "ledger.db"
     fill(path)
     with connected(path) as connection:
@@ -147,7 +147,7 @@ def connected(path: Path) -> Iterator[_connection.Connection]:
     connection.close()
 
 
-def test_what_durability_rests_on_is_switched_on(tmp_path: Path) -> None:
+def test_the_settings_that_make_it_durable_are_on(tmp_path: Path) -> None:
     fill(tmp_path / "ledger.db")
     with connected(tmp_path / "ledger.db") as connection:
         assert connection.setting("journal_mode") == "wal"
@@ -188,7 +188,7 @@ def test_many_writers_share_a_sync(tmp_path: Path) -> None:
 
 
 def test_a_single_append_is_synced_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """G1: and an append that was there already too, because whoever wrote it may have died before the sync."""
+    """G1: a repeated append is synced too, because its first writer may have died before the sync."""
     vfs = CountingVfs("counting-2")
 
     async def work(ledger: SqliteLedger) -> None:
@@ -249,7 +249,7 @@ def test_cancelling_the_caller_does_not_withdraw_what_is_queued(tmp_path: Path) 
     assert with_ledger(tmp_path / "ledger.db", work) == 51
 
 
-def test_who_writes_faster_than_the_disk_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_faster_than_the_disk_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G18: only so much is in memory; nothing is lost."""
     monkeypatch.setattr(_writer, "_ROOM", 20_000)
 
@@ -473,7 +473,7 @@ def test_a_medium_is_kept_once_and_goes_with_its_last_use(tmp_path: Path) -> Non
     assert picture.url.encode()[1000:2000] not in path.read_bytes()
 
 
-def test_what_was_deleted_is_not_in_the_file(tmp_path: Path) -> None:
+def test_deleted_messages_are_not_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:
@@ -514,7 +514,7 @@ def test_a_fork_does_not_read_what_it_shares(tmp_path: Path, monkeypatch: pytest
     assert short == long < 10
 
 
-def test_the_index_of_words_follows_when_somebody_searches(tmp_path: Path) -> None:
+def test_a_search_brings_the_index_of_words_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 
     async def work(ledger: Ledger) -> None:

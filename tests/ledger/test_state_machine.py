@@ -189,7 +189,7 @@ class Ledgers(RuleBasedStateMachine):
         return self.runner.run(awaited())
 
     def both(self, work: Callable[[Ledger], Awaitable[Any]]) -> Any:
-        """Do something with both, and return what came of it, which must be the same."""
+        """Call both, and return the outcome, which must be the same."""
         outcomes = []
         for ledger, port in zip((self.memory, self.sqlite), self.ports, strict=True):
 

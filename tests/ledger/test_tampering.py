@@ -155,8 +155,8 @@ def test_an_untouched_ledger_is_whole(either: tuple[Path, dict[str, Any]]) -> No
         assert (found.threads, found.messages) == (5, 80)
 
 
-def test_what_was_altered_is_not_handed_out(original: Path, tmp_path: Path) -> None:
-    """G20: reading stops at the place, with its name; what stands before it was given out."""
+def test_altered_messages_are_not_returned(original: Path, tmp_path: Path) -> None:
+    """G20: reading stops at the place, with its name, after the messages before it."""
 
     def alter(connection: Connection) -> None:
         for position, body in connection.rows("SELECT position, body FROM messages"):
@@ -187,7 +187,7 @@ def test_what_was_altered_is_not_handed_out(original: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seq", [1, 5, 18])
-def test_a_missing_row_is_noticed_by_whoever_reads(seq: int, original: Path, tmp_path: Path) -> None:
+def test_a_missing_row_is_noticed_when_it_is_read(seq: int, original: Path, tmp_path: Path) -> None:
     def alter(connection: Connection) -> None:
         key = connection.value("SELECT key FROM threads WHERE thread_id = 't2'")
         connection.run("DELETE FROM messages WHERE thread = ? AND seq = ?", (key, seq))
@@ -244,7 +244,7 @@ def test_a_cut_tail_is_found_by_a_head_that_was_kept_elsewhere(original: Path, t
         "UPDATE threads SET run = 'x', open_from = 3 WHERE thread_id = 't3'",
     ],
 )
-def test_what_stands_beside_the_messages_is_verified_too(sql: str, original: Path, tmp_path: Path) -> None:
+def test_rows_beside_the_messages_are_verified_too(sql: str, original: Path, tmp_path: Path) -> None:
     path = altered(original, tmp_path, lambda connection: connection.run(sql))
 
     assert not with_ledger(path, verified).is_whole
@@ -300,7 +300,7 @@ def test_flipped_bits_in_the_file_are_found_or_typed(
         "DELETE FROM open_calls",
     ],
 )
-def test_what_stands_beside_sealed_messages_is_verified_too(sql: str, sealed: Path, tmp_path: Path) -> None:
+def test_rows_beside_sealed_messages_are_verified_too(sql: str, sealed: Path, tmp_path: Path) -> None:
     path = altered(sealed, tmp_path, lambda connection: connection.run(sql))
 
     assert not with_ledger(path, verified, master_key=KEY).is_whole

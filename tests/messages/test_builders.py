@@ -153,7 +153,7 @@ def test_ids_and_times_sort_as_the_messages_stand() -> None:
     assert said.id < called.id
 
 
-def test_what_is_given_empty_is_not_guessed(call: Message) -> None:
+def test_an_empty_argument_is_not_guessed(call: Message) -> None:
     with pytest.raises(ValidationError, match="A name is"):
         MessageBuilder.next_step(None).add_image("x", "data:,", id="")
     with pytest.raises(ValidationError, match="A name is"):

@@ -337,7 +337,7 @@ def test_filters_take_a_message_as_a_place(talk: Conversation) -> None:
         talk.filter(after="q")  # type: ignore[arg-type]
 
 
-def test_a_chain_is_what_led_to_it_and_what_came_of_it() -> None:
+def test_a_chain_is_a_message_with_its_causes_and_its_consequences() -> None:
     conversation = Conversation(
         [
             say("q"),

@@ -169,7 +169,7 @@ def test_a_file_grows_by_appending_lines() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("v*.jsonl")), ids=lambda path: path.name)
-def test_what_an_earlier_version_wrote_still_loads(path: Path) -> None:
+def test_files_of_earlier_versions_still_load(path: Path) -> None:
     """A file for each released version is kept for ever."""
     conversation = loads(path.read_bytes(), Conversation)
 
@@ -207,7 +207,7 @@ def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyP
     assert loads(old, Message) == said(step_num=7)
 
 
-def test_what_an_upcast_cannot_read_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_an_upcast_cannot_read_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_house, "HOUSE_VERSION", 2)
     monkeypatch.setattr(_house, "_UPCASTS", {1: lambda form: form["gone"]})
 
@@ -459,7 +459,7 @@ def test_the_quick_way_is_taken() -> None:
 # ---------------------------------------------------------------- the edge of what is allowed
 
 
-def test_what_can_be_built_can_be_read_at_every_limit() -> None:
+def test_every_message_that_can_be_built_can_be_read_at_every_limit() -> None:
     """The constructors and `loads` draw the same line, to the byte."""
     room = MIB - len(dumps(said("")))
     large = Tool(name="t", description="x" * 700_000)

@@ -116,7 +116,7 @@ def path_of(value: Any) -> tuple[Any, ...]:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_json_is_refused_with_its_path(bad: Any) -> None:
+def test_a_value_that_is_not_json_is_refused_with_its_path(bad: Any) -> None:
     """S8: at construction, wherever it hides."""
     assert path_of(bad) == () or isinstance(bad, list)
     assert path_of({"rows": [1, {"cell": bad}]})[:3] == ("rows", 1, "cell")
@@ -146,7 +146,7 @@ def test_a_key_that_is_no_text_is_refused(key: Any) -> None:
         ([JsonArray([1]), JsonObject({"a": []})], [[1], {"a": []}]),
     ],
 )
-def test_what_is_plainly_json_is_taken_as_such(given_value: Any, kept: Any) -> None:
+def test_values_that_are_plainly_json_are_accepted(given_value: Any, kept: Any) -> None:
     """Tuples, enums, ids and our own views need no conversion by the caller."""
     part = DataPart(data=given_value)
 

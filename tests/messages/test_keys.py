@@ -61,7 +61,7 @@ def test_a_renamed_id_knows_its_first_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "7", "a/b", "a#b", "a~b", "a=b", "x" * 201])
-def test_what_could_not_be_taken_apart_is_no_key(name: str) -> None:
+def test_a_text_that_cannot_be_taken_apart_is_no_key(name: str) -> None:
     assert not keys.is_key(name)
     assert keys.is_key(keys.as_key(name))
 

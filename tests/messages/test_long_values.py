@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(VALUES, st.integers(128, 2000))
-def test_whatever_is_cut_fits_and_is_cut_the_same_again(value: Any, most: int) -> None:
+def test_any_cut_value_fits_and_is_cut_the_same_again(value: Any, most: int) -> None:
     shorter = cut(value, most)
     assert len(write(shorter)) <= most
     assert cut(shorter, most) == shorter
@@ -78,7 +78,7 @@ def test_numbers_of_many_digits_are_left_out() -> None:
     assert cut([10**4000, 1, True, 0.5, "x"], 1000) == ["[cut]", 1, True, 0.5, "x"]
 
 
-def test_what_is_no_json_is_left_to_the_constructor() -> None:
+def test_a_value_that_is_no_json_is_left_to_the_constructor() -> None:
     odd = object()
     assert cut(odd, 128) is odd
     assert cut(12, 128) == 12
@@ -86,7 +86,7 @@ def test_what_is_no_json_is_left_to_the_constructor() -> None:
 
 
 @pytest.mark.parametrize("value", [[[[["x"]]]], {"a": {"b": {"c": {"d": 1}}}}, ((((1,),),),)])
-def test_what_is_nested_too_deep_is_cut_there(value: Any) -> None:
+def test_a_value_that_is_nested_too_deep_is_cut_there(value: Any) -> None:
     with use_limits(Limits(depth=3)):
         shorter = cut(value, 1000)
         assert "[cut: nested too deep]" in str(shorter)

@@ -297,8 +297,8 @@ def test_no_way_leads_into_a_message(rich: Message, change: Any) -> None:
     assert dumps(rich) == before
 
 
-def test_what_a_message_gives_away_is_not_part_of_it(rich: Message) -> None:
-    """OP-002: dumps are copies."""
+def test_a_dump_is_a_copy_of_a_message(rich: Message) -> None:
+    """OP-002: changing a dump does not change the message."""
     before = dumps(rich)
 
     dumped = rich.model_dump()
@@ -458,7 +458,7 @@ def test_limits_say_what_is_possible() -> None:
 
 @pytest.mark.slow
 def test_the_first_messages_may_be_made_by_many_threads_at_once() -> None:
-    """Schemas are built when first used; that must be safe whoever comes first."""
+    """Schemas are built when first used, which must be safe in any order of threads."""
     code = """
 import sys, threading
 from antiphon import Message, PartsPayload, TextPart, dumps, loads

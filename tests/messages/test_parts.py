@@ -122,7 +122,7 @@ def test_the_name_of_a_file_is_metadata_and_no_hint(file: dict[str, Any], name: 
     assert (part.file_name, part.prompt_hint) == (name, None)
 
 
-def test_what_providers_need_on_top() -> None:
+def test_further_fields_that_providers_need() -> None:
     owner = {"openai-responses": {"id": "rs_1"}}
     reasoning = ReasoningPart(text="hm", signature="c2ln", encrypted_content="ZW5j", metadata=owner)
     data = DataPart(data={"rows": [1, 2.5, None]})
@@ -142,6 +142,6 @@ def test_a_part_of_an_unknown_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\ud800", "\udfff", 7, None, b"bytes"])
-def test_what_is_no_unicode_text_is_refused(text: Any) -> None:
+def test_invalid_unicode_is_refused(text: Any) -> None:
     with pytest.raises(ValidationError, match="text"):
         TextPart(text=text)

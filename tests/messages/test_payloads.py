@@ -89,7 +89,7 @@ def test_an_error_result() -> None:
     ],
 )
 def test_error_fields_go_with_an_error(wrong: dict[str, Any]) -> None:
-    """OP-026: an error says what and why; a success says neither."""
+    """OP-026: an error has a type and a message; a success has neither."""
     with pytest.raises(ValidationError, match="error_type"):
         result(**wrong)
 

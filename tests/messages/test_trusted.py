@@ -86,7 +86,7 @@ def models_in(message: Message) -> list[Model]:
 @pytest.mark.slow
 @pytest.mark.parametrize("as_text", [True, False])
 @given(message=strategies.messages)
-def test_what_is_made_unchecked_is_what_the_constructor_makes(as_text: bool, message: Message) -> None:
+def test_an_unchecked_value_equals_that_of_the_constructor(as_text: bool, message: Message) -> None:
     made = again(message, as_text)
 
     assert made == message
@@ -104,7 +104,7 @@ def test_what_is_made_unchecked_is_what_the_constructor_makes(as_text: bool, mes
 
 @pytest.mark.slow
 @given(strategies.messages)
-def test_what_is_made_unchecked_is_taken_by_loads(message: Message) -> None:
+def test_an_unchecked_value_is_accepted_by_loads(message: Message) -> None:
     made = again(message, False)
 
     assert loads(dumps(made)) == message
@@ -155,7 +155,7 @@ def test_empty_metadata_and_arguments_are_left_out_as_ever(empty: Any) -> None:
     )
 
 
-def test_what_is_made_unchecked_cannot_be_changed() -> None:
+def test_an_unchecked_value_cannot_be_changed() -> None:
     part = trusted.data_part({"a": [1]})
 
     with pytest.raises(ValidationError, match="frozen"):

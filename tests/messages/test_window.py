@@ -49,7 +49,7 @@ def test_keep_decides_what_stays() -> None:
     assert ids(TALK.window(2, keep=lambda message: message.id == "q1")) == "q1 q2"
 
 
-def test_what_is_kept_brings_its_other_half() -> None:
+def test_a_kept_message_brings_its_other_half() -> None:
     assert ids(TALK.window(3, keep=lambda message: message.id == "b")) == "t a b rb ra"
     assert ids(TALK.window(6, keep=lambda message: message.id == "rb")) == "t a b rb ra q2"
     twice = Conversation([call("c", "x"), answer("r", "x"), answer("again", "x"), say("q")])

@@ -178,7 +178,7 @@ async def test_a_reader_in_the_middle_stays_there_while_messages_arrive(chromium
             assert await row.bounding_box() == before
 
 
-async def test_who_wants_no_motion_gets_none(chromium: Browser, tmp_path: Path, demonstration: Path) -> None:
+async def test_a_reader_that_wants_no_motion_gets_none(chromium: Browser, tmp_path: Path, demonstration: Path) -> None:
     shutil.copy(demonstration, tmp_path / "ledger.db")
     async with served(tmp_path) as server, opened(chromium, server, reduced_motion="reduce") as page:
         for place in PLACES:

@@ -1,4 +1,4 @@
-"""Acts of a person on the page, each done in a browser: what the page says it will write, and what is in the ledger then."""
+"""Acts of a person on the page, each done in a browser: what the dialog announces is what the ledger gets."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ async def _calls(ledger: Ledger, thread_id: str) -> list[str]:
 
 
 async def test_an_empty_ledger_teaches_and_a_question_is_answered_live(chromium: Browser, tmp_path: Path) -> None:
-    """Nothing is reloaded: the thread appears, says what it says, and ends, while the page is open."""
+    """Nothing is reloaded: the thread appears, streams and ends while the page is open."""
     async with served(tmp_path) as server, opened(chromium, server) as page:
         await expect(page.get_by_test_id("empty-ledger")).to_contain_text('antiphon run "Why is the sky blue?"')
         await page.get_by_test_id("act-new-empty").click()

@@ -53,7 +53,7 @@ async def test_a_host_that_is_killed_is_seen_with_the_threads_that_were_taken_ov
             await figure(page, "Threads in hand", TAKEN, "of 1 living host")
 
 
-async def test_what_is_stuck_is_listed_with_the_reason_and_limits_with_their_use(chromium: Browser, tmp_path: Path) -> None:
+async def test_stuck_threads_are_listed_with_the_reason_and_limits_with_their_use(chromium: Browser, tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await _leave_stuck(server.ledger)
         await server.ledger.set_limit(Limit("*", cost_per_day=Decimal(20)))

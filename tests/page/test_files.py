@@ -77,17 +77,17 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in REFUSED.items() for text in texts])
-def test_what_a_file_may_not_say_is_refused(name: str, text: str) -> None:
+def test_forbidden_code_in_a_file_is_refused(name: str, text: str) -> None:
     assert list(faults(name, f"\n{text}\n"))
     assert all(fault.startswith(f"{name}:2: ") for fault in faults(name, f"\n{text}\n"))
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in ALLOWED.items() for text in texts])
-def test_what_a_file_may_say_is_not(name: str, text: str) -> None:
+def test_allowed_code_in_a_file_is_accepted(name: str, text: str) -> None:
     assert not list(faults(name, text))
 
 
-def test_the_page_says_nothing_that_is_refused() -> None:
+def test_the_page_has_no_forbidden_code() -> None:
     assert lint() == []
 
 

@@ -115,7 +115,7 @@ async def test_threads_are_filtered_searched_and_opened_by_keys(chromium: Browse
             await expect(page.locator("[data-testid=message][data-selected=true]")).to_contain_text("question 2")
 
 
-async def test_what_was_moved_or_cannot_be_searched_says_so(
+async def test_a_moved_thread_and_an_unsearchable_thread_are_marked(
     chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A moved thread continues in the other ledger: nothing here offers to write to it."""

@@ -131,6 +131,6 @@ async def program(ledger: Ledger, witness: Witness) -> str:
 
 
 if __name__ == "__main__":
-    if MOVE == "terminate":  # whoever ends a thread for good does not want to know what became of its last payment
+    if MOVE == "terminate":  # a terminated thread leaves its last payment with an unknown outcome
         TOOLS.update(dict.fromkeys(TOOLS, ("look", "reserve")))
     serve(program)

@@ -1,4 +1,4 @@
-"""Chains for the tests: a model that notes when it is asked, a little to know, and a thread cut off at any of its rows."""
+"""Chains for the tests: a model that records its requests, some knowledge, and a thread cut off at any of its rows."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ TEA = "# Tea\n\nGreen tea is steeped at 80 degrees for two minutes.\n\n# Coffee\
 
 @dataclass
 class Witness:
-    """What happened outside of the ledger, and what a model is to do beside answering."""
+    """Records what happened outside of the ledger, and tells a model what to do beside answering."""
 
     asked: list[str] = field(default_factory=list)
     """By phase, each request to the model, in order."""
@@ -132,7 +132,7 @@ async def known(ledger: Ledger | None = None) -> Any:
 
 
 async def branch(ledger: Ledger, thread_id: str, upto: int, changed: Sequence[Message] | None = None) -> NotingLedger:
-    """Return the ledger that a process leaves behind which dies when a thread has so many rows; `changed`: other rows."""
+    """Return the ledger of a process that dies when a thread has so many rows; `changed`: other rows."""
     left = await known()
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
     rows = rows if changed is None else list(changed[:upto])
@@ -157,7 +157,7 @@ async def said_in(ledger: Ledger, thread_id: str) -> list[Message]:
 
 
 def types_of(messages: Iterable[Message]) -> list[str]:
-    """Return what is said between actors, as the seed writes it: `sender -> receiver: TYPE`."""
+    """Return the messages between actors, as the document writes them: `sender -> receiver: TYPE`."""
     return [
         f"{_kind(message.policy)} -> {_kind(message.to[0])}: {kind}"
         for message in messages

@@ -1,7 +1,7 @@
 """Programs whose process is killed before and after each row that they append, and that the next process finishes.
 
 A program is a module with `async def program(ledger, witness) -> str`, which opens a pattern, does its work in threads with
-fixed ids, and returns what came of it; and `if __name__ == "__main__": serve(program)`. Its tools and models say
+fixed ids, and returns the result; and `if __name__ == "__main__": serve(program)`. Its tools and models say
 `witness.start(…)` when they are started, so that what was done is known without the ledger. The test is
 `check_survives(module, folder)`. A process that ends with something parked is helped on by a person, who says that it was
 done.
@@ -184,7 +184,7 @@ async def _open_calls(folder: Path) -> list[str]:
 
 
 async def _settle(folder: Path) -> int:
-    """Say of everything that is parked that it was done, and return how much that was."""
+    """Settle every parked call as done, and return how many there were."""
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger, System(ledger) as system:
         parked = await system.parked()
         for each in parked:

@@ -1,4 +1,4 @@
-"""Going another way, and going on where a person was needed: fork, diff, parked, settle and resume at the command line."""
+"""`fork`, `diff`, `parked`, `settle` and `resume` of a chain at the command line."""
 
 import json
 import signal
@@ -82,7 +82,7 @@ def test_a_place_from_which_nothing_goes_on_is_refused_and_no_branch_is_made(thr
 
 
 @pytest.mark.slow
-def test_a_thread_that_waits_for_a_person_goes_on_when_it_is_settled(tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_a_person_continues_when_it_is_settled(tmp_path: Path) -> None:
     """G7: killed while it pays; it rests, says what to do, is settled at the command line, and nothing is done again."""
     url = ("--ledger", f"sqlite:///{tmp_path}/ledger.db")
     with Processes(PROGRAM) as processes:

@@ -29,8 +29,8 @@ from antiphon.runtime import Settings, system_thread
 # ---------------------------------------------------------------- CH-110: management and monitoring
 
 
-async def test_every_actor_of_a_thread_that_runs_says_that_it_is_alive() -> None:
-    """CH-110, CH-083, CH-084: while it works; it is asked beside its work, and the thread is none the longer for it."""
+async def test_every_actor_of_a_running_thread_answers_heartbeats() -> None:
+    """CH-110, CH-083, CH-084: also while it works; heartbeats add no row to the thread."""
     witness = Witness(on_request=(held := Held("action")))
     async with chain_on(witness=witness) as chain:
         thread_id = await chain.create(QUESTION)
@@ -79,8 +79,8 @@ def _is_answer(payload: Any) -> bool:
     return isinstance(payload, OptionResultPayload) and "model.request" in payload.option_name and not payload.is_error
 
 
-async def test_a_phase_that_is_stopped_fails_the_threads_that_come_to_it_and_they_say_why() -> None:
-    """CH-110, CH-089, CH-090: the message is with the dead letters; what was done before is kept."""
+async def test_a_stopped_phase_fails_the_threads_that_reach_it_with_the_reason() -> None:
+    """CH-110, CH-089, CH-090: the message is a dead letter; the results of earlier phases are kept."""
     async with chain_on() as chain:
         stopped = await chain.send({"type": "STOP", "data": {"actor_id": "intention/1", "reason": "shutdown"}})
         assert stopped["data"]["status"] == "stopped"
@@ -91,8 +91,8 @@ async def test_a_phase_that_is_stopped_fails_the_threads_that_come_to_it_and_the
         assert (letter.to, letter.code, letter.message.thread_id) == ("intention/1", "ACTOR_STOPPED", result.thread_id)
 
 
-async def test_an_error_that_is_reported_of_a_manager_has_it_begun_anew() -> None:
-    """CH-110, CH-085, CH-086, CH-092, CH-093: by whoever watches from outside; the decision is in the manager's own thread."""
+async def test_a_reported_error_of_a_manager_restarts_it() -> None:
+    """CH-110, CH-085, CH-086, CH-092, CH-093: an outside monitor reports it; the manager's own thread has the decision."""
     async with chain_on() as chain:
         await chain.send({"type": "HEARTBEAT", "receiver": "agent/yield"})
         watched = await chain.send({"type": "SUPERVISE", "data": {"actor_id": "agent/yield"}})
@@ -141,7 +141,7 @@ async def test_an_input_by_hand_is_bounded_too(kind: str) -> None:
         assert (refused["type"], refused["data"]["error_code"]) == ("ERROR", "TOO_LARGE")
 
 
-async def test_what_is_said_about_a_thread_is_bounded_and_so_is_a_whole_message() -> None:
+async def test_the_metadata_of_a_thread_and_a_whole_message_are_bounded() -> None:
     """CH-118: metadata goes with every message to a phase; a message has a limit of its own, and the response says it."""
     async with chain_on() as chain:
         with pytest.raises(RefusedError, match="metadata have .* more than 8000: say where to find it"):
@@ -175,8 +175,8 @@ def _is_phase(payload: Any) -> bool:
     return isinstance(payload, OptionCallPayload) and payload.option_name == "PROCESS_PHASE"
 
 
-async def test_a_model_that_says_too_much_is_passed_on_in_part_and_kept_whole() -> None:
-    """CH-118: the same of what it gives to a tool; the thread completes, and says what is missing, and where it is."""
+async def test_a_long_answer_of_a_model_is_passed_on_in_part_and_stored_whole() -> None:
+    """CH-118: the same for its tool arguments; the thread completes, and names what is missing and where it is stored."""
     argument = "a" * 120_000
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -204,8 +204,8 @@ async def test_a_model_that_says_too_much_is_passed_on_in_part_and_kept_whole() 
         assert thaw(next(row.payload for row in said if row.kind == "option_call").arguments) == {"at": argument}
 
 
-async def test_a_model_is_told_no_more_sources_and_drafts_than_there_is_room_for() -> None:
-    """CH-118: in every phase, the best first; the question is told whole."""
+async def test_a_model_gets_no_more_sources_and_drafts_than_the_limit() -> None:
+    """CH-118: in every phase, the best first; the question is always whole."""
     prompts: list[str] = []
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -268,8 +268,8 @@ def test_a_history_has_the_latest_turns_and_never_half_of_what_a_user_said() -> 
 # ---------------------------------------------------------------- CH-119: message flows are logged
 
 
-def test_the_log_of_a_run_is_its_message_flow_and_has_no_word_of_what_was_said(caplog: pytest.LogCaptureFixture) -> None:
-    """CH-119: who said what kind of thing to whom, in order, each with its ids; an error has its code, one level higher."""
+def test_the_log_of_a_run_is_its_message_flow_without_any_content(caplog: pytest.LogCaptureFixture) -> None:
+    """CH-119: sender, receiver and type of each message, in order, with its ids; an error has its code, one level higher."""
     caplog.set_level(logging.DEBUG, logger="antiphon.postchain")
 
     async def main() -> list[str]:
@@ -412,7 +412,7 @@ async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in
         assert sum(len([row for row in trace if row.lane == "control" and row.to]) for trace in traces) + create == len(rows)
 
 
-async def test_a_subscriber_that_nobody_is_gets_a_dead_letter_and_the_others_their_result() -> None:
+async def test_an_unknown_subscriber_gets_a_dead_letter_and_the_others_their_result() -> None:
     """CH-128, CH-112: the thread ends as it would have, and nothing of it is left open."""
     heard: list[str] = []
     async with chain_on() as chain:

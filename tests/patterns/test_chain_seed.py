@@ -1,4 +1,4 @@
-"""What the seed says, by value and not by shape alone: states, actors at their places, the rules of recursion."""
+"""The values of Choir's document, not only its shapes: states, actors at their addresses, the rules of recursion."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -140,8 +140,8 @@ async def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_t
 # Mutant: PhaseActor.output or YieldPhaseActor.conclude gives a fixed `confidence`, or the yield phase no `next_phase` when a
 # turn goes on -> this test is red.
 @pytest.mark.virtual_time
-async def test_the_confidence_of_a_phase_says_what_stands_behind_it_and_the_last_one_names_the_next_cycle() -> None:
-    """CH-070: where nothing is known, the experience phase has no confidence, and the last phase goes on with it."""
+async def test_the_confidence_of_a_phase_reflects_its_sources_and_the_last_one_names_the_next_cycle() -> None:
+    """CH-070: without sources, the experience phase has no confidence, and the last phase continues with it."""
     config = ChainConfig(backoff=0, max_cycles=2, least_change=0.0)
     async with chain_on(config=config) as chain:
         result = await chain.run("What is the airspeed of a swallow?")
@@ -160,7 +160,7 @@ async def thermometer(place: str) -> str:
 
 
 def _calling(*places: str) -> Script:
-    """Return a script that asks the tool for each place, and then says what it gave last."""
+    """Return a script that calls the tool for each place, and then reports the last result."""
     turns = [Turn(calls=({"tool": "thermometer", "arguments": {"place": place}},)) for place in places]
     return Script(rules=(Rule(turns=(*turns, Turn(text="It is cold."))),))
 
@@ -233,7 +233,7 @@ async def test_the_processing_time_of_an_agent_is_what_its_models_and_the_waits_
 
 
 async def test_a_phase_whose_actor_is_restarted_in_the_middle_of_a_thread_goes_on() -> None:
-    """CH-123, CH-087, CH-103: what it knows is in the ledger; the thread completes, and models are asked for nothing twice."""
+    """CH-123, CH-087, CH-103: its state is in the ledger; the thread completes, and no model request is repeated."""
     witness = Witness(on_request=(held := Held("observation")))
     async with chain_on(witness=witness) as chain:
         thread_id = await chain.create(QUESTION)

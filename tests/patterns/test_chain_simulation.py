@@ -39,7 +39,7 @@ def no_word_of_killed_processes() -> Iterator[None]:
 
 
 class Client:
-    """Somebody who has a question answered in a simulated world, and does something in between."""
+    """A client that asks a question in a simulated world, and acts in between."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -76,7 +76,7 @@ def _simulated(seed: int, drive: Any) -> tuple[Simulated, Witness]:
 
 
 async def _check(ledger: Ledger, witness: Witness, status: str) -> None:
-    """Check what holds however a thread got here: it is over, whole, and the models were asked for nothing twice."""
+    """Check the invariants: the thread has ended and is whole, and no model request was repeated."""
     rows = await said_in(ledger, THREAD)
     life = await ledger.replay(THREAD, LIFE.fold())
     assert life.status == status
@@ -96,7 +96,7 @@ async def _check(ledger: Ledger, witness: Witness, status: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_thread_is_paused_and_resumed_and_completed_whatever_happens(seed: int) -> None:
+def test_a_thread_is_paused_resumed_and_completed_under_every_fault(seed: int) -> None:
     """F32, G7, G12, G13, G16: with four crashes, losses, doublings and appends that fail."""
 
     async def drive(world: World) -> None:
@@ -115,8 +115,8 @@ def test_a_thread_is_paused_and_resumed_and_completed_whatever_happens(seed: int
 
 
 @pytest.mark.parametrize("seed", SEEDS[: max(3, len(SEEDS) // 3)])
-def test_a_thread_that_is_terminated_stays_so_whatever_happens(seed: int) -> None:
-    """F32, G12, G13: also where the process that has said so is killed right after."""
+def test_a_terminated_thread_stays_terminated_under_every_fault(seed: int) -> None:
+    """F32, G12, G13: also where the process that terminated it is killed right after."""
 
     async def drive(world: World) -> None:
         client = Client(world)

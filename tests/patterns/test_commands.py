@@ -80,8 +80,8 @@ DEEP = "a = " + "[" * 100_000
 
 @pytest.mark.parametrize("arguments", [("run", "Why?"), ("chat",)])
 @pytest.mark.parametrize("text", [DEEP, "model = 3", "modle = 'x'", "model ="])
-def test_a_configuration_that_is_wrong_is_said_in_one_line(folder: Path, arguments: tuple[str, ...], text: str) -> None:
-    """G21: a file of the folder that nobody named is refused as one that somebody did."""
+def test_an_invalid_configuration_is_reported_in_one_line(folder: Path, arguments: tuple[str, ...], text: str) -> None:
+    """G21: a file that the folder has is refused like one that an option names."""
     (folder / "antiphon.toml").write_text(text)
     done = command(*arguments, stdin="Why?\n", ANTIPHON_CONFIG="", ANTIPHON_MODEL="")
 
@@ -93,7 +93,7 @@ def test_a_configuration_that_is_wrong_is_said_in_one_line(folder: Path, argumen
 @pytest.mark.parametrize(
     ("option", "text"), [("--config", DEEP), ("--team", DEEP), ("--add", " \n"), ("--config", "[[["), ("--team", "[[[")]
 )
-def test_a_file_that_is_named_and_wrong_is_said_in_one_line(folder: Path, option: str, text: str) -> None:
+def test_an_invalid_file_that_is_named_is_reported_in_one_line(folder: Path, option: str, text: str) -> None:
     (folder / "named").write_text(text)
     done = command("run", "Why?", "--model", "scripted", option, "named")
 
@@ -145,7 +145,7 @@ def test_a_talk_is_one_thread(folder: Path) -> None:
     assert thread["status"] == "completed"
 
 
-def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
+def test_a_command_that_cannot_be_executed_says_why_in_one_line(folder: Path) -> None:
     assert "none.db: there is no such ledger" in command("status", "nobody", "--ledger", "sqlite:///none.db").stderr
     for wrong in (("--add", "none.md", "--model", "scripted"), ("--model", "no-such:model"), ("--files", ".")):
         refused = command("run", QUESTION, *wrong)
@@ -156,7 +156,7 @@ def test_what_cannot_be_done_is_said_in_a_line(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_thread_that_is_not_there_or_is_another_s_is_said_in_a_line(folder: Path) -> None:
+def test_a_missing_thread_or_one_of_another_pattern_is_reported_in_one_line(folder: Path) -> None:
     command("knowledge", "add", "tea.md")
     moves = (("resume",), ("run", QUESTION, "--model", "scripted", "--thread"))
     for move in (*moves, ("pause",), ("terminate",)):
@@ -185,7 +185,7 @@ def test_a_thread_that_was_imported_goes_on(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_agents_say_is_shown_and_the_protocol_if_it_is_asked_for(folder: Path) -> None:
+def test_show_prints_the_talk_and_the_protocol_on_request(folder: Path) -> None:
     """`antiphon show` is what a newcomer tries first: the words and the tools, not two letters a phase."""
     result = json.loads(command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--json").stdout)
     shown, everything = (command("show", result["thread_id"], *more) for more in ((), ("--all",)))
@@ -219,8 +219,8 @@ def test_ctrl_c_at_the_prompt_ends_a_talk(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["PREPARE_CONTEXT", "retrieve"])
-def test_a_process_that_was_killed_is_gone_on_with(folder: Path, place: str) -> None:
-    """kill -9, then `antiphon resume`: what was done is not done again."""
+def test_a_killed_thread_is_resumed(folder: Path, place: str) -> None:
+    """kill -9, then `antiphon resume`: finished steps are not repeated."""
     script = folder / "killed.py"
     script.write_text(KILLED)
     died = forked.run([sys.executable, script, "sqlite:///antiphon.db", place])
@@ -277,7 +277,7 @@ async def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: 
 
 
 @pytest.mark.slow
-def test_what_is_piped_is_the_answer_alone(folder: Path) -> None:
+def test_piped_output_is_only_the_answer(folder: Path) -> None:
     done = start("run", QUESTION, "--model", "scripted", "--add", "tea.md")
 
     assert done.returncode == 0

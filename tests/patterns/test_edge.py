@@ -51,7 +51,7 @@ async def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample, m
     async with chain_on() as chain:
         thread_id = await chain.create(QUESTION)
         if sample.type in ("INVOKE_AGENT", "PROCESS_WITH_AGENT", "RESTART", "STOP", "ERROR_NOTIFICATION", "SUPERVISE"):
-            await chain.send({"type": "HEARTBEAT", "receiver": "agent/action"})  # so that somebody lives there
+            await chain.send({"type": "HEARTBEAT", "receiver": "agent/action"})  # so that there is an actor
         _check_shape(sample, await chain.send(_message(sample, thread_id, "m-1")), "m-1")
 
 
@@ -82,8 +82,8 @@ async def test_a_message_that_failed_is_tried_again_and_answered_as_it_would_hav
         assert exhausted["data"]["error_code"] == "RETRY_EXHAUSTED"
 
 
-async def test_words_are_told_while_they_come() -> None:
-    """CH-078, CH-104: pieces in order to whoever asked, then the answer, which is what they add up to."""
+async def test_words_are_streamed_while_they_arrive() -> None:
+    """CH-078, CH-104: the caller gets the pieces in order, then the answer, which is their sum."""
     heard: list[Any] = []
     async with chain_on() as chain:
         chain.hear(lambda client, said: heard.append((client, said)))
@@ -121,7 +121,7 @@ async def test_an_agent_that_fails_while_its_words_are_streamed_is_an_error_resp
         ({"data": {}}, "VALIDATION_ERROR"),
     ],
 )
-async def test_what_cannot_be_done_is_an_error_response_that_says_why(sent: Any, code: str) -> None:
+async def test_a_request_that_cannot_be_executed_gets_an_error_response_with_the_reason(sent: Any, code: str) -> None:
     """CH-048, CH-050, CH-052, CH-055, CH-115, CH-117."""
     async with chain_on() as chain:
         response = await chain.send(sent)
@@ -140,7 +140,7 @@ async def test_an_actor_that_is_stopped_refuses_later_messages() -> None:
 
 @pytest.mark.parametrize("sender", ["thread/t-1", "supervisor/agents", "action/1", "agent/action", "door/1"])
 async def test_a_client_cannot_speak_for_an_actor_of_the_chain(sender: str) -> None:
-    """S4, CH-104: who says something is recorded, so it must be true; nothing is written."""
+    """S4, CH-104: the sender is recorded, so it must be true; nothing is written."""
     async with chain_on() as chain:
         thread_id = await chain.create(QUESTION)
         before = (await chain.ledger.head(thread_id)).seq
@@ -164,8 +164,8 @@ async def test_a_whole_thread_runs_over_the_edge() -> None:
         assert find_flow("thread-execution").check(rows, thread="thread", client="client/ada").state == "complete"
 
 
-async def test_what_goes_out_is_valid_where_it_comes_in() -> None:
-    """CH-115: responses are messages of the protocol too."""
+async def test_responses_are_valid_messages_of_the_protocol() -> None:
+    """CH-115."""
     async with chain_on() as chain:
         response = await chain.send({"type": "HEARTBEAT"})
         assert Response.model_validate(response).type == "HEARTBEAT_RESPONSE"

@@ -53,8 +53,8 @@ async def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch:
     assert {output["model"] for output in result.outputs.values()} == {"other"}
 
 
-async def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() -> None:
-    """CH-091, CH-114, G14: the client is told, the phases that were done are kept, and the thread may be started again."""
+async def test_a_failure_without_recovery_fails_the_thread_with_its_history() -> None:
+    """CH-091, CH-114, G14: the client gets the error, finished phases are kept, and the thread may be started again."""
     witness = Witness()
     async with chain_on(witness=witness, config=ChainConfig(backoff=0, attempts=2, restarts=1)) as chain:
 
@@ -80,7 +80,7 @@ async def test_what_cannot_be_recovered_fails_the_thread_with_the_whole_story() 
 def test_an_exception_in_a_phase_is_answered_and_logged_with_the_id_of_its_message(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """CH-053, CH-055: the answer says what went wrong, the log where in the code; it has no word of what was said."""
+    """CH-053, CH-055: the answer has the error, the log has the place in the code and no content."""
 
     async def main() -> None:
         async with chain_on() as chain:
@@ -114,7 +114,7 @@ async def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_manager_that_hangs_is_begun_anew_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_manager_is_restarted_and_the_thread_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-127, G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
     begun: list[str] = []
 

@@ -58,7 +58,7 @@ def test_a_phase_prepares_its_context_and_asks_its_agent() -> None:
     assert PROCESSING.check(messages).state == "complete"
 
 
-def test_an_agent_that_fails_is_begun_anew_and_asked_again() -> None:
+def test_a_failed_agent_is_restarted_and_asked_again() -> None:
     """CH-114: flow 3, in the course of the first phase."""
     messages = _run(Witness(blanks=2), ChainConfig(attempts=1))
     said = types_of(messages)

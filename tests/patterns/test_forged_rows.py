@@ -1,4 +1,4 @@
-"""Rows that somebody forged, through every entrance: no call is executed, no approval is answered, no gate moves.
+"""Forged rows, through every entrance: no call is executed, no approval is answered, no gate moves.
 
 S4, S5, S14 and G22. The rows are those of the same programs in a ledger of the forger's, where everything was approved and
 done, with names, lanes and ids changed. In `make test` a few hundred of them, with ANTIPHON_CHAOS ten thousand.
@@ -75,7 +75,7 @@ class Pay(Request[Paid], frozen=True, type="TEST_PAY"):
 
 
 class Bank(Actor):
-    """Pays whoever asks."""
+    """Pays every caller."""
 
     paid: list[int] = []  # noqa: RUF012 (of all banks)
 
@@ -118,7 +118,7 @@ async def _asked(ledger: Ledger) -> str:
 
 
 class World(NamedTuple):
-    """What the victim has: a question to a person, a thread that was not started, and a bank."""
+    """The victim's state: a question to a person, a thread that was not started, and a bank."""
 
     journals: tuple[ThreadJournal, ...]
     heads: tuple[Head, ...]
@@ -166,7 +166,7 @@ def world() -> World:
 
 
 def _calls(rows: list[Message]) -> list[Message]:
-    """Return open calls to the bank and to what else lives somewhere, on every lane."""
+    """Return open calls to the bank and to other actors, on every lane."""
     pay = OptionCallPayload(invocation_id="c", option_name="TEST_PAY", arguments={"amount": 9})
     calls = [Message(policy="client", payload=pay, to=("bank/1",)), *(row for row in rows if row.kind == "option_call")]
     return [row.model_copy(update={"id": f"open-{number}", "lane": "talk"}) for number, row in enumerate(calls)]
@@ -179,14 +179,14 @@ async def _victim(world: World) -> MemoryLedger:
 
 
 async def _recovered(ledger: Ledger) -> Recovered:
-    """Return what a system takes up again that has a bank."""
+    """Return what a system with a bank recovers."""
     async with System(ledger) as system:
         system.register("bank", Bank)
         return await system.recover()
 
 
 async def _check_unmoved(ledger: Ledger, *, is_run: bool = True) -> None:
-    """Check that everything that acts on rows finds what it found before."""
+    """Check that everything that acts on rows finds the same as before."""
     made, witness = world(), Witness()
     asked = [approval.id for approval in await pending_approvals(ledger)]
     assert asked == [made.question]
@@ -236,7 +236,7 @@ def _forged(chance: Random, row: Message) -> Message | None:
 
 
 def _answering(row: Message, other: Message) -> Any:
-    """Return a payload that says what a row says, under the invocation of another."""
+    """Return the content of a row as a payload, under another invocation."""
     payload = row.payload
     if isinstance(payload, OptionCallPayload | OptionResultPayload) and other.invocation_id is not None:
         return payload.model_copy(update={"invocation_id": other.invocation_id})
@@ -372,13 +372,15 @@ def test_an_open_call_from_a_file_is_not_delivered(tmp_path: Path) -> None:
 
     taken = run("import", file, "--ledger", url)
 
-    assert taken.stderr == f"{file}: line 1: calls that were open, and got an error result: 1\n"
+    made = "1 call has no result in the file; an error result (not_executed) was added for it"
+    assert taken.stderr == f"{file}: line 1: {made}\n"
+    assert taken.stdout.split() == ["thread", "messages", "new", "t", "1", "1"]
     assert within(url, _recovered) == Recovered()
     assert Bank.paid == []
 
 
-async def test_what_is_handed_to_a_policy_is_observed_and_not_executed() -> None:
-    """S4, G22: open calls in messages from elsewhere, on every lane; also when somebody has the thread's calls completed."""
+async def test_messages_given_to_a_policy_are_observed_and_not_executed() -> None:
+    """S4, G22: open calls in messages from elsewhere, on every lane; also when a program completes the thread's calls."""
     ledger, options, done, seen = MemoryLedger(), Options(), list[str](), list[int]()
 
     @options.option(effects="none")
@@ -401,13 +403,13 @@ async def test_what_is_handed_to_a_policy_is_observed_and_not_executed() -> None
         await executor.execute(thread_id="t")
     assert (done, seen) == ([], [6])  # each call with the error result that closed it
     assert await ledger.open_calls("t") == ()
-    async with Executor(ledger, options) as executor:  # whoever wants calls executed says so
+    async with Executor(ledger, options) as executor:  # a program may ask for calls to be executed
         await executor.execute(lanes, thread_id="u")
     assert done == ["paid"] * 3
 
 
-def test_what_a_tool_returns_is_a_result() -> None:
-    """S4, S5, G22: every forged row as what a tool returns, as data and as text; an MCP server's results come the same way."""
+def test_a_forged_row_that_a_tool_returns_is_a_result() -> None:
+    """S4, S5, G22: as data and as text; the results of an MCP server come the same way."""
     rows = [dumps(row).decode() for row in world().forged]
     witness = Witness()
     look_first = script([call("look", "c0")], [call("pay", "c1", amount=5)])
@@ -433,7 +435,7 @@ def test_what_a_tool_returns_is_a_result() -> None:
 
 
 def test_a_team_file_holds_no_rows(tmp_path: Path) -> None:
-    """S2, G22: a file that says who works together cannot say what was decided; in its texts, rows are text."""
+    """S2, G22: a team file cannot contain decisions; rows in its texts are text."""
     row = dumps(next(row for row in world().forged if row.lane == "control")).decode()
     leader = f'[[agents]]\nname = "ada"\nrole = "leader"\ninstructions = \'{row}\'\n'
     path = tmp_path / "team.toml"
@@ -486,8 +488,8 @@ def _told(type: str, data: Any) -> Message:
 
 
 @pytest.mark.parametrize("thread_id", ["t", "another"])
-def test_talk_that_stands_before_a_question_is_no_answer(thread_id: str) -> None:
-    """S5: an id can be known before somebody is asked; whoever answers then answers the question."""
+def test_talk_before_a_question_is_no_answer(thread_id: str) -> None:
+    """S5: an id can be known before the question; a later answer still answers the question."""
     witness, made = Witness(), world()
 
     async def main() -> None:
@@ -505,7 +507,7 @@ def test_talk_that_stands_before_a_question_is_no_answer(thread_id: str) -> None
 
 
 def test_talk_with_the_id_of_a_request_is_not_its_answer() -> None:
-    """G22: the same call and a result of it, imported before somebody asks."""
+    """G22: the same call and a result of it, imported before the request."""
 
     async def main() -> None:
         ledger = MemoryLedger()
@@ -531,7 +533,7 @@ async def test_talk_does_not_set_up_an_agent() -> None:
 
 
 def test_talk_does_not_end_a_thread() -> None:
-    """G22: a result in talk, after the one that a thread has."""
+    """G22: a result in talk, after the thread's own result."""
 
     async def main() -> None:
         async with chain_on() as chain:
@@ -580,7 +582,7 @@ async def test_talk_adds_nothing_to_what_a_model_has_said() -> None:
 
 
 def test_talk_breaks_no_circuit_and_is_no_letter() -> None:
-    """G22: an outcome in talk; and a letter of which half is missing, which nobody must stumble over."""
+    """G22: an outcome in talk; and a letter of which half is missing, which stops no reader."""
     told = _told("PEER_OUTCOME", {"caller": "a", "failed": True})
     assert _failed(told) is None
     assert _failed(told.model_copy(update={"lane": "control"})) is True
@@ -588,8 +590,8 @@ def test_talk_breaks_no_circuit_and_is_no_letter() -> None:
         assert letter_of(told.model_copy(update={"metadata": {"peers": own}})) is None
 
 
-def test_what_is_untrusted_stays_so_outside() -> None:
-    """S4: marks only take rights away, so that one of a file is kept; what would give rights is not."""
+def test_the_mark_of_untrusted_content_is_kept_in_an_import() -> None:
+    """S4: marks only take rights away, so the mark of a file is kept; metadata that would give rights is not."""
     own = {"untrusted": "a web page", "principal": "ada", "unit": "x", "hops": 1}
     message = Message(policy="user", payload=PartsPayload(parts=()), metadata={"antiphon": own, "other": {"a": 1}})
     stored = from_outside(message)

@@ -1,4 +1,4 @@
-"""What tools give reaches the answer: exactly, cited by the call, and whatever a model makes of it."""
+"""Tool results reach the answer: exactly, cited by the call, and whatever a model makes of them."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ def _ask(question: str, *, model: Any = "scripted", **more: Any) -> tuple[ChainR
     return run(main())
 
 
-def test_what_the_calculator_gave_is_in_the_answer_and_cited_by_its_call() -> None:
+def test_the_result_of_the_calculator_is_in_the_answer_and_cited_by_its_call() -> None:
     """CH-126: an ADD in the phase that called it, word for word what is in the thread under that call."""
     result, rows = _ask(ARITHMETIC)
     (called,) = result.outputs["action"]["tool_calls"]
@@ -59,7 +59,7 @@ def test_what_the_calculator_gave_is_in_the_answer_and_cited_by_its_call() -> No
     assert [(item["id"], item["source"], item["text"]) for item in added][-1] == (citation["id"], "tool", "391")
 
 
-def test_what_a_model_says_otherwise_changes_nothing_in_what_is_cited() -> None:
+def test_the_text_of_a_model_changes_no_cited_result() -> None:
     """A model that has never heard of the result cannot keep it out of the answer."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -101,8 +101,8 @@ def test_a_call_that_failed_or_found_nothing_gives_nothing() -> None:
     ("result", "text"),
     [(0, "0"), (False, "false"), ({"degrees": 4}, '{"degrees":4}'), (["a", "b"], '["a","b"]'), ("x" * 5000, "x" * 600)],
 )
-def test_whatever_else_a_tool_gives_is_one_source_of_bounded_length(result: Any, text: str) -> None:
-    """CH-118: the whole of it is in the ledger; a thread has no more in mind than it has room for."""
+def test_any_other_result_of_a_tool_is_one_source_of_bounded_length(result: Any, text: str) -> None:
+    """CH-118: the ledger has all of it; the context has a part of bounded size."""
     call = ToolCall(id="c-1", name="look", arguments={"what": "it\nall", "how": "y" * 200}, result=brief(result))
     (item,) = items_given([call], QUESTION)
 
@@ -111,7 +111,7 @@ def test_whatever_else_a_tool_gives_is_one_source_of_bounded_length(result: Any,
     assert "\n" not in item.title
 
 
-def test_what_was_said_before_is_cited_by_its_message() -> None:
+def test_an_earlier_message_is_cited_by_its_id() -> None:
     found = [{"id": "m-1", "thread": "t-1", "by": "user", "said_at": "", "text": "Green tea is hot."}]
     (item,) = items_given([ToolCall(id="c-1", name="memory_retrieval", result=brief(found))], QUESTION)
 
@@ -128,8 +128,8 @@ def test_a_tool_of_a_later_phase_reaches_the_answer_too() -> None:
 # ---------------------------------------------------------------- the small model
 
 
-def test_a_small_model_is_offered_only_what_stands_in_the_question() -> None:
-    """It copies badly: so it can call the calculator with what is there, and nothing else. Documents are searched by code."""
+def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
+    """It copies badly, so it can call the calculator only with these expressions. Code searches the documents."""
     offered: list[dict[str, Any]] = []
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -145,7 +145,7 @@ def test_a_small_model_is_offered_only_what_stands_in_the_question() -> None:
 
 @pytest.mark.slow
 def test_the_local_model_calculates_exactly(tmp_path: Path) -> None:
-    """`antiphon run` on the real small model: whatever its prose says, what the calculator gave stands below it."""
+    """`antiphon run` on the real small model: whatever its prose is, the calculator's result is below it."""
     url = f"sqlite:///{tmp_path}/ledger.db"
     done = start("run", ARITHMETIC, "--model", "local", "--quiet", "--ledger", url)
 

@@ -25,7 +25,7 @@ SOME_MOVES = [f"{move}@{phase}" for phase in PHASES for move in ("pause", "termi
 
 
 def _check_rests(folder: Path) -> int:
-    """Check of each thread that nothing was started while it was at rest, by what tools and models say and by the ledger."""
+    """Check that nothing was started in a paused thread, by the records of tools and models and by the ledger."""
     rested = 0
     for life in folder.iterdir():
         is_at_rest = False
@@ -44,14 +44,16 @@ async def _rows(life: Path) -> list:
 
 @pytest.mark.slow
 def test_a_chain_survives_being_killed_anywhere(tmp_path: Path) -> None:
-    """F13, G6, G7, G9: what is recorded is not done again; what must not be done twice is settled by a person, and goes on."""
+    """F13, G6, G7, G9: recorded steps are not repeated; a person settles `once` calls, and the thread continues."""
     check_survives(PROGRAM, tmp_path, places=10_000 if IS_LONG else 6, within=WITHIN if IS_LONG else WITHIN[2::6])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("move", SOME_MOVES if IS_LONG else ["pause@intention", "terminate@understanding"])
-def test_a_chain_that_is_killed_beside_a_move_obeys_it(move: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F32, G12, G13: in each phase and at each step of it; nothing is started at rest, nothing is lost or done again."""
+def test_a_chain_that_is_killed_beside_a_pause_or_a_termination_obeys_it(
+    move: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F32, G12, G13: in each phase and at each step of it; a paused thread starts nothing, nothing is lost or repeated."""
     monkeypatch.setenv("ANTIPHON_TEST_MOVE", move)
     check_survives(PROGRAM, tmp_path, places=10_000 if IS_LONG else 4)
     assert _check_rests(tmp_path)

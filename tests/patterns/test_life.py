@@ -110,7 +110,7 @@ async def test_the_status_tells_phases_completed_and_remaining() -> None:
 
 @pytest.mark.slow
 async def test_the_same_message_is_the_same_thread_and_gets_the_same_answer() -> None:
-    """CH-120, G13: whoever is not sure that a message has come says it again, in this process or the next."""
+    """CH-120, G13: a client that is not sure about a message sends it again, to this process or the next."""
     ledger = await known()
     create = {"id": "m-1", "type": "CREATE_THREAD", "data": {"user_id": "u", "initial_input": QUESTION}}
     async with chain_on(ledger) as chain:
@@ -162,7 +162,7 @@ def _bytes_by_turn(rows: list[Message]) -> list[int]:
     return sizes
 
 
-def test_where_a_thread_is_survives_being_written_down() -> None:
+def test_the_state_of_a_thread_survives_dump_and_load() -> None:
     """CH-123: the state has a version, and what is loaded is what was dumped."""
 
     async def main() -> ThreadLife:

@@ -106,7 +106,7 @@ async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> Non
         chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
     ):
         first, *_ = await _run(chain, 20)
-        await _run(chain, 1)  # alone: the ledger holds what it wrote last until it writes again, which may be of many threads
+        await _run(chain, 1)  # alone: the ledger keeps its last batch, perhaps of many threads, until the next one
         await _idle(chain)
         assert _kept(chain) == {}
         before = _objects()
@@ -142,7 +142,7 @@ async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_pat
 
 
 @pytest.mark.slow
-async def test_what_was_said_to_models_is_kept_in_mind_of_long_threads_until_somebody_else_writes() -> None:
+async def test_prompts_of_long_threads_stay_in_memory_until_another_writer_appends() -> None:
     """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
         talks = chain._chain.talks

@@ -20,7 +20,7 @@ SOME_PHASES = PHASES if os.environ.get("ANTIPHON_CHAOS") else ("action", "observ
 
 
 def _begun(rows: Sequence[Message]) -> list[int]:
-    """Return the places of rows that say that a model is asked, or a tool or a search is begun."""
+    """Return the places of rows that start a model request, a tool or a search."""
     own = ("model.request", "call_tool", "retrieve", "config")
     return [
         place for place, row in enumerate(rows) if _option(row, OptionCallPayload) and any(name in _name(row) for name in own)
@@ -43,7 +43,7 @@ def _answers(rows: Sequence[Message]) -> int:
 
 
 def check_nothing_begins_while_it_rests(rows: Sequence[Message]) -> None:
-    """G12, from the ledger alone: between the answer to a pause and the resume, and after that to a termination."""
+    """G12, from the ledger alone: nothing starts between the answer to a pause and the resume, or after a termination."""
     resting = False
     for row in rows:
         if isinstance(row.payload, OptionResultPayload) and row.lane == "control" and not row.payload.is_error:
@@ -60,7 +60,7 @@ async def _settled(chain: PostChain, thread_id: str) -> None:
 
 
 async def _finished(chain: PostChain, thread_id: str) -> None:
-    """Wait until nothing is open, which must come to be by itself; but a tool that a model wanted may never have begun."""
+    """Wait until nothing is open, which must happen by itself; a tool that a model called may never have started."""
     async with asyncio.timeout(10):
         while any(row.message.lane != "talk" for row in await chain.ledger.open_calls(thread_id)):  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def _taken_up(left: Ledger, thread_id: str) -> tuple[ChainResult, list[Mes
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", SOME_PHASES)
 async def test_a_thread_that_was_paused_and_resumed_goes_on_from_wherever_it_was_cut_off(phase: str) -> None:
-    """F32, G12, G13, G7: the models are asked for what no answer is recorded of, and for nothing else."""
+    """F32, G12, G13, G7: models get only the requests without a recorded answer."""
     ledger, thread_id, whole = await _recorded(phase, "pause", "resume")
     rows = await said_in(ledger, thread_id)
     for place in _places(ledger, thread_id):
@@ -180,7 +180,7 @@ async def test_a_pause_that_is_sent_while_a_resume_is_carried_out_counts() -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", SOME_PHASES)
 async def test_a_thread_that_is_terminated_stays_so_wherever_it_was_cut_off(phase: str) -> None:
-    """F32, CH-064, CH-065, G12, G13: what ran was cancelled, nothing begins any more, and nothing is left open."""
+    """F32, CH-064, CH-065, G12, G13: running work was cancelled, nothing starts any more, and nothing is left open."""
     ledger, thread_id, whole = await _recorded(phase, "terminate")
     assert whole.status == "terminated"
     rows = await said_in(ledger, thread_id)
@@ -199,8 +199,8 @@ async def test_a_thread_that_is_terminated_stays_so_wherever_it_was_cut_off(phas
 
 
 @pytest.mark.slow
-async def test_a_request_that_waits_for_its_turn_is_not_made_while_its_thread_rests() -> None:
-    """G12: also where its intent was written down before the pause; and its turn goes to another thread meanwhile."""
+async def test_a_request_that_waits_for_its_turn_is_not_made_while_its_thread_is_paused() -> None:
+    """G12: also if its intent was recorded before the pause; its turn goes to another thread meanwhile."""
     from antiphon.patterns.postchain import ChainConfig
 
     witness = Witness(on_request=(held := Held("action")))

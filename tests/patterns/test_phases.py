@@ -1,4 +1,4 @@
-"""What the phases do by themselves, whatever a model says: find, score, remember, let go, cite, go round again."""
+"""The work of the phases that no model does: find, score, remember, release, cite, start another cycle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -171,7 +171,7 @@ async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_r
 # Mutant: let_go (_understanding.py) prunes only what is beside the point, or never shortens -> this test is red.
 @pytest.mark.slow
 async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words() -> None:
-    """CH-124: what agents have said goes first; then what is half of it is shortened to the sentence that says most."""
+    """CH-124: text of agents is released first; then a source that covers half is shortened to its best sentence."""
     pots = "Green tea pots are hot at 80 degrees."
 
     more = {"docs/pots.md": f"{pots} {'They last for long. ' * 10}".strip()}
@@ -212,8 +212,8 @@ async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_
 
 
 @pytest.mark.slow
-async def test_what_one_thread_observed_later_threads_of_the_same_user_find() -> None:
-    """CH-124: a store on the ledger that can be asked; what somebody else has asked is not in it."""
+async def test_later_threads_of_the_same_user_find_what_a_thread_observed() -> None:
+    """CH-124: a store on the ledger that can be queried; observations of other users are not in it."""
     ledger = await known()
     async with chain_on(ledger) as chain:
         first = await chain.run(QUESTION, user_id="ada")
@@ -277,7 +277,7 @@ _ITEMS = st.lists(
 
 
 @given(_ITEMS, st.integers(10, 600))
-def test_what_is_left_has_room_and_every_word_of_users(items: list[Item], room: int) -> None:
+def test_the_context_keeps_within_the_limit_and_has_every_word_of_users(items: list[Item], room: int) -> None:
     """CH-124: understanding keeps within the limit, unless the users' words alone are more; and only changes what it says."""
     context = ChainContext().after(Add(item=item) for item in items)
     left = context.after(let_go(context, "abc", room))
@@ -415,7 +415,7 @@ async def test_an_agent_uses_a_function_that_it_was_given() -> None:
     assert called == [QUESTION]
 
 
-async def test_what_happens_is_seen_while_it_happens() -> None:
+async def test_events_are_seen_while_they_happen() -> None:
     """Phases, tools and words in order; the words of the last phase are those of its answer."""
     async with chain_on() as chain:
         thread_id = await chain.create(QUESTION)

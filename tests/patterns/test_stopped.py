@@ -1,4 +1,4 @@
-"""What fails because of something outside is stopped, not failed: the thread goes on from there, and nothing is paid twice."""
+"""A failure of something outside stops the thread instead of failing it: it continues later, and nothing is paid twice."""
 
 import asyncio
 import json
@@ -113,7 +113,7 @@ each_pattern = pytest.mark.parametrize("name", PATTERNS)
 
 
 async def _run(name: str, ledger: Ledger, provider: Provider, **more: Any) -> Any:
-    """Do the task in a process of its own: in a new thread, or go on in the one that is there."""
+    """Do the task in a process of its own: in a new thread, or in the existing one."""
     model = Counted(provider, ("look",) if name in WITH_TOOL else ())
     async with PATTERNS[name](ledger, model=model, patience=QUICK, **more) as pattern:
         if isinstance(pattern, PostChain) and (await ledger.thread("t")) is not None:
@@ -203,7 +203,7 @@ async def test_every_failure_from_outside_stops(name: str, failure: Exception) -
 
 
 @each_pattern
-async def test_what_can_never_succeed_fails(name: str) -> None:
+async def test_a_request_that_can_never_succeed_fails(name: str) -> None:
     """A request that the provider refuses as wrong is refused the next time as well."""
     ledger, provider = MemoryLedger(), Provider(fails_after=0, failure=ModelHTTPError(400, "counted", "wrong"))
     assert (await _run(name, ledger, provider)).status == "failed"
@@ -237,8 +237,8 @@ async def test_the_wire_of_the_seed_shows_a_stopped_thread_as_paused() -> None:
 # ---------------------------------------------------------------- runs of programs
 
 
-async def test_a_run_that_something_outside_ends_is_stopped_and_recovered() -> None:
-    """It is continued by whoever asks for that, and not by a host, which would ask the provider again and again."""
+async def test_a_run_that_an_outside_failure_ends_is_stopped_and_recovered() -> None:
+    """A person continues it. A host does not, because it would ask the provider again and again."""
     ledger, provider = MemoryLedger(), Provider(fails_after=0)
     agent = Agent(Counted(provider), name="clerk", capabilities=[LedgerDurability(ledger)])
     with pytest.raises(ModelHTTPError):

@@ -32,7 +32,7 @@ QUICK = Patience(attempts=1, backoff=0)
 
 
 class World:
-    """What models and tools do outside of the ledger. The first request waits until it is released."""
+    """What models and tools do outside of the ledger. The first request waits for its release."""
 
     def __init__(self, *, is_free: bool = False) -> None:
         self.asked = 0
@@ -136,7 +136,7 @@ async def _rows(ledger: Ledger, thread_id: str) -> list[Message]:
 
 
 async def _left(ledger: Ledger, thread_id: str, upto: int = 10**9) -> NotingLedger:
-    """Return the ledger that a process leaves behind which dies when a thread has so many rows."""
+    """Return the ledger of a process that dies when a thread has so many rows."""
     left, summary = NotingLedger(), await ledger.thread(thread_id)
     assert summary is not None
     rows = [record.message async for record in ledger.read(thread_id, before=upto + 1)]
@@ -260,7 +260,7 @@ async def test_a_thread_that_does_not_exist_is_refused_and_not_made(name: str) -
 
 
 async def _recorded(name: str, *moves: str) -> NotingLedger:
-    """Return a thread to which something was done while a model was asked, up to its end."""
+    """Return a thread that was paused or terminated during a model request, up to its end."""
     world, ledger = World(), NotingLedger()
     async with _open(name, ledger, world) as pattern:
         task, thread_id = await _begin(pattern, world)
@@ -274,7 +274,7 @@ async def _recorded(name: str, *moves: str) -> NotingLedger:
 
 
 async def _taken_up(name: str, left: Ledger) -> tuple[str, World]:
-    """Take a thread up that a process has left behind, resume it if it is paused, and return its status at the end."""
+    """Continue a thread that a process has left behind, resume it if it is paused, and return its status at the end."""
     world = World(is_free=True)
     async with _open(name, left, world) as pattern:
         async with asyncio.timeout(10):
@@ -337,7 +337,7 @@ async def test_the_status_says_what_a_thread_waits_for_and_what_to_type(name: st
 
 @pytest.mark.parametrize("name", OTHERS)
 async def test_termination_withdraws_an_approval_and_parks_a_call_at_work(name: str) -> None:
-    """An effect that must not be done twice may have been done: a person still has to look."""
+    """A `once` effect may have been done: a person still has to check."""
     world, ledger = World(is_free=True), NotingLedger()
     async with _open(name, ledger, world, world.toolkit(effects="once", approval=True)) as pattern:
         with pytest.raises(ParkedError):

@@ -20,7 +20,7 @@ from antiphon.protocol import PHASES, AgentConfig
 
 
 def calls(tool: str, **arguments: Any) -> Callable[[list[ModelMessage], AgentInfo], ModelResponse]:
-    """Stand in for a model that calls a tool once, and says what came of it."""
+    """Stand in for a model that calls a tool once, and reports the result."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         last: Any = messages[-1].parts[-1]
@@ -122,7 +122,7 @@ async def test_a_phase_that_asks_its_own_chain_is_refused_and_goes_on() -> None:
     assert not await ledger.open_calls(result.thread_id)
 
 
-async def test_a_chain_that_fails_as_a_tool_is_told_to_the_model() -> None:
+async def test_a_model_gets_the_failure_of_a_chain_that_is_its_tool() -> None:
     ledger = MemoryLedger()
 
     def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

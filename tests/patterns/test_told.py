@@ -1,4 +1,4 @@
-"""Who is told what: the result of a thread, to whoever made it and whoever subscribes; words, to whoever asked for them."""
+"""The creator and the subscribers of a thread get its result; the caller that asked for a stream gets the words."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ async def _subscribe(chain: PostChain, thread_id: str, *names: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> None:
-    """CH-112, CH-104: those who say so before it begins, while it runs, and twice; again at the end of the next turn."""
+async def test_the_creator_and_each_subscriber_get_the_result_once() -> None:
+    """CH-112, CH-104: subscribed before the start, during the run, and twice; again at the end of the next turn."""
     witness = Witness(on_request=(held := Held("intention")))
     async with chain_on(witness=witness, grace=5) as chain:
         heard = _listen(chain)
@@ -50,8 +50,8 @@ async def test_a_result_is_told_to_the_creator_and_to_each_subscriber_once() -> 
 
 
 @pytest.mark.slow
-async def test_a_subscriber_is_told_by_the_process_after_the_one_that_knew_it() -> None:
-    """G13: it is in the ledger; from whichever row on another process has the thread, each is told, and told the same."""
+async def test_a_subscriber_gets_the_result_from_the_next_process() -> None:
+    """G13: the subscription is in the ledger. The next process sends the same results, from any row on."""
     ledger = await known()
     async with chain_on(ledger, Witness(on_request=(held := Held("intention"))), grace=5) as chain:
         thread_id = await chain.create(QUESTION)
@@ -70,7 +70,7 @@ async def test_a_subscriber_is_told_by_the_process_after_the_one_that_knew_it() 
         assert len(told) == 2, place
 
 
-async def test_flow_one_ends_with_the_result_whoever_else_is_told() -> None:
+async def test_flow_one_ends_with_the_result_whatever_other_subscribers_there_are() -> None:
     """CH-111, CH-112: also where the client subscribes to its own thread."""
     async with chain_on(grace=5) as chain:
         thread_id = await chain.create(QUESTION)
@@ -83,7 +83,7 @@ async def test_flow_one_ends_with_the_result_whoever_else_is_told() -> None:
         assert find_flow("thread-execution").check(rows).state == "complete"
 
 
-async def test_words_are_streamed_only_to_whoever_asked_and_are_not_written_down() -> None:
+async def test_words_are_streamed_only_to_the_caller_that_asked_and_are_not_stored() -> None:
     """CH-078: pieces with their numbers, then the answer; the ledger has the answer alone."""
     async with chain_on(grace=5) as chain:
         heard = _listen(chain)

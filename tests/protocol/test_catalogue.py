@@ -115,7 +115,7 @@ def test_a_retry_is_answered_as_what_it_retries() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type)
-def test_what_the_reference_shows_is_read_and_written_again(sample: Sample) -> None:
+def test_every_example_of_the_reference_is_read_and_written_again(sample: Sample) -> None:
     """CH-056 to CH-094: the same data, the same keys, in both directions; see samples.py for the line of each."""
     entry = _entry(sample.type)
     message = Message(type=sample.type, data=sample.data, sender="a", receiver="b")

@@ -94,7 +94,7 @@ def test_the_same_class_may_be_declared_again() -> None:
 
 
 @pytest.mark.parametrize("base", [Notice, Request[Reply], Request])
-def test_what_is_sent_needs_a_type(base: type) -> None:
+def test_a_sent_message_needs_a_type(base: type) -> None:
     with pytest.raises(TypeError, match=r"^Untyped needs a type: declare it with type='…'"):
         type("Untyped", (base,), {"__module__": __name__})
 

@@ -105,7 +105,7 @@ def test_a_time_is_utc_and_is_written_with_a_z(given_time: Any) -> None:
         "9999-12-31T23:59:59-01:00",
     ],
 )
-def test_what_is_no_time_is_refused(wrong: Any) -> None:
+def test_an_invalid_time_is_refused(wrong: Any) -> None:
     with pytest.raises(ValidationError, match="A time"):
         Message(type="T", timestamp=wrong)
 
@@ -184,7 +184,7 @@ def test_keys_that_we_do_not_know_are_kept_frozen() -> None:
         Message.model_validate({"type": "T", "priority": float("nan")})
 
 
-def test_what_was_not_given_can_be_left_out() -> None:
+def test_fields_that_were_not_given_can_be_left_out() -> None:
     form = {"type": "T", "data": {"a": None}, "sender": None, "x": [1]}
 
     assert Message.model_validate(form).model_dump(exclude_unset=True) == form

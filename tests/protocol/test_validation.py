@@ -22,7 +22,7 @@ def test_the_phases_stand_in_order() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type)
-def test_what_the_reference_shows_is_valid(sample: Sample) -> None:
+def test_the_examples_of_the_reference_are_valid(sample: Sample) -> None:
     """CH-038"""
     assert validate_message(Message(type=sample.type, data=sample.data)) is True
     if sample.response_type:
@@ -51,7 +51,7 @@ def test_every_phase_is_valid(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["action"], {"action": 1}, "Action", ""])
-def test_what_is_no_phase_is_shown(wrong: Any) -> None:
+def test_an_invalid_phase_is_shown(wrong: Any) -> None:
     """CH-040"""
     with pytest.raises(ValueError, match="^" + re.escape(f"Invalid phase_type: {wrong}") + "$"):
         validate_message(Message(type="PROCESS_PHASE", data={**PHASE, "phase_type": wrong}))

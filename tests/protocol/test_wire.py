@@ -78,7 +78,7 @@ def test_the_keys_tell_the_class(form: dict[str, Any], expected: type) -> None:
         ('{"type":"ERROR","message_id":"m","data":{}}', "data.error_message", "has text under 'error_message'"),
     ],
 )
-def test_what_is_no_envelope_is_refused_with_its_place(text: str | bytes, where: str, reason: str) -> None:
+def test_an_invalid_envelope_is_refused_with_its_place(text: str | bytes, where: str, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason) as caught:
         deserialize_message(text)
 

@@ -1,6 +1,6 @@
 """A small language model behind the HTTP interfaces of OpenAI and Anthropic: a program that runs as long as its input is open.
 
-It prints its address when it is ready. When whoever started it closes the pipe, or is killed, it is gone.
+It prints its address when it is ready. It ends when its parent closes the pipe or is killed.
 """
 
 import os

@@ -141,8 +141,8 @@ def test_pydantic_ai_gives_back_what_it_loads() -> None:
         assert differences(sample.body, pydantic_ai_load_dump(sample.body, sample.kind)) == []
 
 
-def test_what_pydantic_ai_would_write_otherwise_is_a_fault() -> None:
-    """It writes every default, and forgets what it does not know."""
+def test_data_that_pydantic_ai_would_write_differently_is_a_fault() -> None:
+    """It writes every default, and drops unknown keys."""
     assert problems("pydantic-ai", "request", [{"kind": "request", "parts": [], "mood": "good"}])[0] == "$[0].mood: was lost"
     assert problems("pydantic-ai", "request", [{"kind": "letter"}]) != []
 
@@ -156,7 +156,7 @@ def test_numbers_that_are_equal_may_differ_as_data() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "\ud800"])
-def test_what_cannot_be_sent_is_a_fault(dialect: str, value: Any) -> None:
+def test_data_that_cannot_be_sent_is_a_fault(dialect: str, value: Any) -> None:
     """An SDK would fail before it sends the request."""
     (fault,) = problems(dialect, "request", [value])
 

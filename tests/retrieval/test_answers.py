@@ -37,7 +37,7 @@ def test_the_row_of_a_table_answers_with_the_words_of_its_head_and_of_its_headin
 
 
 # Mutant: a question for a mass is taken by its words alone -> the sentence about the mast and the radio is quoted.
-def test_what_a_question_asks_for_must_be_in_the_quote() -> None:
+def test_the_kind_of_thing_that_a_question_asks_for_must_be_in_the_quote() -> None:
     heavy = rate("How heavy is the radio mast?", PARTS, "Manual", "Parts")
     price = rate("How much does the radio mast cost?", PARTS, "Manual", "Parts")
     often = rate("How often is the copper screen cleaned?", PARTS, "Manual", "Care")
@@ -208,7 +208,7 @@ def test_other_forms_of_a_german_word_are_the_same_word(question: str, text: str
 
 
 # Mutant: the word after "which" counts like the others -> the row is taken for the camera.
-def test_what_is_asked_for_must_be_there() -> None:
+def test_the_thing_that_a_question_asks_for_must_be_there() -> None:
     text = "| part | mount |\n|---|---|\n| guide scope | on the tube |"
 
     assert not rate("Which camera is mounted on the scope?", text).is_likely
@@ -234,7 +234,7 @@ def test_of_two_quotes_that_say_the_same_the_shorter_one_is_taken() -> None:
     assert rate_answers("What restarts an actor?", passages)[0].passage.id == "p2"
 
 
-def test_what_a_colon_announces_is_quoted_with_it() -> None:
+def test_the_text_after_a_colon_is_quoted_with_it() -> None:
     text = "A failure of a peer is never an exception:\n\n- it is a message\n- it has a code\n\n```python\nask()\n```"
     found = rate("What is a failure of a peer?", text)
 

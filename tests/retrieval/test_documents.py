@@ -123,7 +123,7 @@ def _bomb() -> bytes:
         ("a.txt", b"x" * 20_000_001, "more than 20 MB; divide it"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_reason(name: str, data: bytes, reason: str) -> None:
+def test_an_unreadable_file_is_refused_with_a_reason(name: str, data: bytes, reason: str) -> None:
     with pytest.raises(DocumentError, match=reason):
         read_document(data, name)
 

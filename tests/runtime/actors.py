@@ -57,7 +57,7 @@ class Via(Request[Pong], frozen=True, type="TEST_VIA"):
 
 
 class Probe(Actor):
-    """Does as it is told, and remembers what it heard; `made` counts how often one was made."""
+    """Does what a message says, and remembers its messages; `made` counts how often one was made."""
 
     made = 0
 
@@ -130,7 +130,7 @@ def _word(message: Message) -> str:
 
 
 async def taken_by_another(ledger: Ledger, thread_id: str) -> int:
-    """Have another host that lives take a thread over, as after a sleep of its owner past the lease; return the epoch."""
+    """Have another live host take a thread over, as after a sleep of its owner past the lease; return the epoch."""
     other = Host("another", "build", lease=24 * 3600.0, instance="another/1")
     await ledger.beat(other)
     await ledger.claim(thread_id)
@@ -138,7 +138,7 @@ async def taken_by_another(ledger: Ledger, thread_id: str) -> int:
 
 
 async def left_by_the_dead(ledger: Ledger, thread_id: str, kind: str, messages: Sequence[Message] = ()) -> None:
-    """Write to a thread as a host does that is gone afterwards."""
+    """Write to a thread as a host that dies afterwards."""
     dead = Host("dead", "build", (kind,), instance="dead/1")
     await ledger.beat(dead)
     await ledger.append(thread_id, messages, epoch=await ledger.claim(thread_id, by=dead, kind=kind))
@@ -146,5 +146,5 @@ async def left_by_the_dead(ledger: Ledger, thread_id: str, kind: str, messages: 
 
 
 async def lease_is_over(system: System) -> None:
-    """End the lease of a system that goes on, as if it had slept past it."""
+    """End the lease of a system that continues, as if it had slept past it."""
     await system.ledger.leave(await system._kernel.lease.host())

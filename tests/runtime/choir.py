@@ -34,7 +34,7 @@ class Run(Notice, frozen=True, type="TEST_RUN_THREAD"):
 
 
 class Client(Actor):
-    """Whom the thread tells what came of it."""
+    """Gets the result of the thread."""
 
     @handles
     async def told(self, result: ThreadResult, context: Context) -> None:
@@ -99,7 +99,7 @@ class PhaseActor(Actor):
 
 
 class AgentManager(Actor):
-    """Runs a model that is scripted; those whose address is in `failing` fail until they are told to retry."""
+    """Runs a scripted model; those whose address is in `failing` fail until they are told to retry."""
 
     failing: frozenset[str] = frozenset()
     models: list[str] = []  # noqa: RUF012 (what was run, by its key)

@@ -5,7 +5,7 @@
 It is a host of `antiphon soak`: it says `ready`, hosts all threads of the shop, and writes what it claims, appends and does
 to its own witness in the folder. `HOW` is what the effect does for so many seconds: `wait`, or `block` the event loop, in the
 first one only. Two more ways are broken builds, which the tests must catch: `unfenced` appends under the epoch that the thread
-has, whichever the host was given, and `early` begins the effect before its intent.
+has, instead of the host's own, and `early` begins the effect before its intent.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Admission: what stands before every effect of a thread, so that a thread can be held (G12)."""
+"""Admission: the check before every effect of a thread, which can hold the thread (G12)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def _nothing_paid() -> None:
 
 
 async def test_no_effect_begins_before_it_is_admitted_and_its_intent_is_written_inside() -> None:
-    """G12: whoever has closed the gate and sees nobody inside knows that nothing will begin."""
+    """G12: when the gate is closed and no effect is inside, no effect will begin."""
     gate = Gate()
     async with System(gate.ledger, admit=gate) as system:
         system.spawn("payer/1", Payer)
@@ -67,7 +67,7 @@ async def test_no_effect_begins_before_it_is_admitted_and_its_intent_is_written_
 
 
 async def test_an_effect_that_a_crash_has_cut_off_is_admitted_again_before_it_is_done_again() -> None:
-    """G12, G13: that its intent is there from an earlier life does not let it pass."""
+    """G12, G13: an intent of an earlier process does not let it pass."""
     gate = Gate()
     gate.is_open.set()
     system = System(gate.ledger, admit=gate)

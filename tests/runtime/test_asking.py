@@ -1,4 +1,4 @@
-"""Telling and asking, outside of threads: what arrives, what comes back, and what happens when it does not."""
+"""Telling and asking outside of threads: deliveries, answers, and failures."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def test_an_address_is_text_of_kind_and_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "a/", "a b/c", "ä/1", "a/ ", "a/\u200b", "a/" + "x" * 600])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="an address"):
         Address.parse(text)
 
@@ -66,7 +66,7 @@ def test_a_core_message_is_validated_and_answered_with_a_core_message() -> None:
     virtually(main())
 
 
-async def test_what_has_no_handler_is_heard_as_it_is() -> None:
+async def test_a_message_without_a_handler_reaches_hear_unchanged() -> None:
     async with System() as system:
         system.spawn("any/1", Stubborn)
         result = await system.ask("any/1", _call("DANCE", {"how": "well"}))
@@ -181,7 +181,7 @@ def test_a_deadline_passes_down_and_shrinks() -> None:
     assert remaining == [10, 9, 4]
 
 
-def test_cancelling_whoever_asked_reaches_the_handler_and_what_it_awaits() -> None:
+def test_cancelling_the_caller_cancels_the_handler_and_what_it_awaits() -> None:
     async def main() -> None:
         async with System() as system:
             system.register("probe", Probe)
@@ -203,7 +203,7 @@ def test_cancelling_whoever_asked_reaches_the_handler_and_what_it_awaits() -> No
     virtually(main())
 
 
-async def test_what_waits_in_a_mailbox_and_is_not_wanted_any_more_is_not_handled() -> None:
+async def test_a_message_in_the_mailbox_whose_caller_has_given_up_is_not_handled() -> None:
     async with System() as system:
         system.spawn("probe/1", Probe)
         busy = asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5)))
@@ -264,7 +264,7 @@ async def test_a_heartbeat_gets_in_before_all_others_and_says_how_full_it_is() -
         assert round(alive.uptime) == 5
 
 
-def test_actors_that_ask_in_a_circle_are_told_so_at_once() -> None:
+def test_actors_that_ask_in_a_circle_get_an_error_at_once() -> None:
     async def main() -> None:
         async with System() as system:
             system.register("probe", Probe)

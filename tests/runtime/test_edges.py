@@ -38,7 +38,7 @@ class Broken(MemoryLedger):
 # ---------------------------------------------------------------- a ledger that cannot be used
 
 
-async def test_what_cannot_be_written_down_is_not_done_and_works_again_later() -> None:
+async def test_an_action_that_cannot_be_recorded_is_not_done_and_works_again_later() -> None:
     """G19."""
     ledger = Broken()
     async with System(ledger) as system:
@@ -53,7 +53,7 @@ async def test_what_cannot_be_written_down_is_not_done_and_works_again_later() -
         assert await rows(ledger, "t") == ["TEST_PING", "=TEST_PING"]
 
 
-async def test_an_actor_that_fails_while_the_ledger_is_out_of_order_is_begun_anew_all_the_same() -> None:
+async def test_an_actor_that_fails_while_the_ledger_is_unavailable_is_restarted() -> None:
     ledger = Broken()
     async with System(ledger) as system:
         system.spawn("probe/1", Probe)
@@ -85,7 +85,7 @@ def test_an_answer_that_could_not_be_written_down_is_given_when_it_can() -> None
     virtually(main())
 
 
-async def test_that_a_message_was_given_up_is_written_down_when_it_can_be() -> None:
+async def test_a_given_up_message_is_recorded_when_the_ledger_is_back() -> None:
     ledger = Broken()
     async with System(ledger) as system:
         system.spawn("probe/1", Probe)
@@ -184,7 +184,7 @@ def test_a_handler_that_ignores_that_it_is_cancelled_does_not_hold_up_its_actor(
     assert ended == ["the old one"]
 
 
-def test_what_an_actor_asked_for_goes_on_while_it_is_begun_anew() -> None:
+def test_a_request_continues_while_its_asker_is_restarted() -> None:
     """A restart of the asker does not cancel the work of another in the same thread: the new actor waits for it."""
 
     class Worker(Actor):
@@ -214,7 +214,7 @@ def test_what_an_actor_asked_for_goes_on_while_it_is_begun_anew() -> None:
     assert runs == [1]
 
 
-async def test_what_a_failing_handler_withdrew_is_asked_again_under_another_id() -> None:
+async def test_a_request_that_a_failing_handler_withdrew_is_sent_again_under_another_id() -> None:
     class Boss(Actor):
         @handles
         async def do(self, request: Do, context: Context) -> Done:
@@ -248,7 +248,7 @@ async def test_a_message_of_the_journal_or_of_another_thread_is_refused() -> Non
             await system.ask("any/1", _call(thread_id="u"), thread_id="t")
 
 
-async def test_what_only_the_runtime_may_say_about_a_message_is_stripped() -> None:
+async def test_metadata_that_only_the_runtime_may_write_is_stripped() -> None:
     """G22: content is data."""
     async with System() as system:
         system.spawn("any/1", Stubborn)
@@ -304,7 +304,7 @@ async def test_an_address_has_one_actor_and_a_supervisor_that_is_there() -> None
             system.spawn("probe/2", Probe, supervisor="team/9")
 
 
-async def test_passing_a_message_on_to_nobody_is_an_error_for_whoever_asked() -> None:
+async def test_forwarding_to_an_unknown_actor_is_an_error_for_the_caller() -> None:
     class Door(Actor):
         @handles
         async def ping(self, ping: Ping, context: Context) -> None:
@@ -375,7 +375,7 @@ async def test_a_budget_counts_what_models_cost(budget: Budget, spent: str) -> N
             await system.ask("probe/1", Ping(text="a"), thread_id="t")
 
 
-async def test_what_a_handler_cannot_read_is_refused_also_when_it_is_the_answer() -> None:
+async def test_an_answer_of_the_wrong_type_is_refused() -> None:
     class Odd(Actor):
         async def hear(self, message: Message, context: Context) -> Any:
             return {"something": "else"}

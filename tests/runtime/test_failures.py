@@ -51,7 +51,7 @@ RAISED = [Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt, Recu
 
 @pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("suspends", [False, True])
-def test_whatever_a_handler_raises_gives_one_row_and_one_decision(raised: type[BaseException], suspends: bool) -> None:
+def test_any_exception_of_a_handler_gives_one_row_and_one_decision(raised: type[BaseException], suspends: bool) -> None:
     """F19."""
 
     class Fragile(Actor):
@@ -191,7 +191,7 @@ def test_a_message_of_a_thread_that_crashes_its_actor_is_parked_and_the_mailbox_
 
 
 @pytest.mark.parametrize(("strategy", "kept"), [("one_for_one", ["a", "c"]), ("one_for_all", []), ("rest_for_one", ["a"])])
-async def test_who_begins_anew_when_one_fails(strategy: str, kept: list[str]) -> None:
+async def test_the_strategy_decides_who_is_restarted(strategy: str, kept: list[str]) -> None:
     async with System() as system:
         system.supervise("team/1", Supervision(strategy=strategy))  # type: ignore[arg-type]
         for key in "abc":
@@ -248,7 +248,7 @@ async def test_restarts_wait_longer_each_time() -> None:
 # ---------------------------------------------------------------- the system's messages
 
 
-async def test_an_actor_can_be_told_to_begin_anew() -> None:
+async def test_an_actor_can_be_told_to_restart() -> None:
     """CH-087, CH-088, C23."""
     async with System() as system:
         system.spawn("probe/1", Probe)
@@ -343,7 +343,7 @@ async def test_a_supervisor_acknowledges_an_error_after_it_was_dealt_with() -> N
 # ---------------------------------------------------------------- who is told
 
 
-async def test_a_monitor_is_told_once_when_an_actor_ends() -> None:
+async def test_a_monitor_is_notified_once_when_an_actor_ends() -> None:
     class Watcher(Probe):
         @handles
         async def watch(self, note: Note, context: Context) -> None:
@@ -370,7 +370,7 @@ async def test_a_monitor_is_told_once_when_an_actor_ends() -> None:
         )
 
 
-async def test_what_is_linked_fails_together() -> None:
+async def test_linked_actors_fail_together() -> None:
     class Linked(Probe):
         @handles
         async def bind(self, note: Note, context: Context) -> None:
@@ -414,7 +414,7 @@ _BEATS = Supervision(heartbeat=1.0, misses=3)
 
 
 async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> None:
-    """Have an actor hang, and see that it is begun anew by somebody else, in time."""
+    """Have an actor hang, and check that it is restarted in time."""
     began = asyncio.get_running_loop().time()
     with pytest.raises(ActorFailedError, match="it was restarted meanwhile"):
         await system.ask(address, Do(what="wait", seconds=1000), within=2000)
@@ -423,7 +423,7 @@ async def _hangs_and_is_begun_anew(system: System, address: str = "probe/a") -> 
 
 
 # Mutant: Supervisor._check_heartbeat counts no misses, or Supervisor._report_missed tells nobody -> this test is red.
-async def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
+async def test_an_actor_that_misses_heartbeats_is_restarted() -> None:
     """CH-127, G14: its handler hangs; nobody else notices. Its supervisor has never got a message."""
     async with System() as system:
         system.supervise("team/1", _BEATS)
@@ -437,7 +437,7 @@ async def test_an_actor_that_misses_heartbeats_is_begun_anew() -> None:
 
 
 async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
-    """Return what the system thread of an actor has about its failures: whom they were told, why, and what was done."""
+    """Return what the system thread of an actor has about its failures: the supervisors, the reasons, the decisions."""
     said = [record.message for record in [each async for each in system.ledger.read(system_thread(address))]]
     told = {row.invocation_id: row for row in said if getattr(row.payload, "option_name", "") == "ERROR_NOTIFICATION"}
     calls = [row for row in said if row.kind == "option_call" and row.invocation_id in told]
@@ -452,7 +452,7 @@ async def _decided(system: System, address: str) -> list[tuple[str, str, str]]:
 # Mutant: Supervisor._check_heartbeat revives a child that has missed one heartbeat -> this test is red.
 @pytest.mark.parametrize(("seconds", "restarts"), [(0.9, 0), (2.9, 0), (4.5, 1), (1000.0, 1)])
 async def test_as_many_heartbeats_may_be_missed_as_the_supervisor_allows(seconds: float, restarts: int) -> None:
-    """CH-127: it asks every second; whoever does not answer for the third time is begun anew, and not before."""
+    """CH-127: the supervisor asks every second; the third missing answer restarts the actor, and none before."""
     async with System() as system:
         system.supervise("team/1", _BEATS)
         system.spawn("probe/a", Probe, supervisor="team/1", grace=0.1)
@@ -494,7 +494,7 @@ async def test_a_supervisor_whose_child_hangs_too_often_escalates_to_the_one_abo
 
 
 def test_a_child_that_hangs_too_often_for_every_supervisor_ends_the_system() -> None:
-    """CH-127: where nobody is above the first supervisor, whoever opened the system is told, with the whole way."""
+    """CH-127: above the first supervisor there is none; the program gets the error, with the whole path."""
 
     async def main() -> None:
         async with System(supervision=Supervision(intensity=0)) as system:
@@ -529,7 +529,7 @@ async def test_heartbeats_run_from_the_first_child_on_however_the_supervisor_was
 
 
 @pytest.mark.parametrize("how", ["restart", "failure", "ledger"])
-async def test_heartbeats_go_on_after_the_supervisor_was_begun_anew(how: str) -> None:
+async def test_heartbeats_continue_after_the_supervisor_was_restarted(how: str) -> None:
     """G14: without a message for the new one."""
 
     class Team(Supervisor):
@@ -551,7 +551,7 @@ async def test_heartbeats_go_on_after_the_supervisor_was_begun_anew(how: str) ->
 
 
 async def test_an_actor_that_waits_for_an_answer_or_an_effect_does_not_hang() -> None:
-    """G14, G15: a model that takes a minute is no reason to begin its actor anew; what it may take is said elsewhere."""
+    """G14, G15: a slow model does not restart its actor; the request has its own time limit."""
     attempts: list[int] = []
 
     class Waiting(Actor):
@@ -594,7 +594,7 @@ async def test_an_actor_that_is_busy_with_one_message_after_the_other_does_not_h
         assert await rows(system.ledger, system_thread("probe/a")) == []
 
 
-async def test_an_actor_that_hangs_while_it_begins_is_begun_anew_and_there_is_one_of_it() -> None:
+async def test_an_actor_that_hangs_at_its_start_is_restarted_and_there_is_one_of_it() -> None:
     """G14: also one that handles many messages at once, and so answers heartbeats while a handler hangs."""
     made: list[int] = []
 

@@ -183,7 +183,7 @@ def test_a_chat_in_which_nobody_is_addressed_is_judged_by_who_speaks() -> None:
     assert (verdict.state, verdict.position, verdict.expected) == ("violated", len(messages) - 1, ("user -> agent: said",))
 
 
-def test_what_one_worker_hands_to_another_is_collaboration() -> None:
+def test_work_that_one_worker_hands_to_another_is_collaboration() -> None:
     flow = find_flow("collaboration")
     messages = _atlas(
         ("controller", "task", "a", {}),

@@ -12,6 +12,7 @@ from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, left_by_the_
 
 from antiphon.errors import (
     ActorStoppedError,
+    FencedError,
     HistoryMismatchError,
     HostNameTakenError,
     LedgerCorruptError,
@@ -126,7 +127,7 @@ async def test_the_same_id_with_something_else_is_refused() -> None:
             await other.ask("probe/1", Ping(text="y"), thread_id="t", id="m")
 
 
-async def test_what_is_told_into_a_thread_of_another_host_arrives_there_once() -> None:
+async def test_a_notice_for_a_thread_of_another_host_arrives_there_once() -> None:
     ledger = MemoryLedger()
     async with _two(ledger) as (owner, other):
         for _ in range(2):
@@ -198,8 +199,8 @@ class PostedTo(MemoryLedger):
         return epoch
 
 
-async def test_what_is_posted_while_a_host_claims_the_thread_is_delivered_at_once() -> None:
-    """The thread had another owner. What that one left open is not this host's; what is posted from now on is."""
+async def test_a_message_posted_while_a_host_claims_the_thread_is_delivered_at_once() -> None:
+    """The thread had another owner. Its open work is not this host's; a message that is posted from now on is."""
     ledger = PostedTo("second")
     async with _system(ledger, "first") as first:
         first.register("probe", Probe)
@@ -339,8 +340,8 @@ async def test_a_message_that_is_recovered_to_a_stopped_actor_is_answered() -> N
     assert await ledger.open_calls("t") == ()
 
 
-async def test_a_thread_that_a_host_lost_unnoticed_and_is_given_again_begins_anew() -> None:
-    """It slept past its lease, another host had the thread and released it: what its handlers know is old."""
+async def test_a_host_that_gets_a_lost_thread_again_starts_with_fresh_state() -> None:
+    """It slept past its lease, and another host had the thread and released it: the state of its handlers is old."""
     runs: list[str] = []
 
     class Slow(Probe):
@@ -364,6 +365,38 @@ async def test_a_thread_that_a_host_lost_unnoticed_and_is_given_again_begins_ane
         async with _hosted(owner):
             assert await asking == Pong(text="done")
     assert runs == ["begins", "cancelled", "begins"]
+
+
+class Unread(MemoryLedger):
+    """A ledger that confirms a post late, and then cannot be read for a moment."""
+
+    is_late = False
+    failures = 0
+
+    async def post(self, thread_id: str, message: Message, **more: Any) -> Record:
+        record = await super().post(thread_id, message, **more)
+        if self.is_late:
+            await asyncio.sleep(3)  # the owner answers meanwhile
+            self.failures = 1
+        return record
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        if self.failures:
+            self.failures -= 1
+            raise LedgerUnavailableError("simulated")
+        return await super().by_invocation(invocation_id, thread_id=thread_id)
+
+
+async def test_an_answer_that_was_stored_before_its_caller_waits_is_looked_up_until_the_ledger_can_be_read() -> None:
+    """The tail had passed it, and the only look-up failed: the caller waited until its time was over."""
+    ledger = Unread()
+    async with _two(ledger) as (_, other):
+        first = asyncio.create_task(other.ask("probe/2", Do(what="wait", seconds=20), thread_id="t", id="w", within=60))
+        await asyncio.sleep(1)  # there is a tail from now on
+        ledger.is_late = True
+        assert await other.ask("probe/1", Ping(text="x"), thread_id="t", id="m", within=40) == Pong(text="x!")
+        assert not ledger.failures
+        await first
 
 
 async def test_an_error_answer_of_another_host_is_the_same_error_as_here() -> None:
@@ -529,6 +562,22 @@ async def test_a_thread_that_was_lost_can_be_claimed_again_when_its_new_owner_ha
 # ---------------------------------------------------------------- released, due, taken
 
 
+async def test_a_thread_that_was_lost_and_is_claimed_again_is_idle_only_from_then_on() -> None:
+    """The host remembered since when it had been idle, and released the thread at once."""
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _):
+        await asyncio.sleep(3)
+        await taken_by_another(ledger, "t")
+        with pytest.raises(ReplyTimeoutError):  # the other host lives, and answers nothing
+            await owner.ask("probe/1", Ping(text="x"), thread_id="t", within=1)
+        another = next(each.host for each in await ledger.hosts() if each.host.name == "another")
+        await ledger.leave(another)
+        await asyncio.sleep(100)
+        await owner.ask("probe/1", Ping(text="y"), thread_id="t")
+        await asyncio.sleep(4)
+        assert await _owner(ledger) == "owner"
+
+
 async def test_an_idle_thread_is_released_and_the_next_message_claims_it() -> None:
     ledger = MemoryLedger()
     async with _two(ledger) as (_, other):
@@ -605,8 +654,8 @@ async def _post_ping(ledger: MemoryLedger) -> None:
     await ledger.post("t", Message(policy="client", payload=payload, to=("bank/1",), lane="control", id="posted"))
 
 
-async def test_what_was_posted_to_a_new_thread_begins_without_a_row_of_its_own() -> None:
-    """Nobody can have begun anything there, so nothing is looked up, either."""
+async def test_a_message_posted_to_a_new_thread_starts_without_a_row_of_its_own() -> None:
+    """No effect can have started there, so nothing is looked up."""
     ledger, paid = Counted(), list[str]()
     await _post_ping(ledger)
     async with _system(ledger, "host") as system:
@@ -615,11 +664,11 @@ async def test_what_was_posted_to_a_new_thread_begins_without_a_row_of_its_own()
         async with _hosted(system):
             await asyncio.sleep(1)
     assert await rows(ledger, "t") == ["TEST_PING", "pay", "=pay", "=TEST_PING"]
-    # Open calls are read once before it begins, and once when the host sees that it was posted.
-    assert (paid, ledger.calls["by_invocation"], ledger.calls["open_calls"]) == (["p"], 0, 2)
+    # Open calls are read once, before it begins.
+    assert (paid, ledger.calls["by_invocation"], ledger.calls["open_calls"]) == (["p"], 0, 1)
 
 
-async def test_what_was_posted_and_taken_by_a_host_that_died_is_counted_as_another_delivery() -> None:
+async def test_a_posted_message_taken_by_a_host_that_died_counts_as_a_delivery() -> None:
     """A message that kills its host before it writes anything would otherwise kill one host after the other."""
     ledger, paid = MemoryLedger(), list[str]()
     await _post_ping(ledger)
@@ -917,7 +966,7 @@ async def test_a_host_that_sleeps_between_its_beat_and_its_take_takes_all_the_sa
 
 
 class Forgetful(MemoryLedger):
-    """A ledger that says it is unavailable after it has done what it was asked."""
+    """A ledger that executes a call and then says that it is unavailable."""
 
     def __init__(self, *verbs: str) -> None:
         super().__init__()
@@ -961,6 +1010,23 @@ async def test_a_thread_that_the_ledger_gave_to_a_host_without_its_knowledge_goe
             await asyncio.sleep(30)
         assert not ledger.verbs
     assert await ledger.open_calls("t") == ()
+
+
+async def test_a_thread_that_is_given_up_hides_no_other_that_the_ledger_gave_to_a_host() -> None:
+    """G16: the error about the first ended the search, and nobody continued the second while the host lived."""
+    ledger = Forgetful()
+    async with _system(ledger, "host") as system:
+        system.register("probe", Probe)
+        async with _hosted(system):
+            for name in ("a", "b"):
+                call = Message(policy="client", payload=_call(name, Ping(text="p")), to=("probe/1",), lane="control", id=name)
+                await left_by_the_dead(ledger, name, "probe", [call])
+            system._kernel.journal._lost["a"] = FencedError("a", 1, 2)  # its handlers are ending, and then it is released
+            ledger.verbs = {"take"}
+            await asyncio.sleep(30)
+            system._kernel.journal._lost.clear()
+        assert not ledger.verbs
+        assert await ledger.open_calls("b") == ()
 
 
 async def test_a_release_that_was_not_written_is_written_later() -> None:

@@ -159,7 +159,7 @@ def test_a_build_that_takes_its_lease_for_ownership_is_caught(tmp_path: Path, re
         said = soak.witnessed()
         at_work = {each.thread for each in said if each.what == "fx"} - {each.thread for each in said if each.what == "fxend"}
         soak.add_host()
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         # Until the new owner has written: only after its rows is a row of the old epoch out of order.
         while not at_work <= {each.thread for each in soak.witnessed() if (each.what, each.who) == ("ok", "h1")}:
             assert time.monotonic() < until
@@ -169,7 +169,7 @@ def test_a_build_that_takes_its_lease_for_ownership_is_caught(tmp_path: Path, re
     with soaking(tmp_path, hosts=0) as soak:
         soak.add_host("unfenced", seconds=1)
         asyncio.run(_while_orders_come(soak, pause_until_taken_over, rests=False))
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while "R8" not in {each.rule for each in _judged(soak, record_property, "F14")}:
             assert time.monotonic() < until
             time.sleep(0.2)

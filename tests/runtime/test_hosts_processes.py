@@ -256,8 +256,8 @@ def test_a_host_that_was_stopped_for_less_than_its_lease_keeps_its_threads(tmp_p
 # ---------------------------------------------------------------- told to end
 
 
-def test_a_host_that_is_told_to_end_hands_its_threads_over(tmp_path: Path) -> None:
-    """F16: what it is at ends within its grace, so nothing is parked; the rest is done by the other one."""
+def test_a_stopping_host_hands_its_threads_over(tmp_path: Path) -> None:
+    """F16: running effects end within its grace, so nothing is parked; the other host does the rest."""
     for number in range(count("F16 hosts")):
         with _site(tmp_path / str(number), 20) as site:
             first = site.start("a", seconds=0.5)
@@ -270,8 +270,8 @@ def test_a_host_that_is_told_to_end_hands_its_threads_over(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, TOLD), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_host_that_is_hurried_while_it_ends_loses_nothing(second: signal.Signals, code: int, tmp_path: Path) -> None:
-    """F16: what it was at is parked, as after a crash."""
+def test_a_second_signal_to_a_stopping_host_loses_nothing(second: signal.Signals, code: int, tmp_path: Path) -> None:
+    """F16: running effects are parked, as after a crash."""
     for number in range(count("F16 hosts")):
         with _site(tmp_path / str(number), 8) as site:
             first = site.start("a", seconds=60)
@@ -289,7 +289,7 @@ def test_a_host_that_is_hurried_while_it_ends_loses_nothing(second: signal.Signa
 
 
 def test_a_host_whose_event_loop_is_blocked_past_its_lease_does_nothing_twice(tmp_path: Path) -> None:
-    """F18: its threads are taken over; what it was at is parked, and what it does later is refused."""
+    """F18: its threads are taken over; its running effects are parked, and its later rows are refused."""
     for number in range(count("F18")):
         with _site(tmp_path / str(number), 10) as site:
             site.start("a", how="block", seconds=10 if count("F18") > 1 else 4)

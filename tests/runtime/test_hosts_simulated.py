@@ -155,7 +155,7 @@ def _breaches(simulated: Simulated) -> tuple[list[Breach], int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_three_systems_on_one_ledger_lose_nothing_and_do_nothing_twice(group: int) -> None:
-    """Each seed is a world of its own; the one that fails is printed, and can be run alone."""
+    """Each seed is a world of its own; a failing seed is printed, and can be run alone."""
     landed: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     for seed in range(group, SEEDS, GROUPS):

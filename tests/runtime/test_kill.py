@@ -155,7 +155,7 @@ def test_a_process_that_was_stopped_while_another_took_its_thread_over_starts_no
         processes.wait_for("stopped")
         assert others.run(folder, "idempotent") == 0
         before = _witnessed(folder)
-        assert before["fx m0/1/pay"] == 2  # the one that was killed, and the other
+        assert before["fx m0/1/pay"] == 2  # the killed process, and the other
         processes.signal(pid, signal.SIGCONT)
         assert processes.end() in (FENCED, 0)  # 0: its caller has the answer of the new owner, from the ledger
         after = _witnessed(folder)
@@ -167,10 +167,8 @@ def test_a_process_that_was_stopped_while_another_took_its_thread_over_starts_no
 
 
 @pytest.mark.slow
-def test_a_process_that_is_told_to_end_finishes_what_is_in_hand_and_leaves_the_rest(
-    processes: Processes, tmp_path: Path
-) -> None:
-    """F16: SIGTERM while an effect runs. It ends within its grace, so nothing is parked; and nothing was held against it."""
+def test_a_stopping_process_finishes_its_running_effects_and_leaves_the_rest(processes: Processes, tmp_path: Path) -> None:
+    """F16: SIGTERM while an effect runs. It ends within its grace, so nothing is parked or counted as a crash."""
     for folder in _folders(tmp_path, count("F16")):
         pid = processes.start(folder, "slow 0.5")
         processes.wait_for("busy")

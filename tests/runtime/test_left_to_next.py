@@ -74,8 +74,8 @@ async def test_a_delegation_that_a_closing_system_left_is_not_begun_twice(
     assert len(Helper.begun) == len(first) + 1
 
 
-async def test_what_begins_while_a_system_closes_ends_with_it() -> None:
-    """A background task that is cancelled may have to start another, as one does whose append was not confirmed."""
+async def test_a_task_that_starts_while_a_system_closes_ends_with_it() -> None:
+    """A cancelled background task may start another, for example because its append was not confirmed."""
     lifetime = Lifetime()
 
     async def late() -> None:

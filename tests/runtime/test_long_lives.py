@@ -1,4 +1,4 @@
-"""A system that lives long: it forgets what it need not know, wakes whom it should, and ends in time (G14, G16, G18)."""
+"""A system that lives long: it frees its memory, wakes the right waiters, and ends in time (G14, G16, G18)."""
 
 import asyncio
 import gc
@@ -78,7 +78,7 @@ async def test_a_flow_is_watched_in_so_many_threads_at_once(monkeypatch: pytest.
         for thread in ("a", "b", "c", "c", "a"):
             await system.tell("probe/1", Note(text=""), thread_id=thread)
 
-    assert found == ["c"]  # of "a", nobody knows any more how it began
+    assert found == ["c"]  # the start of "a" is no longer in memory
 
 
 # ---------------------------------------------------------------- what goes on
@@ -102,7 +102,7 @@ class Holding(Actor):
         return Done()
 
 
-async def test_what_an_actor_asks_itself_has_its_time_too_and_does_not_stay_open() -> None:
+async def test_a_request_of_an_actor_to_itself_has_a_deadline_and_does_not_stay_open() -> None:
     async with System() as system:
         system.spawn("holding/1", Holding)
         assert await system.ask("holding/1", Ping(text=""), thread_id="t") == Pong(text="gave up")
@@ -119,8 +119,8 @@ class Sour(Probe):
         raise RefusedError("look at the details", "NO", details=object())  # type: ignore[arg-type]
 
 
-async def test_a_refusal_in_words_that_are_no_text_is_recorded_and_told_as_it_is_recorded() -> None:
-    """G14: the caller gets what it will get when it runs again."""
+async def test_a_refusal_with_invalid_text_is_recorded_and_returned_as_recorded() -> None:
+    """G14: the caller gets the same text as on a replay."""
     async with System() as system:
         system.spawn("sour/1", Sour)
         for _ in range(2):
@@ -152,7 +152,7 @@ class Slow(MemoryLedger):
 
 @pytest.mark.parametrize(("what", "row"), [("nothing", "=TEST_DO"), ("refuse", "!NOT_TODAY")])
 async def test_a_deadline_that_passes_while_the_answer_is_written_down_harms_nobody(what: str, row: str) -> None:
-    """The answer is there, and whoever waits in the mailbox is handled."""
+    """The answer is stored, and the next message in the mailbox is handled."""
     ledger = Slow()
     async with System(ledger) as system:
         system.spawn("probe/1", Probe)
@@ -181,8 +181,8 @@ class Pool(Probe):
     concurrency = 2
 
 
-async def test_what_waits_behind_a_message_of_the_actor_before_is_handled_when_that_is_done() -> None:
-    """One of two messages fails its actor. The other goes on, and the new actor takes what follows it."""
+async def test_a_message_behind_one_of_a_failed_actor_is_handled_by_the_new_one() -> None:
+    """A message fails the actor while it handles another. That one goes on, and the new actor handles the next."""
     async with System() as system:
         system.spawn("pool/1", Pool)
         first = asyncio.create_task(system.ask("pool/1", Do(what="wait", seconds=5), thread_id="t"))
@@ -229,7 +229,7 @@ class Linked(Probe):
         context.link(note.text)
 
 
-async def test_what_an_actor_had_in_hand_that_fell_with_another_is_delivered_to_the_next() -> None:
+async def test_the_messages_of_an_actor_that_fails_with_another_are_delivered_to_the_next() -> None:
     async with System() as system:
         system.register("linked", Linked)
         await system.tell("linked/a", Note(text="linked/b"))

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.runtime.actors import Ping, Pong
 
-from antiphon.errors import HistoryMismatchError
-from antiphon.ledger import Epoch, Host, Ledger, ThreadSummary
+from antiphon.errors import HistoryMismatchError, LedgerCorruptError
+from antiphon.ledger import Epoch, Host, Ledger, ThreadPage, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.runtime import Actor, Context, Settings, System, handles
 
 
@@ -115,7 +116,7 @@ async def test_if_no_other_host_continues_the_thread_in_time_it_is_stopped() -> 
         assert (await _thread(ledger, "t")).status == "stopped"
 
 
-async def test_what_is_remembered_of_a_thread_is_forgotten_when_it_is_given_up() -> None:
+async def test_on_evicted_is_called_when_a_thread_is_given_up() -> None:
     ledger, forgotten = MemoryLedger(), list[str]()
     await _begun(ledger, "old", "t")
     forget: Callable[[str], None] = forgotten.append
@@ -190,10 +191,10 @@ async def _host_and_close(system: System, stop: asyncio.Event, draining: Callabl
         ({"second": "new"}, 0.0, ("stopped", [])),
     ],
 )
-async def test_a_host_that_is_told_to_end_finishes_its_threads_while_a_host_of_another_build_lives(
+async def test_a_stopping_host_finishes_its_threads_while_a_host_of_another_build_lives(
     others: dict[str, str], drain: float, expected: tuple[str, list[int]]
 ) -> None:
-    """Otherwise it hands them over at once. What takes longer than the drain is handed over too."""
+    """Otherwise it hands them over at once. Work that takes longer than the drain is handed over too."""
     assert await _told_to_end({"first": "old", **others}, drain) == expected
 
 
@@ -224,6 +225,67 @@ async def test_a_host_that_drains_takes_back_what_hosts_of_another_build_give_up
     assert [each.result["text"] for each in results if isinstance(each, OptionResultPayload)] == ["old: yes"]
     assert drained == [1]
     assert (await _thread(ledger, "given up")).status is None
+
+
+class Damaged(MemoryLedger):
+    """A ledger in which a thread cannot be claimed any more once a build has given it up."""
+
+    damaged = "damaged"
+
+    async def claim(self, thread_id: str, **given: Any) -> Epoch:
+        if thread_id == self.damaged and (found := await self.thread(thread_id)) is not None and found.unfit:
+            raise LedgerCorruptError("the row of the thread was altered", thread_id)
+        return await super().claim(thread_id, **given)
+
+
+@pytest.mark.virtual_time
+async def test_a_damaged_thread_keeps_a_host_that_drains_from_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """It comes first among the threads that hosts of the new build have given up; the next one is taken back all the same."""
+    ledger, stop, drained = Damaged(), asyncio.Event(), list[int]()
+    async with _system(ledger, "new", hosts=True), System(ledger, settings=Settings(build="old", block_limit=None)) as old:
+        old.register("slow", lambda: Slow("old"), grace=0.01)
+        old.register("clerk", lambda: Clerk("old", None), grace=0.01)
+        hosting = asyncio.create_task(old.host(stop=stop, draining=drained.append))
+        slow = asyncio.create_task(_ask_slow(old))
+        await asyncio.sleep(1)
+        stop.set()
+        await asyncio.sleep(0.5)
+        await _begun(ledger, "old", ledger.damaged)
+        await _begun(ledger, "old", "given up")
+        await hosting
+        await slow
+    results = [each.message.payload for each in await ledger.by_invocation("m given up")]
+    assert [each.result["text"] for each in results if isinstance(each, OptionResultPayload)] == ["old: yes"]
+    assert drained == [1]
+    assert caplog.text.count("thread damaged cannot be continued here") == 1
+
+
+class SlowlyListed(MemoryLedger):
+    """A ledger that takes long to list the threads that a build has given up."""
+
+    async def threads(self, *given: Any, **more: Any) -> ThreadPage:
+        if given and given[0].unfit:
+            await asyncio.sleep(20)
+            given = (replace(given[0], due_before=current_port().now()), *given[1:])
+        return await super().threads(*given, **more)
+
+
+@pytest.mark.virtual_time
+async def test_a_host_that_has_drained_takes_nothing_back() -> None:
+    """It looked for given-up threads when it still had work. It would leave the thread at once, perhaps in the middle."""
+    ledger, stop = SlowlyListed(), asyncio.Event()
+    async with _system(ledger, "new", hosts=True), System(ledger, settings=Settings(build="old", block_limit=None)) as old:
+        old.register("slow", lambda: Slow("old"), grace=0.01)
+        old.register("clerk", lambda: Clerk("old", None), grace=0.01)
+        hosting = asyncio.create_task(old.host(stop=stop))
+        slow = asyncio.create_task(_ask_slow(old))
+        await asyncio.sleep(1)
+        stop.set()
+        await _begun(ledger, "old", "given up")
+        await hosting
+        await slow
+        await asyncio.sleep(20)
+        assert [each.message.kind for each in await ledger.by_invocation("m given up")] == ["option_call"]
 
 
 async def _ask_slow(system: System) -> None:

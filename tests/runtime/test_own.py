@@ -1,4 +1,4 @@
-"""What the runtime makes without the constructors is what the constructors make, and what they refuse is refused."""
+"""Values that the runtime makes without the constructors equal theirs, and the same input is refused."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ def test_a_message_is_what_the_constructor_makes_of_it(
     )
 
 
-def test_what_was_given_can_be_changed_and_the_payload_stays():
+def test_changing_the_given_value_does_not_change_the_payload():
     arguments: dict[str, Any] = {"to": ["Oslo"]}
     call, result = quick_call("i", "o", arguments), quick_result("i", "o", arguments)
     arguments["to"].append("Bergen")

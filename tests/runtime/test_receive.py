@@ -96,10 +96,10 @@ async def _messages(ledger: Ledger, thread_id: str = "t") -> list[CoreMessage]:
 
 
 @pytest.mark.parametrize("send", [_by_context, _by_system, _by_reference])
-async def test_what_an_actor_sends_from_receive_is_in_the_thread_of_its_message(
+async def test_messages_that_an_actor_sends_from_receive_are_in_the_thread(
     send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CH-116, CH-119: written down, correlated, and said by the actor that sends it."""
+    """CH-116, CH-119: recorded, correlated, with the actor as sender."""
     monkeypatch.setattr(Phase, "send", send)
 
     async with System() as system:
@@ -292,7 +292,7 @@ async def test_actors_that_send_in_a_circle_are_refused_at_once() -> None:
 
 
 async def test_an_actor_cannot_send_under_the_name_of_another() -> None:
-    """G22: who says something in the course of a message is known, whatever the envelope says."""
+    """G22: the runtime knows the sender, whatever the envelope says."""
 
     class Liar(Actor):
         async def receive(self, message: Message) -> Response:
@@ -345,7 +345,7 @@ async def test_an_actor_can_pass_its_message_on_to_another() -> None:
         assert await rows(system.ledger, "t") == [*["PROCESS_WITH_AGENT"] * 2, *["=PROCESS_WITH_AGENT"] * 2]
 
 
-async def test_what_is_sent_to_another_thread_is_written_there_and_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_to_another_thread_is_recorded_there_and_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-119: the thread that the data names, wherever it is sent from."""
 
     class Opener(Actor):
@@ -368,7 +368,7 @@ async def test_what_is_sent_to_another_thread_is_written_there_and_sent_once(mon
         assert Manager.answered == 1
 
 
-async def test_what_a_task_sends_after_its_handler_has_ended_is_no_part_of_that_message() -> None:
+async def test_a_message_that_a_task_sends_after_its_handler_is_no_part_of_the_handling() -> None:
     class Late(Actor):
         tasks: list[asyncio.Task[Response]] = []  # noqa: RUF012
 

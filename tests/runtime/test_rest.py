@@ -1,4 +1,4 @@
-"""Actors that nobody needs are let go of, and come back with the next message: none is lost, none there twice (G14, G18)."""
+"""Idle actors are released, and made again with the next message: none is lost, none is there twice (G14, G18)."""
 
 import asyncio
 from collections import Counter
@@ -60,7 +60,7 @@ class Slow(Alone):
 # ---------------------------------------------------------------- who goes, and who stays
 
 
-async def test_an_idle_actor_of_a_registered_kind_is_let_go_of_and_made_anew() -> None:
+async def test_an_idle_actor_of_a_registered_kind_is_released_and_made_again() -> None:
     async with System(settings=BRIEFLY) as system:
         system.register("probe", Probe)
         for number in range(100):
@@ -91,7 +91,7 @@ async def test_an_actor_that_is_used_or_was_spawned_stays() -> None:
         await waiting
 
 
-async def test_nobody_is_let_go_of_unless_the_settings_say_so() -> None:
+async def test_no_actor_is_released_unless_the_settings_say_so() -> None:
     async with System(settings=Settings(idle_after=None)) as system:
         system.register("probe", Probe)
         await system.ask("probe/1", Ping(text="a"))
@@ -99,7 +99,7 @@ async def test_nobody_is_let_go_of_unless_the_settings_say_so() -> None:
         assert _addresses(system) == {"probe/1"}
 
 
-async def test_heartbeats_keep_nobody() -> None:
+async def test_heartbeats_keep_no_idle_actor() -> None:
     """A supervisor that asks its children whether they live does not keep the idle ones from going."""
     async with System(settings=BRIEFLY) as system:
         team = system.supervise("team/1", Supervision(heartbeat=1.0))
@@ -126,7 +126,7 @@ async def test_an_actor_that_has_nothing_left_to_do_goes_at_once() -> None:
             assert _addresses(system) == set()
 
 
-async def test_an_actor_is_told_that_it_ends_before_it_is_let_go_of() -> None:
+async def test_an_actor_is_notified_before_it_is_released() -> None:
     Slow.ended = 0
     async with System(settings=BRIEFLY) as system:
         system.register("slow", Slow)
@@ -140,7 +140,7 @@ async def test_an_actor_is_told_that_it_ends_before_it_is_let_go_of() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Alone, Slow])
-def test_a_message_that_comes_while_its_actor_is_let_go_of_is_not_lost(kind: type[Alone]) -> None:
+def test_a_message_that_comes_while_its_actor_is_released_is_not_lost(kind: type[Alone]) -> None:
     """Asks at all moments, in the order that each seed chooses: each is answered, and no address has two actors at work."""
     for seed in range(40):
         kind.at_work, kind.most, kind.answered = Counter(), 0, 0
@@ -163,7 +163,7 @@ async def _ask_again_and_again(kind: type[Alone]) -> None:
 
 
 async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> None:
-    """The ledger takes longer than the actor may be idle: whoever has found it must not find another one meanwhile."""
+    """The ledger takes longer than the actor may be idle; no second actor is made meanwhile."""
 
     class Slowly(MemoryLedger):
         @override
@@ -181,7 +181,7 @@ async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> 
         assert (await system.ask("probe/1", Do(what="list"))).said == ("first", "second")
 
 
-async def test_whoever_stops_an_actor_that_rests_stops_it_for_good() -> None:
+async def test_stopping_a_resting_actor_stops_it_for_good() -> None:
     async with System(settings=BRIEFLY) as system:
         system.register("probe", Probe)
         await system.ask("probe/1", Ping(text="a"))

@@ -57,7 +57,7 @@ def _messages(simulated: Simulated, thread_id: str) -> list[Message]:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_threads_run_through_every_fault_and_conform(group: int) -> None:
-    """Each seed is a world of its own; the one that fails is printed, and can be run alone."""
+    """Each seed is a world of its own; a failing seed is printed, and can be run alone."""
     landed: Counter[str] = Counter()
     for seed in range(group, SEEDS, GROUPS):
         simulated = _simulate(seed)
@@ -133,7 +133,7 @@ def test_an_effect_that_must_not_happen_twice_never_does_whatever_the_seed() -> 
 
 
 @pytest.mark.slow
-def test_what_is_told_arrives_through_every_fault_and_in_the_order_of_the_thread() -> None:
+def test_notices_arrive_through_every_fault_and_in_the_order_of_the_thread() -> None:
     class Listener(Actor):
         @handles
         async def note(self, note: Note, context: Context) -> None:
@@ -168,7 +168,7 @@ def test_a_world_that_does_not_come_to_rest_is_reported_with_its_seed() -> None:
     assert isinstance(caught.value.__cause__, StuckError)
 
 
-def test_what_the_client_finds_wrong_is_reported_with_the_seed() -> None:
+def test_a_fault_that_the_client_finds_is_reported_with_the_seed() -> None:
     async def drive(world: World) -> None:
         assert await world.ask("probe/1", Ping(text="a")) == Pong(text="b")
 

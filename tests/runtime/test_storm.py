@@ -71,7 +71,7 @@ class Sink(Actor):
 
 
 class Recording(MemoryLedger):
-    """A ledger that keeps what it has refused."""
+    """A ledger that records its refusals."""
 
     def __init__(self) -> None:
         super().__init__()

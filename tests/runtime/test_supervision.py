@@ -41,25 +41,25 @@ def test_restarts_are_counted_within_the_period_and_then_it_is_too_often() -> No
 
 
 @pytest.mark.parametrize("action", ["stop", "escalate", "ignore"])
-def test_what_is_no_restart_is_not_counted(action: str) -> None:
+def test_only_restarts_are_counted(action: str) -> None:
     supervision = Supervision(on_failure=action)  # type: ignore[arg-type]
 
     assert decide(supervision, "permanent", (), now=1.0, chance=0.0) == Directive(action)  # type: ignore[arg-type]
 
 
-def test_a_temporary_actor_is_never_begun_anew() -> None:
+def test_a_temporary_actor_is_never_restarted() -> None:
     assert decide(Supervision(), "temporary", (), now=1.0, chance=0.0).action == "stop"
     assert decide(Supervision(), "transient", (), now=1.0, chance=0.0).action == "restart"
 
 
-def test_what_blocks_the_event_loop_is_decided_on_by_itself() -> None:
+def test_a_blocked_event_loop_has_its_own_decision() -> None:
     supervision = Supervision(on_block="restart")
 
     assert decide(Supervision(), "temporary", (), now=1.0, chance=0.0, blocked=True).action == "ignore"
     assert decide(supervision, "permanent", (), now=1.0, chance=0.0, blocked=True).action == "restart"
 
 
-def test_who_is_restarted_depends_on_the_strategy() -> None:
+def test_the_strategy_decides_which_children_are_restarted() -> None:
     children = ("a", "b", "c")
 
     assert concerned("one_for_one", children, "b") == ("b",)

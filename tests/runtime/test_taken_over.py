@@ -1,4 +1,4 @@
-"""What a system does that was thought dead, while another one has its threads (G7, G8)."""
+"""A system that slept past its lease, while another one owns its threads (G7, G8)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize("notices", [True, False])
-async def test_what_the_new_owner_has_begun_is_not_begun_again_by_the_old_one(notices: bool) -> None:
-    """G7, G8: the handler of the old one goes on after a row of it was refused, or without having noticed anything."""
+async def test_an_effect_that_the_new_owner_has_begun_is_not_begun_by_the_old_one(notices: bool) -> None:
+    """G7, G8: the old owner's handler goes on after its row was refused, or before it has noticed anything."""
     started: list[str] = []
     paused, taken, begun = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -130,7 +130,7 @@ async def _left_open(ledger: MemoryLedger, effects: Effects, started: list[str])
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
-async def test_who_has_lost_the_thread_starts_no_effect_of_an_earlier_life(effects: Effects) -> None:
+async def test_a_system_that_has_lost_the_thread_starts_no_effect_of_an_earlier_process(effects: Effects) -> None:
     """G8, F14: also where the intent is there already. The row of the new attempt is refused, so nothing is started."""
     started: list[str] = []
 
@@ -177,10 +177,8 @@ async def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(e
     ("effects", "is_begun"),
     [("none", False), ("idempotent", False), ("once", False), ("none", True), ("idempotent", True)],
 )
-async def test_what_another_owner_did_while_the_thread_was_lost_and_taken_back_is_not_done_again(
-    effects: Effects, is_begun: bool
-) -> None:
-    """G7, G8: what was looked up counts only while the thread is owned without a break."""
+async def test_an_effect_of_another_owner_in_between_is_not_repeated(effects: Effects, is_begun: bool) -> None:
+    """G7, G8: a looked-up effect counts only while the thread is owned without a break."""
     started: list[str] = []
 
     ledger = Looked()
@@ -226,8 +224,8 @@ class Held(MemoryLedger):
 
 
 @pytest.mark.parametrize("first", ["recover", "ask"])
-async def test_everybody_who_waits_in_a_thread_that_was_lost_gets_the_answer_of_the_new_owner(first: str) -> None:
-    """G8, G16: also who has asked the same while it was being delivered again; and the recovery goes on with the others."""
+async def test_all_callers_of_a_lost_thread_get_the_answer_of_the_new_owner(first: str) -> None:
+    """G8, G16: also a caller of the same id during the redelivery; and the recovery continues with the others."""
     ledger = Held("AGAIN")
     async with System(ledger) as dead:
         dead.register("probe", Probe, grace=0)
@@ -301,8 +299,8 @@ async def test_a_recovery_goes_on_if_a_message_was_parked_since_it_looked() -> N
         assert await recovering == Recovered(threads=1, delivered=1)
 
 
-async def test_a_system_does_not_take_a_thread_back_that_it_has_lost_unless_somebody_wants_it_here() -> None:
-    """G8: neither to write down that a message is given up, nor to see what became of it."""
+async def test_a_system_takes_a_lost_thread_back_only_for_a_new_request() -> None:
+    """G8: neither to record that a message was given up, nor to read its outcome."""
     ledger = MemoryLedger()
     async with System(ledger) as system:
         system.register("probe", Probe)

@@ -66,7 +66,7 @@ async def _left(ledger: Ledger, upto: int = 10**9) -> MemoryLedger:
 
 
 async def test_a_paused_thread_starts_no_effect_in_this_process_or_the_next() -> None:
-    """G12, G13: the one that runs ends; the next waits at the gate, after a crash too, until the thread is resumed."""
+    """G12, G13: the running effect ends; the next one waits at the gate, after a crash too, until the resume."""
     async with _system() as system:
         asked = _ask(system)
         await asyncio.sleep(1)
@@ -133,7 +133,7 @@ async def test_an_effect_at_work_that_must_not_be_done_twice_is_parked_by_a_term
     assert Payer.paid == ["m/first"]
 
 
-async def test_whatever_a_killed_process_has_stored_of_a_termination_the_next_one_ends() -> None:
+async def test_the_next_process_completes_a_termination_that_a_killed_one_began() -> None:
     """G13: a kill between any two rows."""
     async with _system() as system:
         await system.tell("payer/1", Note(text="x"), thread_id="t")

@@ -73,7 +73,7 @@ async def test_a_tenant_with_thousands_of_due_threads_does_not_starve_one_with_t
     await _post(tenants["small"], 0, 3)
     async with _hosting(tenants, 8) as (begun, at_work):
         await asyncio.sleep(0.9)
-        assert at_work() == [5, 3]  # what the small one does not need is for the large one
+        assert at_work() == [5, 3]  # the large one gets the room that the small one does not need
         await asyncio.sleep(1)
         assert at_work() == [8, 0]
         assert [thread for tenant, thread in begun if tenant == "small"] == ["t0", "t1", "t2"]
@@ -220,7 +220,7 @@ def test_room_goes_to_the_system_with_the_fewest_and_never_beyond_the_limit(
         if free > 0 and system.at_work <= min(rivals, default=system.at_work):
             assert room  # the one with the fewest always gets some
         if room and rivals:
-            assert system.at_work + room <= max(rivals) + free  # and never what would make it exceed the others for nothing
+            assert system.at_work + room <= max(rivals) + free  # never so much that others fall behind
         taken = min(room, system.due)
         system.wants_room = taken >= room
         system.at_work += taken

@@ -53,7 +53,7 @@ async def test_a_request_and_its_answer_are_in_the_thread() -> None:
         assert inner.metadata["antiphon"]["hops"] == 1
 
 
-async def test_what_is_told_in_a_thread_is_open_until_it_was_handled() -> None:
+async def test_a_notice_in_a_thread_is_open_until_it_was_handled() -> None:
     async with System() as system:
         system.spawn("probe/1", Probe)
         await system.tell("probe/1", Note(text="hi"), thread_id="t")
@@ -174,7 +174,7 @@ def test_a_call_that_was_open_when_the_process_died_is_handled_by_the_next() -> 
     assert asyncio.run(rows(ledger, "t")) == ["TEST_DO", "AGAIN", "=TEST_DO", "=AGAIN"]
 
 
-def test_what_was_told_and_not_handled_is_delivered_again_in_order() -> None:
+def test_unhandled_notices_are_delivered_again_in_order() -> None:
     """G5: at least once, in the order of the thread."""
     heard: list[str] = []
 
@@ -489,7 +489,7 @@ async def test_closing_a_system_leaves_threads_to_the_next_one_and_holds_nothing
 async def test_a_handler_that_waits_for_another_actor_when_the_system_closes_runs_again(
     order: tuple[str, str], is_handled: bool
 ) -> None:
-    """G13, G16: whichever of the two ends first, the thread has no answer that only the end of the system has caused."""
+    """G13, G16: in either order, the thread gets no answer whose only cause is the end of the system."""
     ledger = MemoryLedger()
 
     class Slow(Probe):

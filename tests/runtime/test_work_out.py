@@ -1,4 +1,4 @@
-"""What an actor works out by itself is written down with what it says next, and costs no append of its own (G5, G6)."""
+"""An actor's own work (`work_out`) is stored with its next message, and costs no append of its own (G5, G6)."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -77,7 +77,7 @@ class Counting(MemoryLedger):
 
 
 def _acted(how: str, *fails: str) -> tuple[list[int], list[str], Acted | Exception]:
-    """Have a planner act, and return the lengths of the appends, the rows of the thread, and what came of it."""
+    """Have a planner act, and return the lengths of the appends, the rows of the thread, and the outcome."""
     ledger, outcome = Counting(), list[Acted | Exception]()
     Planner.planned, Planner.fails = 0, list(fails)
 
@@ -95,39 +95,39 @@ def _acted(how: str, *fails: str) -> tuple[list[int], list[str], Acted | Excepti
     return ledger.appends, found, outcome[0]
 
 
-def test_question_and_answer_are_written_with_what_is_said_next() -> None:
+def test_question_and_answer_are_stored_with_the_next_message() -> None:
     appends, found, acted = _acted("well")
     assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "=WORK_OUT_PLAN", "TEST_PING", "=TEST_PING", "=WORK_OUT_ACT"]
     assert appends == [1, 3, 1, 1]
     assert acted == Acted(did="plan 1")
 
 
-def test_where_nothing_is_said_they_are_written_with_the_answer() -> None:
+def test_without_a_next_message_they_are_stored_with_the_answer() -> None:
     appends, found, _ = _acted("alone")
     assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "=WORK_OUT_PLAN", "=WORK_OUT_ACT"]
     assert appends == [1, 3]
 
 
-def test_what_was_not_written_down_is_worked_out_anew_and_stands_there_once() -> None:
+def test_work_that_was_not_stored_is_done_again_and_stored_once() -> None:
     _, found, acted = _acted("well", "before it was said")
     assert (found.count("WORK_OUT_PLAN"), found.count("=WORK_OUT_PLAN")) == (1, 1)
     assert acted == Acted(did="plan 2")  # nobody had acted on the first
 
 
-def test_what_was_written_down_is_not_worked_out_again() -> None:
+def test_stored_work_is_not_done_again() -> None:
     _, found, acted = _acted("well", "after it was said")
     assert (found.count("WORK_OUT_PLAN"), found.count("TEST_PING")) == (1, 1)
     assert acted == Acted(did="plan 1")
 
 
-def test_a_refusal_is_written_down_too() -> None:
+def test_a_refusal_is_stored_too() -> None:
     appends, found, error = _acted("not")
     assert found == ["WORK_OUT_ACT", "WORK_OUT_PLAN", "!NO_PLAN", "!NO_PLAN"]
     assert appends == [1, 3]
     assert isinstance(error, RefusedError)
 
 
-def test_whoever_says_something_while_working_it_out_has_made_a_mistake() -> None:
+def test_sending_a_message_inside_of_the_work_fails_the_actor() -> None:
     _, _, error = _acted("talking")
     assert isinstance(error, ParkedError)  # the actor fails, each time
 

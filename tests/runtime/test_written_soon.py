@@ -1,4 +1,4 @@
-"""What came of something is written with what is begun next, or in a moment; nothing begins before it stands there (G6)."""
+"""An outcome is written with the next intent, or after a moment; no effect begins before it is stored (G6)."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
@@ -42,7 +42,7 @@ def outcome(name: str) -> Message:
 
 
 class Watched(MemoryLedger):
-    """A ledger that says how many rows each append had; the first ones may fail, or wait until they are let go."""
+    """A ledger that records how many rows each append had; the first ones may fail, or wait for a gate."""
 
     def __init__(self, *, fails: int = 0, **more: Any) -> None:
         super().__init__(**more)
@@ -77,7 +77,7 @@ async def _begun(ledger: MemoryLedger, *names: str) -> Journal:
 
 
 @in_virtual_time
-async def test_an_outcome_goes_with_what_is_begun_next() -> None:
+async def test_an_outcome_is_written_with_the_next_intent() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     (stored,) = await journal.write_soon(THREAD, [outcome("a")])
@@ -90,7 +90,7 @@ async def test_an_outcome_goes_with_what_is_begun_next() -> None:
 
 
 @in_virtual_time
-async def test_an_outcome_that_nothing_follows_is_written_in_a_moment() -> None:
+async def test_an_outcome_without_a_next_intent_is_written_after_a_moment() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -102,7 +102,7 @@ async def test_an_outcome_that_nothing_follows_is_written_in_a_moment() -> None:
 
 
 @in_virtual_time
-async def test_settle_waits_until_it_is_written_whoever_writes_it() -> None:
+async def test_settle_and_close_wait_until_outcomes_are_written() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a", "b")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -119,8 +119,8 @@ def login() -> Message:
 
 
 @in_virtual_time
-async def test_what_a_ledger_redacts_is_known_before_it_is_written() -> None:
-    """S6, S7, G10: whoever did something acts on what will be stored of it, and that goes with what is begun next."""
+async def test_redacted_text_is_known_before_it_is_written() -> None:
+    """S6, S7, G10: the caller acts on the text that will be stored, and it is written with the next intent."""
     ledger = Watched()
     journal = await _begun(ledger, "a")
     (stored,) = await journal.write_soon(THREAD, [login()])
@@ -134,8 +134,8 @@ async def test_what_a_ledger_redacts_is_known_before_it_is_written() -> None:
 
 
 @in_virtual_time
-async def test_what_is_written_soon_is_redacted_as_the_thread_is() -> None:
-    """G2: a thread that was begun unredacted goes on so, also where its owner does not wait for the ledger."""
+async def test_an_outcome_is_redacted_by_the_rules_of_its_thread() -> None:
+    """G2: a thread that began unredacted stays so, also where its owner does not wait for the ledger."""
     ledger = Watched(redaction="off")
     journal = await _begun(ledger, "a")
     given = login()
@@ -160,8 +160,8 @@ async def test_nothing_is_lost_when_the_next_append_fails(no_patience: None) -> 
 
 
 @in_virtual_time
-async def test_whoever_begins_beside_an_append_that_takes_an_outcome_along_waits_for_it(no_patience: None) -> None:
-    """The append with the outcome fails, the one beside it does not: it takes the outcome along before it begins (G6)."""
+async def test_an_intent_beside_an_append_with_an_outcome_waits_for_the_outcome(no_patience: None) -> None:
+    """The append with the outcome fails. The other append succeeds, and writes the outcome before its effect begins (G6)."""
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -182,7 +182,7 @@ async def test_whoever_begins_beside_an_append_that_takes_an_outcome_along_waits
 
 
 @in_virtual_time
-async def test_a_caller_who_is_cancelled_takes_nothing_with_him() -> None:
+async def test_cancelling_a_writer_loses_no_outcome() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -198,10 +198,10 @@ async def test_a_caller_who_is_cancelled_takes_nothing_with_him() -> None:
 
 @pytest.mark.parametrize("is_flushed", [False, True])
 @in_virtual_time
-async def test_an_outcome_that_is_refused_is_told_once_to_whoever_writes_next(
+async def test_a_refused_outcome_raises_once_in_the_next_write(
     is_flushed: bool,
 ) -> None:
-    """A person has settled the thing meanwhile: the run gets to know, and the thread can be written to again."""
+    """A person has settled the call meanwhile: the run gets the error, and the thread can be written to again."""
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write(THREAD, [outcome("a")])
@@ -216,7 +216,7 @@ async def test_an_outcome_that_is_refused_is_told_once_to_whoever_writes_next(
 
 
 @in_virtual_time
-async def test_messages_that_are_refused_keep_no_outcome_from_being_written() -> None:
+async def test_a_refused_message_does_not_keep_an_outcome_from_being_written() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -235,7 +235,7 @@ async def test_a_history_from_elsewhere_does_not_loosen_the_rules_for_an_outcome
 
 
 @in_virtual_time
-async def test_what_another_owner_has_taken_over_is_not_written() -> None:
+async def test_an_outcome_of_a_lost_thread_is_not_written() -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     await journal.write_soon(THREAD, [outcome("a")])
@@ -264,8 +264,8 @@ class Slow(Watched):
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1), (0, 2, 1)])
 @pytest.mark.parametrize("wrong", ["nothing", "refused", "fenced"])
 @in_virtual_time
-async def test_appends_beside_each_other_that_take_outcomes_along_all_end(order: tuple[int, ...], wrong: str) -> None:
-    """Whichever is written first, and whatever is wrong with the first outcome: nobody waits for himself."""
+async def test_concurrent_appends_with_outcomes_all_end(order: tuple[int, ...], wrong: str) -> None:
+    """In any order, and whatever is wrong with the first outcome: no append waits for itself."""
     ledger = Slow()
     journal = await _begun(ledger, "a", "b")
     if wrong == "refused":
@@ -293,8 +293,8 @@ async def test_appends_beside_each_other_that_take_outcomes_along_all_end(order:
 
 
 @in_virtual_time
-async def test_that_a_thread_was_taken_over_is_told_to_whoever_writes_next() -> None:
-    """Found out when nobody was there: to claim the thread back unnoticed would be to go on beside the other (G8)."""
+async def test_the_loss_of_a_thread_raises_in_the_next_write() -> None:
+    """It was found while no caller waited. Claiming the thread back in silence would give it two owners (G8)."""
     ledger = Watched()
     journal = await _begun(ledger, "a")
     epoch = await ledger.claim(THREAD)
@@ -306,7 +306,7 @@ async def test_that_a_thread_was_taken_over_is_told_to_whoever_writes_next() -> 
 
 
 @in_virtual_time
-async def test_what_could_not_be_written_by_itself_is_tried_again_by_itself(no_patience: None) -> None:
+async def test_a_background_write_that_fails_is_tried_again(no_patience: None) -> None:
     ledger = Watched()
     journal = await _begun(ledger, "a")
     ledger.fails = 2

@@ -41,7 +41,7 @@ async def test_a_thread_is_created_started_and_asked_for_its_status(tmp_path: Pa
                 await asyncio.sleep(0.05)
         first = [record.message async for record in server.ledger.read(thread_id, 0, 2)]
         principal = (await server.client.get("/api/session")).json()["principal"]
-        assert first[0].policy == f"client/{principal}"  # who sends is who has the token
+        assert first[0].policy == f"client/{principal}"  # the sender is the principal of the token
         settings = await service.settings_of(server.ledger, thread_id)
         assert settings is not None
         assert settings.model == "scripted"
@@ -83,7 +83,7 @@ async def test_errors_are_messages_with_a_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["THREAD_RESULT", "AGENT_STREAM_CHUNK", "RUN_THREAD", "ASK_CHAIN", "THREAD_PAUSED", "APPROVE"]
 )
-async def test_what_only_actors_say_is_refused(tmp_path: Path, kind: str) -> None:
+async def test_types_that_only_actors_send_are_refused(tmp_path: Path, kind: str) -> None:
     """G22: a result cannot be forged, by HTTP or by the gateway of the pattern."""
     async with served(tmp_path) as server:
         made = (await _send(server, "CREATE_THREAD", ASKED))[1]["data"]["thread_id"]

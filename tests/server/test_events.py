@@ -67,7 +67,7 @@ async def test_a_reader_that_is_cut_again_and_again_sees_every_record_once_in_or
     assert [each["message"]["payload"]["parts"][0]["text"] for each in seen] == texts
 
 
-async def test_a_stream_has_one_thread_or_all_and_begins_where_it_is_told(tmp_path: Path) -> None:
+async def test_a_stream_has_one_thread_or_all_and_begins_at_the_given_cursor(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await say(server.ledger, "a", "1")
         await say(server.ledger, "b/c", "2")

@@ -73,7 +73,7 @@ async def test_hosts_and_what_waits_are_counted_in_postgresql(postgres: Server) 
         await _checked(ledger)
 
 
-async def test_a_thread_that_no_living_build_can_continue_is_said_to_be_stuck() -> None:
+async def test_a_thread_that_no_living_build_can_continue_is_reported_as_stuck() -> None:
     ledger, host = MemoryLedger(), _host("living")
     await ledger.beat(host)
     epoch = await ledger.claim("t", by=host, kind="agent")

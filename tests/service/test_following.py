@@ -118,7 +118,7 @@ async def test_the_words_of_a_chain_come_between_its_records() -> None:
     assert not chain._chain.events._listeners
 
 
-async def test_what_cannot_be_followed_is_a_typed_error() -> None:
+async def test_following_an_unknown_thread_or_cursor_is_a_typed_error() -> None:
     ledger = MemoryLedger()
     with pytest.raises(UnknownThreadError):
         await first(1, follow(ledger, "nobody"))

@@ -120,7 +120,7 @@ async def test_a_time_that_fails_is_not_the_last(delay: float, monkeypatch: pyte
     assert [*await _started(ledger)] == ["tea-20260101T002000Z"]
 
 
-async def test_what_is_no_schedule_is_refused() -> None:
+async def test_an_invalid_schedule_is_refused() -> None:
     ledger = MemoryLedger()
     past = current_port().now() - timedelta(hours=1)
     for wrong, sentence in (

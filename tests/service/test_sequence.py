@@ -169,7 +169,7 @@ async def test_a_retry_is_marked() -> None:
         ({"cause": "recovered", "host": "b", "epoch": 2, "taken_from": "a"}, "taken_over", "taken over from a by b"),
     ],
 )
-async def test_what_begins_again_is_marked_with_its_hosts(said: dict[str, Any], mark: str, words: str) -> None:
+async def test_a_redelivery_is_marked_with_its_hosts(said: dict[str, Any], mark: str, words: str) -> None:
     ledger = MemoryLedger()
     await ledger.append("t", [begun(AGAIN, "again", thread_id="t", arguments=said), call("1", AGAIN)])
     again, tool = (await sequence(ledger, "t")).steps

@@ -38,7 +38,7 @@ def test_a_file_is_trusted_with_its_content_and_not_with_another(home: Path) -> 
     assert is_trusted(copy)
 
 
-def test_what_was_read_is_trusted_not_what_the_file_has_by_then(home: Path) -> None:
+def test_the_content_that_was_read_is_trusted_not_the_current_file(home: Path) -> None:
     team = home / "team.toml"
     team.write_text("changed = true\n")
     trust_content(b"shown = true\n", team)
@@ -102,6 +102,6 @@ def test_a_list_that_cannot_be_written_keeps_what_it_has(home: Path, monkeypatch
     assert [each.name for each in trust_list().parent.iterdir()] == ["trusted.toml"]
 
 
-def test_a_file_that_is_not_there_is_said(home: Path) -> None:
+def test_a_missing_file_is_reported(home: Path) -> None:
     with pytest.raises(SetupError, match="No such file"):
         trust_file(home / "none.toml")

@@ -254,7 +254,7 @@ def test_a_model_that_cannot_be_had_is_refused_before_there_is_a_thread(monkeypa
 # ---------------------------------------------------------------- people
 
 
-async def test_what_does_not_wait_cannot_be_answered_or_settled() -> None:
+async def test_a_call_that_does_not_wait_cannot_be_answered_or_settled() -> None:
     ledger = await chatted()
     assert list(await list_approvals(ledger)) == []
     assert await list_parked(ledger) == ()

@@ -108,7 +108,7 @@ def _file() -> Path:
     return found
 
 
-async def test_words_come_from_the_host_of_the_thread_and_only_while_somebody_watches() -> None:
+async def test_words_come_from_the_host_of_the_thread_and_only_to_a_watcher() -> None:
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
     words = ThreadWords(ledger)
@@ -189,11 +189,11 @@ async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureF
                 assert await reader.read() == b""
         assert speaker.count() == 0
         writer.close()
-    gc.collect()  # the error of a task that nobody has asked for is logged then
+    gc.collect()  # an error of a task that nothing awaits is logged then
     assert caplog.records == []
 
 
-async def test_a_host_that_was_killed_and_a_file_of_others_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
@@ -336,7 +336,7 @@ def test_an_endpoint_that_cannot_listen_says_what_is_missing(
 
 
 @pytest.mark.usefixtures("tls")
-async def test_an_address_that_is_taken_is_refused_and_all_addresses_are_told_by_the_name_of_the_machine() -> None:
+async def test_a_taken_address_is_refused_and_all_addresses_are_advertised_by_the_machine_s_name() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -373,12 +373,12 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
             async with ThreadWords(ledger)(thread_id, heard.append):
                 await _until(lambda: speaker.count() == 1)
                 yield speaker
-            await _until(lambda: speaker.count() == 0)  # nobody says any more that it watches
+            await _until(lambda: speaker.count() == 0)  # no watcher announces itself any more
         finally:
             live_text._offered["one"] = live_text._Offered(asyncio.get_running_loop(), speaker)
 
 
-async def test_words_go_by_signals_while_somebody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     await _owned(ledger, "t", "one")

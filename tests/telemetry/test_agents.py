@@ -180,7 +180,7 @@ def test_a_call_whose_outcome_nobody_knows_is_an_error_and_the_run_is_parked(too
 
 
 @both
-def test_what_is_taken_from_the_ledger_has_no_span_and_is_not_paid_for_twice(toolkit: bool) -> None:
+def test_a_replayed_step_has_no_span_and_is_not_paid_for_twice(toolkit: bool) -> None:
     """AT-061, G9: a run that ended is one span that says how much of it was replayed, without tokens and in no metric."""
     # Mutant: do not call `hooks.replayed()` (runtime/_effects.py, `_perform`) -> this test is red.
     office = Office(LOOK, ("It rains.",), toolkit=toolkit)
@@ -317,7 +317,7 @@ def test_spans_of_pydantic_ai_are_marked_where_a_step_is_recorded_and_count_once
 
 
 @both
-def test_where_pydantic_ai_makes_the_spans_ours_are_effects_below_them(toolkit: bool) -> None:
+def test_with_spans_of_pydantic_ai_ours_are_effects_below_them(toolkit: bool) -> None:
     """AT-061: one span of each name, one count of the tokens."""
     office = Office(LOOK, ("It rains.",), toolkit=toolkit)
     settings = InstrumentationSettings(tracer_provider=office.watch.tracers, include_content=False)
@@ -378,7 +378,7 @@ def test_agents_in_parallel_and_streams_have_their_own_below_them() -> None:
         (None, {}),
     ],
 )
-def test_of_a_service_only_host_and_port_are_told(url: str | None, server: dict[str, Any]) -> None:
+def test_of_a_service_only_host_and_port_are_recorded(url: str | None, server: dict[str, Any]) -> None:
     """S7: a URL may have a key in it."""
     found = attributes_of(ModelOperation("m", url=url))
 

@@ -48,7 +48,7 @@ def test_every_part_has_its_form_and_bytes_are_left_out() -> None:
     }
 
 
-def test_what_was_one_utterance_is_one_message_and_results_are_the_tools() -> None:
+def test_an_utterance_is_one_message_and_results_are_the_tools() -> None:
     call = OptionCallPayload(invocation_id="c1", option_name="look", arguments={"at": "it"})
     odd = OptionCallPayload(invocation_id="c2", option_name="look", arguments={}, arguments_text='{"at":')
     said = [
@@ -79,7 +79,7 @@ def test_what_was_one_utterance_is_one_message_and_results_are_the_tools() -> No
     ]
 
 
-def test_an_outcome_is_written_whatever_it_is() -> None:
+def test_any_outcome_can_be_written() -> None:
     message = Message(policy="ann", payload=PartsPayload(parts=(TextPart(text="hi"),)))
 
     assert outcome_text(message) == body_of(message)

@@ -26,7 +26,7 @@ def _run(folder: Path, endpoint: str, *more: str) -> subprocess.CompletedProcess
 
 @pytest.fixture(scope="module")
 def received(tmp_path_factory: pytest.TempPathFactory) -> Receiver:
-    """What came of a process that was killed in the middle of a thread, and of the next, in which an actor failed once."""
+    """What a process sent that was killed in the middle of a thread, and the next one, in which an actor failed once."""
     folder = tmp_path_factory.mktemp("otlp")
     with Receiver() as receiver:
         killed = _run(folder, receiver.endpoint, "die")

@@ -1,4 +1,4 @@
-"""The extra `otel`: what is said when it is missing, and what is imported when it is not used."""
+"""The extra `otel`: the error without it, and no import of it where it is not used."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ def _run(code: str) -> str:
 
 
 @pytest.mark.slow
-def test_without_the_extra_it_is_said_what_to_install() -> None:
+def test_without_the_extra_the_error_says_what_to_install() -> None:
     code = """
 import sys
 

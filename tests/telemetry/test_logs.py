@@ -1,4 +1,4 @@
-"""Logs: structured, and without a word of what anybody said (G23)."""
+"""Logs: structured, and without any content of messages (G23)."""
 
 import logging
 
@@ -13,7 +13,7 @@ SECRET = "the walrus was Paul"
 
 
 class Blabber(Actor):
-    """Fails with what it was told, in every way."""
+    """Fails with the text of its message, in every way."""
 
     @handles
     async def ping(self, ping: Ping, context: Context) -> Pong:
@@ -38,7 +38,7 @@ def _check(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_no_body_is_in_any_log_of_a_crash(caplog: pytest.LogCaptureFixture) -> None:
-    """Handlers, effects and `stopped` raise with the text of the message; nothing of it is logged, whoever logs."""
+    """Handlers, effects and `stopped` raise with the text of the message; no logger writes it."""
 
     async def main() -> None:
         async with System(settings=Settings(attempts=2)) as system:
@@ -63,7 +63,7 @@ def test_no_body_is_in_any_log_of_a_crash(caplog: pytest.LogCaptureFixture) -> N
     _check(caplog)
 
 
-def test_no_body_is_logged_when_everybody_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_body_is_logged_when_every_supervisor_gives_up(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with System(supervision=Supervision(intensity=0, beyond="escalate")) as system:
             system.spawn("blabber/1", Blabber)

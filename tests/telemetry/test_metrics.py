@@ -46,7 +46,7 @@ async def test_a_type_that_anybody_can_make_up_makes_no_metric_of_its_own() -> N
     ]
 
 
-def test_what_waits_is_counted_when_somebody_looks() -> None:
+def test_waiting_messages_are_counted_at_each_collection() -> None:
     watch = Watch()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The runtime's hooks: what an observer is told, and that it can do no harm."""
+"""The runtime's hooks: what an observer is given, and that it can do no harm."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ HOOKS = ["opened", "closed", "origin", "accepted", "began", "ended", "restarted"
 
 
 class Recorder(Observer):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -61,7 +61,7 @@ async def _live(observer: Observer | None) -> None:
         await asyncio.sleep(5)  # of virtual time: for the second restart
 
 
-def test_an_observer_is_told_what_happens_in_its_order() -> None:
+def test_an_observer_gets_the_events_in_their_order() -> None:
     recorder = Recorder()
     virtually(_live(recorder))
 

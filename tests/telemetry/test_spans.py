@@ -59,7 +59,7 @@ def watched(watch: Watch, act: Callable[[System], Any], **actors: Callable[[], A
 # ---------------------------------------------------------------- the tree
 
 
-def test_what_follows_from_a_message_is_below_it_in_the_trace_of_the_thread() -> None:
+def test_messages_that_follow_from_a_message_are_below_it_in_the_trace() -> None:
     watch = Watch()
 
     async def act(system: System) -> None:
@@ -156,7 +156,7 @@ def test_a_message_that_is_passed_on_has_a_span_with_each_actor() -> None:
     assert tree(watch.spans) == {"probe TEST_VIA": {}, "other TEST_VIA": {}}
 
 
-def test_what_an_actor_asks_itself_is_below_what_it_handles() -> None:
+def test_a_request_of_an_actor_to_itself_is_below_the_handled_message() -> None:
     watch = Watch()
 
     async def act(system: System) -> None:
@@ -250,7 +250,7 @@ def test_heartbeats_leave_no_span() -> None:
 # ---------------------------------------------------------------- other traces
 
 
-def test_a_span_around_what_is_said_from_outside_is_linked_also_after_it_was_written_down() -> None:
+def test_the_span_of_an_outside_caller_is_linked_and_stored_with_the_message() -> None:
     watch = Watch()
 
     async def act(system: System) -> None:
@@ -271,7 +271,7 @@ def test_a_span_around_what_is_said_from_outside_is_linked_also_after_it_was_wri
     )
 
 
-def test_what_is_said_into_another_thread_is_in_its_trace_with_a_link() -> None:
+def test_a_message_into_another_thread_is_in_its_trace_with_a_link() -> None:
     watch = Watch()
 
     class Gossip(Actor):
@@ -369,7 +369,7 @@ async def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_i
 
 
 @pytest.mark.parametrize("text", ["", "00-0-0-00", f"00-{0:032x}-{1:016x}-01", f"01-{1:032x}-{1:016x}-01"])
-def test_what_is_no_traceparent_is_not_linked(text: str) -> None:
+def test_an_invalid_traceparent_is_not_linked(text: str) -> None:
     assert read_traceparent(text) is None
 
 
@@ -543,8 +543,8 @@ def test_an_effect_that_fails_is_an_error_and_one_that_is_recorded_leaves_no_spa
     assert SECRET not in "".join(span.to_json() for span in watch.spans)
 
 
-def test_spans_of_others_that_are_made_inside_are_below() -> None:
-    """What other instrumentations make, of an HTTP client or of Pydantic AI, has its place."""
+def test_spans_of_other_instrumentations_are_below_ours() -> None:
+    """Such as those of an HTTP client or of Pydantic AI."""
     watch = Watch()
 
     class Client(Actor):
@@ -571,7 +571,7 @@ def test_spans_of_others_that_are_made_inside_are_below() -> None:
 
 
 @pytest.mark.parametrize("operation", [ModelOperation("m"), ToolOperation("t"), AgentOperation("a")])
-def test_where_nobody_watches_a_description_does_nothing(operation: Operation) -> None:
+def test_without_an_observer_a_description_does_nothing(operation: Operation) -> None:
     describe(operation)
 
 

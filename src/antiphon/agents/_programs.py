@@ -143,7 +143,9 @@ def _program_of(given: object) -> RunProgram[Any]:
 
     if not isinstance(given, AbstractAgent):
         what = f"a {type(given).__qualname__}"
-        raise SetupError(f"{what} is no program: write @program('name') above an async function, or give an agent")
+        advice = "write @program('name') above an async function, or give an agent"
+        own = "; a program that calls ledger_run itself continues when you start it again" if callable(given) else ""
+        raise SetupError(f"{what} is no program: {advice}{own}")
     try:
         return agent_program(cast("AbstractAgent[Any, Any]", given))
     except ValueError as exc:

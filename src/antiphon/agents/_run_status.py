@@ -182,12 +182,13 @@ def _status(
     payload, run_id = run.message.payload, run.message.invocation_id or ""
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls begin a run)
     owner = thread.owner if thread.owner in alive else None
-    state, reason, is_left = _state(ledger, thread, [call for call in calls if _is_about(call, run_id)], owner, end)
+    name = _name(payload, thread)
+    state, reason, is_left = _state(ledger, thread, [call for call in calls if _is_about(call, run_id)], owner, end, name=name)
     again = sum(_option(call) == AGAIN and call.parent_id == run_id for call in calls)
     return RunStatus(
         thread_id=thread.thread_id,
         id=_key_of(run.message) or "",
-        name=_name(payload, thread),
+        name=name,
         status=state,
         owner=None if end is not None else owner,
         began_at=run.recorded_at,
@@ -214,7 +215,13 @@ def _is_about(call: Message, run_id: str) -> bool:
 
 
 def _state(
-    ledger: Ledger, thread: ThreadSummary, calls: Sequence[Message], owner: str | None, end: Record | None
+    ledger: Ledger,
+    thread: ThreadSummary,
+    calls: Sequence[Message],
+    owner: str | None,
+    end: Record | None,
+    *,
+    name: str | None,
 ) -> tuple[RunState, str | None, bool]:
     """Return the status of a run, the reason, and whether a program may continue it."""
     if end is not None:
@@ -232,8 +239,14 @@ def _state(
         return "running", None, False
     if thread.status == STOPPED:
         return "stopped", "; ".join(f"build {each.build}: {each.reason}" for each in thread.unfit) or None, True
+    return "waiting", _left_reason(ledger, name), True
+
+
+def _left_reason(ledger: Ledger, name: str | None) -> str:
+    """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
     recover = command_line(ledger, "recover", options="--app MODULE:NAME")
-    return "waiting", f"no process runs it: start its program again, or `{recover}`", True
+    own = "its program" if name is None else f"program {name!r}"
+    return f"no process runs it: start {own} again; if that is a @program or an agent, `{recover}` also continues it"
 
 
 def _ended(end: Record) -> tuple[RunState, str | None, bool]:

@@ -101,6 +101,8 @@ def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) 
     except ValidationError as exc:
         place, problem = first_problem(exc, form)
         raise error(": ".join(filter(None, (str(path), place, problem)))) from exc
+    except UnicodeDecodeError as exc:
+        raise error(f"{path}: not TOML: it is not text in UTF-8") from exc
     except ValueError as exc:
         raise error(f"{path}: not TOML: {exc}") from exc
 

@@ -72,7 +72,10 @@ def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None,
 
 def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, approved: bool) -> None:
     async def work(found: Ledger) -> Approval:
-        return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
+        try:
+            return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
+        except NotWaitingError as exc:
+            fail(f"{exc}; `{typed(ledger, 'approvals')}` lists those that wait")
 
     given = with_ledger(ledger, work)
     word, may = ("approved", "may") if approved else ("denied", "may not")

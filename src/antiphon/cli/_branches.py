@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -83,31 +84,36 @@ def fork(
     if model is not None:
         _run_branch(place, model, ledger, for_programs=for_programs, is_quiet=is_quiet)
         return
-    branch, is_open = with_ledger(ledger, partial(_fork, place=place))
+    branch, status = with_ledger(ledger, partial(_fork, place=place, named=ledger))
     if for_programs:
         print_json(service.thread_json(branch))
         return
     if not is_quiet:
         _tell(branch)
-        again = ("resume", branch.thread_id) if is_open else ("run", "--thread", branch.thread_id, "And then?")
-        note("continue it with:", command=typed(ledger, *again))
+        if status == "terminated":
+            note("the branch is terminated too, and does not continue; --at PLACE makes one from before the end")
+        else:
+            is_open = status not in (None, "completed", "failed")
+            again = ("resume", branch.thread_id) if is_open else ("run", "--thread", branch.thread_id, "And then?")
+            note("continue it with:", command=typed(ledger, *again))
     deliver(f"{branch.thread_id}\n".encode(), None)
 
 
-async def _fork(ledger: Ledger, *, place: ForkPlace) -> tuple[ThreadSummary, bool]:
-    """Return the branch, and whether it is in the middle of its phases: then it takes no question before it ends."""
+async def _fork(ledger: Ledger, *, place: ForkPlace, named: str | None) -> tuple[ThreadSummary, str | None]:
+    """Return the branch, and its status if it goes through six phases: in the middle of them, it takes no question."""
     try:
         branch = await service.fork_thread(ledger, place)
     except PlaceError as exc:
-        _refuse(exc)
+        _refuse(exc, named)
         raise
     found = await service.thread_status(ledger, branch.thread_id)
-    return branch, found.is_chain and found.status not in ("completed", "failed", "terminated")
+    return branch, found.status if found.is_chain else None
 
 
-def _refuse(error: PlaceError) -> None:
+def _refuse(error: PlaceError, ledger: str | None) -> None:
     """Print an error about a place in the words of the options."""
-    hint = "; `antiphon show --all` shows the messages" if "has no phase" in str(error) else ""
+    show = typed(ledger, "show", error.thread_id or "", "--all")
+    hint = f"; `{show}` shows the messages" if "has no phase" in str(error) else ""
     text = str(error).replace("give at or at_step", "give --at or --at-step").replace("a place is", "--at is")
     fail(f"{text}{hint}", code=2)
 
@@ -126,7 +132,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
                 async with watching(view, runner.ledger):
                     return await runner.fork(place, tell=tell, hear=view.take, stop=stop)
         except PlaceError as exc:
-            _refuse(exc)
+            _refuse(exc, ledger)
             raise
 
     check_model(model)
@@ -286,7 +292,7 @@ def replay(
         _replay_against(ledger, thread, config, for_programs=for_programs)
         return
     if thread is None:
-        fail("which thread? `antiphon threads` lists them", code=2)
+        fail(f"which thread? `{typed(ledger, 'threads')}` lists them", code=2)
     events = with_ledger(ledger, partial(_events, thread=thread))
     view, before = LineView(open_console(stderr=True)), events[0].at if events else None
     for each in events:
@@ -295,9 +301,9 @@ def replay(
         before = each.at
         _put(each, view, for_programs=for_programs)
         if by_step and not for_programs:
-            typer.prompt("", default="", show_default=False, prompt_suffix="", err=True)
+            sys.stdin.readline()
     if not events:
-        note("the thread has no phases to replay; `antiphon show` prints its messages")
+        note(f"the thread has no phases to replay; `{typed(ledger, 'show', thread)}` prints its messages")
 
 
 async def _events(ledger: Ledger, *, thread: str) -> tuple[ReplayedEvent, ...]:

@@ -83,8 +83,8 @@ def check(
     ]
     match form:
         case Format.text:
-            is_alone = not each_line and str(file) != "-"
-            _print(found, aim, _repair(file, source, target) if is_alone else "antiphon repair")
+            again = "antiphon repair" if str(file) == "-" else _repair(file, source, target, each_line=each_line)
+            _print(found, aim, again)
         case Format.json:
             print_json([each.to_json() for each in found])
         case Format.github:  # pragma: no branch (there is no other)
@@ -136,10 +136,10 @@ def _placed(given: Given, dialect: str, findings: Sequence[Finding]) -> Iterator
 # ---------------------------------------------------------------- for people
 
 
-def _repair(file: Path, source: str | None, target: str | None) -> str:
+def _repair(file: Path, source: str | None, target: str | None, *, each_line: bool) -> str:
     """Return the command that repairs a file for the same provider."""
     given = [word for name, value in (("--from", source), ("--for", target)) if value is not None for word in (name, value)]
-    return shlex.join(["antiphon", "repair", str(file), *given])
+    return shlex.join(["antiphon", "repair", str(file), *given, *["--each-line"] * each_line])
 
 
 def _print(found: Sequence[_Placed], target: str | None, repair: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -16,10 +17,10 @@ from antiphon.cli._input import (
     FileArgument,
     ForOption,
     FromOption,
+    Given,
     dialect_of,
     known_dialect,
     offered_dialects,
-    read_conversation,
     read_conversations,
     read_file,
     refusals,
@@ -72,19 +73,24 @@ def convert(
         with refusals(given):
             encoded = encode(conversation, target, as_policy=as_policy, **options)
         values.append(encoded.value)
-        losses += encoded.losses if given.number is None else [_on_line(given.number, loss) for loss in encoded.losses]
+        losses += [_on_line(given, loss) for loss in encoded.losses]
     if losses:
         report_losses(losses, target)
         if any(loss.what == "model" for loss in losses) and _takes_model(target):
             note(f"--model NAME names a model for {target}")
         if strict:
             fail("nothing is written, because of --strict")
-    text = b"".join(written_line(value, target) for value in values) if each_line else written(values[0], target)
-    deliver(text, output, kind=_kind(file, output, target), force=force)
+    deliver(_text(values, target, each_line=each_line), output, kind=_kind(file, output, target), force=force)
 
 
-def _on_line(number: int, loss: Loss) -> Loss:
-    return replace(loss, message_id=f"line {number}: {loss.message_id or '(conversation)'}")
+_NotedT = TypeVar("_NotedT", Loss, Change)
+
+
+def _on_line(given: Given, noted: _NotedT) -> _NotedT:
+    """Return a loss or a change with the line of its conversation, if each line of the file is one."""
+    if given.number is None:
+        return noted
+    return replace(noted, message_id=f"line {given.number}: {noted.message_id or '(conversation)'}")
 
 
 def _options(target: str, model: str | None) -> dict[str, Any]:
@@ -115,26 +121,40 @@ def repair(
             help="The dialect to write; default: that of FILE.",
         ),
     ] = None,
+    each_line: EachLineOption = False,
     output: OutputOption = None,
     force: ForceOption = False,
 ) -> None:
     """Fix what a provider would refuse, and write the conversation. Changes are listed on stderr."""
-    given = read_file(file)
-    dialect = dialect_of(given, source)
-    mended = repaired(read_conversation(given, dialect), target_of(dialect, target))
-    _report(mended.changes)
-    with refusals(given):
-        encoded = encode(mended.conversation, to or dialect)
-    if encoded.losses:
-        report_losses(encoded.losses, to or dialect)
+    whole = read_file(file)
+    dialect = dialect_of(whole.each_line()[0] if each_line else whole, source)
+    written_as, aim = to or dialect, target_of(dialect, target)
+    values: list[Any] = []
+    changes: list[Change] = []
+    losses: list[Loss] = []
+    for given, conversation in read_conversations(whole, dialect, each_line=each_line):
+        mended = repaired(conversation, aim)
+        with refusals(given):
+            encoded = encode(mended.conversation, written_as)
+        values.append(encoded.value)
+        changes += [_on_line(given, change) for change in mended.changes]
+        losses += [_on_line(given, loss) for loss in encoded.losses]
+    _report(changes)
+    if losses:
+        report_losses(losses, written_as)
     if to is None and target not in (None, dialect):
         note(f"written as {dialect}; --to {target} writes it for the target")
-    deliver(written(encoded.value, to or dialect), output, kind=_kind(file, output, to or dialect), force=force)
+    deliver(_text(values, written_as, each_line=each_line), output, kind=_kind(file, output, written_as), force=force)
+
+
+def _text(values: Sequence[Any], dialect: str, *, each_line: bool) -> bytes:
+    """Return encoded conversations as the text of a file: one of them, or with `each_line` one per line."""
+    return b"".join(written_line(value, dialect) for value in values) if each_line else written(values[0], dialect)
 
 
 def _kind(file: Path, output: Path | None, dialect: str) -> OutputKind:
     """Return the kind of the output; the input is never an earlier output."""
-    if output is not None and output.exists() and file.exists() and output.samefile(file):
+    if output is not None and os.path.exists(output) and os.path.exists(file) and output.samefile(file):
         return lambda _: False
     return is_of_dialect(dialect)
 

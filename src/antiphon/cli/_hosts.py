@@ -136,11 +136,14 @@ def _tell_run(run: RecoveredRun) -> None:
 
 @contextmanager
 def until_signal(
-    word: str = "stopping; other hosts take over the threads", *, hurry: Callable[[], None] | None = None
+    word: str = "stopping; other hosts take over the threads",
+    *,
+    hurry: Callable[[], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Generator[asyncio.Event]:
     """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash.
 
-    With `hurry`, the second calls that, and the third ends the process.
+    With `hurry`, the second calls that, and the third ends the process. `tell` prints the word; default: to stdout.
     """
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -152,7 +155,7 @@ def until_signal(
             hurry()
 
     def stop() -> None:
-        print_line(word)
+        (tell or print_line)(word)
         event.set()
         if hurry is None:
             again()
@@ -247,9 +250,10 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
     elif found:
         rows = [(each.thread_id, each.id, each.name or "", each.status, shown_age(each.age)) for each in found]
         print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
-        note(f"continue them with `{typed(ledger, 'recover', '--app', 'MODULE:NAME')}`, or start their programs")
+        again = typed(ledger, "recover", "--app", "MODULE:NAME")
+        note(f"start their programs again; those with @program, and agents, also continue with `{again}`")
     else:
-        note("no run to continue; `antiphon threads` lists all threads")
+        note(f"no run to continue; `{typed(ledger, 'threads')}` lists all threads")
 
 
 async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
@@ -320,12 +324,12 @@ def limits(
         fail("--file sets the limits of all models: leave out MODEL and the other options", code=2)
     if (changes or is_removed) and model is None:
         fail("name the model whose limits are set, or '*' for all models together", code=2)
-    if model is not None and Path(model).exists():
+    if model is not None and os.path.exists(model):
         fail(f"{model!r} is a file in this folder: for all models together, write '*' with its quotes", code=2)
     if model is not None and not changes and not is_removed:
         fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)
     with complaints():
-        work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file)
+        work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
         found = with_ledger(ledger, work, create=bool(changes or file))
     if for_programs:
         print_json([service.limit_json(each) for each in found])
@@ -333,7 +337,7 @@ def limits(
         headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
         print_table(open_console(), headers, [_limit_row(each) for each in found])
     else:
-        note("no model is limited; `antiphon limits MODEL --at-once N` sets a limit for all hosts")
+        note(f"no model is limited; `{typed(ledger, 'limits', 'MODEL', '--at-once', 'N')}` sets a limit for all hosts")
 
 
 def _dollars(text: str | None) -> Decimal | None:
@@ -347,14 +351,14 @@ def _dollars(text: str | None) -> Decimal | None:
 
 
 async def _change_limits(
-    ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None
+    ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None, place: str | None
 ) -> tuple[LimitStatus, ...]:
     if file is not None:
         return await service.apply_limits(ledger, service.read_limits(file))
     if model is not None:
         known = [each.limit.model for each in await service.list_limits(ledger)]
         if is_removed and not changes and model not in known:
-            fail(f"{model!r} has no limits; `antiphon limits` lists those that there are", code=2)
+            fail(f"{model!r} has no limits; `{typed(place, 'limits')}` lists those that there are", code=2)
         return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
     return await service.list_limits(ledger)
 
@@ -481,7 +485,8 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         ]
         print_table(open_console(), ("name", "cron", "zone", "next (UTC)", "question"), rows)
     else:
-        note("there is no schedule; `antiphon schedule add NAME QUESTION --cron LINE` adds one")
+        adding = typed(ledger, "schedule", "add", "NAME", "QUESTION", "--cron", "LINE")
+        note(f"there is no schedule; `{adding}` adds one")
 
 
 @schedule.command()

@@ -6,6 +6,7 @@ conversation ends the one before. Any other file is one JSON value, or lines of 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from antiphon.cli._input import FromOption, Given, dialect_of, parse_file, read_conversation, refusals
+from antiphon.cli._input import FromOption, Given, dialect_of, fail_to_read, parse_file, read_conversation, refusals
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._output import print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table
@@ -60,7 +61,8 @@ def import_(
     if for_programs:
         print_json([each._asdict() for each in taken])
     elif taken:
-        print_table(open_console(), ("thread", "messages", "new"), [tuple(map(str, each)) for each in taken])
+        rows = [(each.thread_id, str(each.messages), str(each.new)) for each in taken]
+        print_table(open_console(), ("thread", "messages", "new"), rows)
     else:
         note("no messages")
 
@@ -73,10 +75,12 @@ class Taken(NamedTuple):
     """In the file."""
     new: int
     """Those that the thread did not have before."""
+    closed: int
+    """Open calls of the file that got an error result, which is not in the file."""
 
 
 def _size(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
+    return file.stat().st_size if os.path.isfile(file) else 0
 
 
 async def _take_in(
@@ -120,14 +124,18 @@ def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]
     return found
 
 
-def _tell_what_was_made(history: History, made: list[Message]) -> None:
-    """Print how many messages of the thread are not in the file."""
+def _tell_what_was_made(history: History, made: list[Message]) -> int:
+    """Print how messages of the thread differ from those of the file. Return how many open calls got an error result."""
     from antiphon.ledger import is_foreign, is_not_executed  # noqa: PLC0415 (only where a ledger is used)
 
     if rows := sum(map(is_foreign, made)):
         note(f"{history.place}: messages of a file are talk; rows of other lanes are kept as foreign history: {rows}")
-    if closed := sum(map(is_not_executed, made)):
-        note(f"{history.place}: calls that were open, and got an error result: {closed}")
+    closed = sum(map(is_not_executed, made))
+    if closed == 1:
+        note(f"{history.place}: 1 call has no result in the file; an error result (not_executed) was added for it")
+    elif closed:
+        note(f"{history.place}: {closed} calls have no result in the file; an error result (not_executed) was added for each")
+    return closed
 
 
 async def _append(ledger: Ledger, history: History, name: str, messages: list[Message], allow_foreign: bool) -> Taken:
@@ -141,8 +149,8 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
     after = await ledger.head(name)
     given = {message.id for message in messages}
     new = [record.message for record in records if record.seq > before.seq]
-    _tell_what_was_made(history, [message for message in new if message.id not in given])
-    return Taken(name, len(messages), after.seq - before.seq)
+    closed = _tell_what_was_made(history, [message for message in new if message.id not in given])
+    return Taken(name, len(messages), after.seq - before.seq - closed, closed)
 
 
 # ---------------------------------------------------------------- the conversations of a file
@@ -176,7 +184,7 @@ def histories(path: Path, dialect: str | None, *, each_line: bool) -> Iterator[H
             else:
                 yield from _whole(name, stem, first + file.read(), dialect, each_line)
     except OSError as exc:
-        fail(f"{name}: {exc.strerror or exc}", code=2)
+        fail_to_read(name, exc)
 
 
 # ---------------------------------------------------------------- the house format, line by line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -146,11 +147,15 @@ def read_file(path: Path) -> Given:
     name = "stdin" if is_stdin else str(path)
     try:
         text = sys.stdin.buffer.read() if is_stdin else path.read_bytes()
-    except IsADirectoryError:
-        fail(f"{name}: it is a folder; name a file in it", code=2)
     except OSError as exc:
-        fail(f"{name}: {exc.strerror or exc}", code=2)
+        fail_to_read(name, exc)
     return parse_file(name, text)
+
+
+def fail_to_read(name: str, error: OSError) -> NoReturn:
+    """Print why a file cannot be read, and exit."""
+    reason = "it is a folder; name a file in it" if isinstance(error, IsADirectoryError) else error.strerror or str(error)
+    fail(f"{name}: {reason}", code=2)
 
 
 def read_text(text: str, what: str) -> str:
@@ -290,7 +295,7 @@ def _each_line_hint(given: Given, dialect: str | None) -> str:
     first = given.value[0] if given.lines else None
     if dialect not in names() or not (isinstance(first, list) or _is_body(first, dialect)):
         return ""
-    return f"; each line seems to be a conversation of {dialect}: --each-line, which import, convert and check have"
+    return f"; each line seems to be a conversation of {dialect}: --each-line, which import, convert, check and repair have"
 
 
 def _is_body(value: object, dialect: str) -> bool:
@@ -321,17 +326,17 @@ def find_conversation(name: str, source: str | None, ledger: str | None) -> Conv
     missing = missing_ledger(ledger_in_use(None))
     if missing is not None:
         nor = f"no ledger {missing} in which it could be a thread"
-        fail(f"{name}: there is no such file, and {nor}; --ledger or {VARIABLE} names another", code=2)
+        fail(f"{name}: {_not_a_file(name)}, and {nor}; --ledger or {VARIABLE} names another", code=2)
     return with_ledger(None, partial(_read_thread_if_known, name=name))
+
+
+def _not_a_file(name: str) -> str:
+    return "it is a folder, not a file" if os.path.isdir(name) else "there is no such file"
 
 
 def is_file(name: str) -> bool:
     """Whether there is a file of that name. A folder does not count: a thread may have the same name."""
-    path = Path(name)
-    try:
-        return path.exists() and not path.is_dir()
-    except OSError:  # the name is too long for a file
-        return False
+    return os.path.exists(name) and not os.path.isdir(name)
 
 
 async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:
@@ -341,5 +346,5 @@ async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:
 async def _read_thread_if_known(ledger: Ledger, *, name: str) -> Conversation:
     found = await service.resolve_thread(ledger, name)
     if await ledger.thread(found) is None:
-        fail(f"{name}: there is no such file, and no such thread; `antiphon threads` lists the threads", code=2)
+        fail(f"{name}: {_not_a_file(name)}, and no such thread; `antiphon threads` lists the threads", code=2)
     return await ledger.replay(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
-from antiphon.cli._output import print_json
+from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, with_ledger
+from antiphon.cli._live import typed
+from antiphon.cli._output import UNUSABLE, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
 from antiphon.errors import DocumentError, MissingReaderError
 
@@ -51,12 +53,14 @@ def add(
     ledger: LedgerOption = None,
 ) -> None:
     """Add documents to a ledger. A document of the same name is replaced. A missing ledger is created."""
+    if language is not None:
+        _check_language(language)
     # Named files are read before the ledger is created: one that cannot be read creates none. The files of a folder are read
     # one after the other, and those that cannot be read are left out.
-    named = {document_name(path): read_document(path, encoding) for path in files if not path.is_dir()}
-    found = [each for path in files if path.is_dir() for each in service.files_in(path)]
+    named = {document_name(path): read_document(path, encoding) for path in files if not os.path.isdir(path)}
+    found = [each for path in files if os.path.isdir(path) for each in service.files_in(path)]
     if not named and not found:
-        fail(f"{files[0]}: no file in it can be read as a document", code=2)
+        fail(f"{files[0]}: no file in this folder can be read as a document", code=2)
     added = with_ledger(ledger, partial(_add, named=named, found=found, encoding=encoding, language=language), create=True)
     for reason in added.left_out:
         note(f"left out: {reason}", style="warning")
@@ -90,9 +94,10 @@ def remove(
         for source in [source for source, was_there in removed.items() if was_there]:
             note(f"{source}: {'erased' if erase else 'removed'}")
     for source in [source for source, was_there in removed.items() if not was_there]:
-        note(f"there is no document {source!r}; `antiphon knowledge list` lists them", style="warning")
+        listing = typed(ledger, "knowledge", "list")
+        note(f"there is no document {source!r}; `{listing}` lists them", style="warning")
     if not all(removed.values()):
-        raise typer.Exit(1)
+        raise typer.Exit(UNUSABLE)
 
 
 @knowledge.command(name="list")
@@ -105,7 +110,7 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         rows = [(each.source, str(each.passages), str(each.version)) for each in found]
         print_table(open_console(), ("source", "passages", "version"), rows)
     else:
-        note("no documents; `antiphon knowledge add` adds some")
+        note(f"no documents; `{typed(ledger, 'knowledge', 'add', 'FILES')}` adds some")
 
 
 @knowledge.command()
@@ -141,10 +146,15 @@ def read_document(path: Path, encoding: str = "utf-8") -> Document:
         fail(f"{path}: {exc.strerror or exc}", code=2)
     try:
         return service.read_document(data, str(path), encoding="utf-8-sig" if encoding == "utf-8" else encoding)
-    except MissingReaderError as exc:
+    except (DocumentError, MissingReaderError) as exc:
         fail(str(exc), code=2)
-    except DocumentError as exc:
-        fail(str(exc), code=2 if len(data) > service.LARGEST_DOCUMENT else 1)
+
+
+def _check_language(code: str) -> None:
+    with complaints():
+        from antiphon.retrieval import LANGUAGES  # noqa: PLC0415 (needs the extra `retrieval`)
+    if code not in LANGUAGES:
+        fail(f"--language is one of {', '.join(LANGUAGES)}, not {code!r}; without it, the language is detected", code=2)
 
 
 def document_name(path: Path) -> str:
@@ -195,7 +205,8 @@ def show_source(id: str, ledger: str | None, *, for_programs: bool) -> None:
     """Print a passage with the lines of its document around it; its own lines are marked."""
     found = with_ledger(ledger, partial(service.show_passage, id=id))
     if found is None:
-        fail(f"{id}: there is no such passage in the ledger; `antiphon knowledge search` finds some", code=2)
+        finding = typed(ledger, "knowledge", "search", "WORDS")
+        fail(f"{id}: there is no such passage in the ledger; `{finding}` finds some", code=2)
     if for_programs:
         print_json({**asdict(found.passage), "around": [{"line": number, "text": text} for number, text in found.lines]})
         return

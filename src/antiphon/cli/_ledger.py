@@ -192,7 +192,10 @@ def ledger_option(given: str | None) -> str:
 def missing_ledger(url: str) -> Path | None:
     """Return the file of a ledger that does not exist; None if it exists, or the ledger is no file."""
     path = url.removeprefix(_FILE)
-    return None if path in ("", url) or Path(path).exists() else Path(path)
+    try:
+        return None if path in ("", url) or Path(path).exists() else Path(path)
+    except OSError:  # its folder may not be entered, or its name is too long: opening the ledger says so
+        return None
 
 
 def with_ledger(
@@ -243,7 +246,8 @@ def complaints(ledger: str | None = None) -> Generator[None]:
     except SecretNameError as exc:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
-        fail(str(exc) if exc.thread_id is None else f"{exc}; `antiphon verify` names every thread that is damaged")
+        check = f"`antiphon verify{_naming(ledger)}`"
+        fail(str(exc) if exc.thread_id is None else f"{exc}; {check} names every thread that is damaged")
     except CopyRefusedError as exc:
         fail(f"{exc}; nothing was copied", code=2)
     except _CANNOT_RUN as exc:
@@ -303,8 +307,8 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
             return f"no thread is called {name!r}; `antiphon threads{there}` lists them, with --all those of the system too", 2
         case OtherPatternError():
             return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK{there}`", 2
-        case ThreadEndedError():
-            return f"{error}; `antiphon run --thread {own} QUESTION{there}` asks something more", 1
+        case ThreadEndedError(status=status):
+            return f"{error}{_after_end(status, own, there)}", 1
         case ThreadBusyError(status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
             return f"{error}; `antiphon resume {own}{there}` {word}, then ask again", 1
@@ -324,6 +328,14 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
             return str(error), 1
 
 
+def _after_end(status: str, own: str, there: str) -> str:
+    """Return what to type for a thread that has ended."""
+    if status in ("failed", "not run"):
+        return f"; `antiphon run --thread {own} QUESTION{there}` asks something more"
+    shown, branch = f"`antiphon show {own}{there}`", f"`antiphon fork {own} --at PLACE{there}`"
+    return f", and does not continue; {shown} prints it, {branch} makes a branch from before its end"
+
+
 def _place(url: str, *, is_named: bool, create: bool) -> str:
     """Return the URL, if there can be a ledger."""
     if url == "memory:":
@@ -340,9 +352,10 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
         advice = f"`antiphon run` and `antiphon import` make one, --ledger or {VARIABLE} names another"
         return f"there is no ledger {path} in this folder; {advice}"
     named_by = "" if is_named else f", which {VARIABLE} names"
-    if Path("/", path).exists():
+    if os.path.exists(Path("/", path)):
         return f"{path}{named_by}: there is no such ledger; an absolute path has four slashes, {_FILE}/{path}"
-    return f"{path}{named_by}: there is no such ledger; check the path, or make one with `antiphon import`"
+    making = f"antiphon import FILE{_naming(str(path)) if is_named else ''}"
+    return f"{path}{named_by}: there is no such ledger; check the path, or make one with `{making}`"
 
 
 async def _within(

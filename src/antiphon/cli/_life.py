@@ -137,17 +137,27 @@ def resume(
             async with watching(view, runner.ledger):
                 return await runner.resume(thread, tell=tell, hear=view.take, stop=stop)
 
+    how: dict[str, Any] = {"for_programs": for_programs, "is_quiet": is_quiet, "as_events": as_events}
+    if (done := with_ledger(ledger, partial(_completed, thread=thread))) is not None:
+        show_report(done, ledger, **how, next_commands=("show", "replay", "fork") if done.is_chain else ("show", "export"))
+        return
     if model is not None:
         check_model(model)
     if with_ledger(ledger, partial(_is_team, thread=thread)) or team is not None:
         task = TeamTask(thread, ledger, team=team, files=files, model=model, budget=read_budget(budget))
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        run_team(task, **how)
         return
     if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
         note(f"thread {thread} continues in the program that runs it")
         return
     report = run_chain(ledger, work, model=model, config=config, thread=thread, budget=budget)
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+    show_report(report, ledger, **how)
+
+
+async def _completed(ledger: Ledger, *, thread: str) -> RunReport | None:
+    """Return the report of a completed thread; None if it can continue. A thread that has ended needs no model."""
+    await service.check_not_ended(ledger, thread)
+    return await service.report_completed(ledger, thread)
 
 
 async def _is_team(ledger: Ledger, *, thread: str) -> bool:

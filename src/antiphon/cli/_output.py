@@ -106,11 +106,11 @@ def delivery(
 @contextmanager
 def _write_errors(output: Path) -> Generator[None]:
     """Print an error of writing in one line, with what has become of the file."""
-    kept = "the file is as it was" if output.is_file() else "nothing was written"
+    kept = "the file is as it was" if os.path.isfile(output) else "nothing was written"
     try:
         yield
     except OSError as exc:
-        if not output.parent.is_dir():
+        if not os.path.isdir(output.parent):
             fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or check the path", code=2)
         fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {kept}"), code=2)
     except BaseException:
@@ -120,14 +120,14 @@ def _write_errors(output: Path) -> Generator[None]:
 
 def _is_device(place: Path) -> bool:
     """Whether it is a device or a named pipe, which has no old content to keep."""
-    return place.exists() and not place.is_file() and not place.is_dir()
+    return os.path.exists(place) and not os.path.isfile(place) and not os.path.isdir(place)
 
 
 def _open_beside(place: Path) -> tuple[Path, BinaryIO]:
     """Open a new file in the folder of another, with the permissions of that one."""
     beside = place.with_name(f".antiphon-{os.getpid()}.part")
     file = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb")
-    if place.exists():
+    if os.path.exists(place):
         os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
     return beside, file
 
@@ -174,9 +174,9 @@ def has_keys(*keys: str) -> OutputKind:
 
 def _check_replaceable(output: Path, kind: OutputKind | None, force: bool) -> None:
     """Refuse to replace a file that is not an earlier output."""
-    if output.is_dir():
+    if os.path.isdir(output):
         fail(f"{output}: it is a folder; name a file in it", code=2)
-    if force or not output.exists() or kind is None:
+    if force or not os.path.exists(output) or kind is None:
         return
     try:
         with output.open("rb") as file:

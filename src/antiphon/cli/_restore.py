@@ -13,6 +13,7 @@ import orjson
 import typer
 
 from antiphon import service
+from antiphon.cli._input import fail_to_read
 from antiphon.cli._ledger import (
     JsonOption,
     LedgerOption,
@@ -170,7 +171,7 @@ def journals(path: Path) -> Iterator[ThreadJournal]:
         else:
             records.append(_record(path, number, value))
     if header is None:
-        fail(f"{path}: the file is empty")
+        fail(f"{path}: the file is empty; `antiphon export --journal` writes journals", code=2)
     yield ThreadJournal(records=tuple(records), **header)
 
 
@@ -181,9 +182,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
                 if line.strip():
                     yield number, orjson.loads(line)
     except OSError as exc:
-        fail(f"{path}: {exc.strerror or exc}", code=2)
+        fail_to_read(str(path), exc)
     except ValueError:
-        fail(f"{path}: a line is not JSON; `antiphon export --journal` writes journals")
+        fail(f"{path}: a line is not JSON; `antiphon export --journal` writes journals", code=2)
 
 
 def _header(path: Path, number: int, value: Any) -> dict[str, Any] | None:

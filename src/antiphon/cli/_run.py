@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -92,8 +93,8 @@ def run(
         run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, opens=opens)
         return
     _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
-    texts = {document_name(path): read_document(path) for path in documents or () if not path.is_dir()}
-    found = [each for path in documents or () if path.is_dir() for each in service.files_in(path)]
+    texts = {document_name(path): read_document(path) for path in documents or () if not os.path.isdir(path)}
+    found = [each for path in documents or () if os.path.isdir(path) for each in service.files_in(path)]
     view = open_view(question, is_quiet=is_quiet or for_programs, as_events=as_events)
 
     async def work(runner: ChainRunner) -> RunReport:
@@ -141,6 +142,7 @@ def _is_of_team(thread: str, ledger: str | None) -> bool:
     """Whether a thread says that a team has worked in it."""
 
     async def look(found: Ledger) -> bool:
+        await service.check_not_ended(found, thread, may_have_failed=True)
         settings = await service.settings_of(found, thread)
         return settings is not None and settings.team is not None
 

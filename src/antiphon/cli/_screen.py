@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from rich.markdown import Markdown
 
-_NARROW = 20
-"""Columns that text has at least."""
+_LEAST = 12
+"""Columns that text has at least, also in a narrower terminal."""
+_BESIDE = 20
+"""Columns that a value has at least beside its name; with fewer, it stands below."""
 _WORD = 40
 """Columns beyond which a word may be broken: an id is shorter, a URL is not."""
 _SHOWN = r"⟨U\+[0-9A-F]{4,6}⟩"
@@ -137,6 +139,24 @@ def fail(message: str, code: int = 1, *, has_lines: bool = False) -> NoReturn:
     raise typer.Exit(code)
 
 
+def ask_yes(question: str, otherwise: str, hint: str) -> None:
+    """Go on only after a yes; else print that nothing is done (`otherwise`), and exit. The question goes to stderr.
+
+    `hint` is for a caller without a terminal, who cannot answer.
+    """
+    try:
+        typer.echo(f"{question} [y/N] ", nl=False, err=True)
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        typer.echo(err=True)
+        fail(otherwise, code=130)
+    if not answer:
+        typer.echo(err=True)
+        fail(f"{otherwise}: there was no answer; {hint}")
+    if answer.strip().lower() not in ("y", "yes"):
+        fail(otherwise)
+
+
 def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table; without a terminal, aligned lines that are never wrapped or cut.
 
@@ -157,10 +177,17 @@ def print_table(console: Console, headings: Sequence[str], rows: Sequence[Sequen
 def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     """Print names and values, each from a line of its own on; empty values are left out.
 
-    Further lines of a value stand below its first one, so that none of them can be taken for a name.
+    Further lines of a value stand below its first one, so that none of them can be taken for a name. In a terminal with too
+    little room beside the names, a value begins below its name.
     """
     known = [(visible(name), visible(value, keep="\n")) for name, value in pairs if value]
     margin = max(cell_len(name) for name, _ in known) + 2
+    if console.is_terminal and console.width - margin < _BESIDE:
+        for name, value in known:
+            console.print(Text(name, style="heading"), soft_wrap=True)
+            for each in value.split("\n"):
+                print_indented(console, Text(each), "  ")
+        return
     for name, value in known:
         lines = [line for each in value.split("\n") for line in _wrapped(console, Text(each), console.width - margin)]
         for number, line in enumerate(lines):
@@ -270,7 +297,7 @@ def print_indented(console: Console, text: Text, margin: str) -> None:
 
 def _wrapped(console: Console, text: Text, width: int) -> Sequence[Text]:
     """Return the lines of a text in a terminal; without one, it is one line."""
-    return list(text.wrap(console, max(width, _NARROW))) if console.is_terminal else [text]
+    return list(text.wrap(console, max(width, _LEAST))) if console.is_terminal else [text]
 
 
 # ---------------------------------------------------------------- progress

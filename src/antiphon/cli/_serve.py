@@ -18,9 +18,10 @@ from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
 from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
 from antiphon.cli._live import ModelOption, typed
-from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._output import INTERRUPTED, print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import fail, note, open_console, print_table
+from antiphon.errors import NotWaitingError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -169,22 +170,24 @@ def soak(
     Needs the extras `up` and `postgres`.
     """
 
-    async def work() -> SoakResult:
+    async def work() -> tuple[SoakResult, bool]:
         task = asyncio.current_task()
 
         def hurry() -> None:
             if task is not None:
                 task.cancel()
 
-        with until_signal("no more faults; waiting until all orders have ended", hurry=hurry) as stop:
+        with until_signal("no more faults; waiting until all orders have ended", hurry=hurry, tell=note) as stop:
             plan = service.SoakPlan(seconds=seconds, every=every, hosts=hosts, rate=rate, threads=threads, seed=seed)
-            return await service.run_soak(plan, hear=note, stop=stop)
+            return await service.run_soak(plan, hear=note, stop=stop), stop.is_set()
 
     with complaints():
         try:
-            result = asyncio.run(work())
+            result, is_stopped = asyncio.run(work())
         except asyncio.CancelledError:
-            fail("interrupted before the result was known")
+            fail("interrupted before the result was known", code=INTERRUPTED)
+    if is_stopped and any(each.rule == "R0" for each in result.breaches):
+        fail("stopped before the first order was acknowledged, so nothing was tested; let it run for longer", code=INTERRUPTED)
     if as_json:
         print_json({"is_clean": result.is_clean, "figures": result.figures, "breaches": [*map(asdict, result.breaches)]})
     else:
@@ -264,8 +267,15 @@ def revoke(
     ledger: LedgerOption = None,
 ) -> None:
     """Revoke a token permanently. Servers refuse it at once, and end its streams within seconds."""
-    revoked = with_ledger(ledger, partial(service.revoke_token, token_id=token_id))
+    revoked = with_ledger(ledger, partial(_revoke, token_id=token_id, place=ledger))
     note(f"token {revoked.id} of {revoked.principal}: revoked")
+
+
+async def _revoke(ledger: Ledger, *, token_id: str, place: str | None) -> Token:
+    try:
+        return await service.revoke_token(ledger, token_id)
+    except NotWaitingError as exc:
+        fail(f"{exc}; `{typed(place, 'token', 'list')}` lists the tokens")
 
 
 def _state(token: Token) -> str:

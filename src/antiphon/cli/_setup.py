@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -14,7 +16,7 @@ from rich.text import Text
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, complaints
 from antiphon.cli._output import print_json, shown_time
-from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled
+from antiphon.cli._screen import ask_yes, bar, fail, note, open_console, print_table, styled
 from antiphon.errors import ModelError
 
 if TYPE_CHECKING:
@@ -43,7 +45,13 @@ def trust(
 
 
 def _trust(file: Path, *, is_sure: bool, for_programs: bool) -> None:
+    _check_source(file)
     found = service.code_files(file)
+    if not any(each.path.suffix == ".py" or each.commands for each in found):
+        if for_programs:
+            print_json([])
+        note(f"{file}: it runs no code and starts no command, so it needs no trust")
+        return
     new = [each for each in found if not service.is_trusted_content(each.data)]
     if not for_programs:
         for each in new:
@@ -57,6 +65,47 @@ def _trust(file: Path, *, is_sure: bool, for_programs: bool) -> None:
     else:
         names = ", ".join(str(each.path) for each in found)
         note(f"{names}: trusted as {'it is' if len(found) == 1 else 'they are'} now" if new else f"{names}: trusted before")
+
+
+def _check_source(file: Path) -> None:
+    """Refuse a file that is neither a team file nor Python code."""
+    takes = "`antiphon trust` takes a team file, or a Python file (.py)"
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_LOOK)
+    except IsADirectoryError:
+        fail(f"{file}: it is a folder; name a team file or a Python file in it", code=2)
+    except FileNotFoundError:
+        fail(f"{file}: there is no such file; {takes}", code=2)
+    except PermissionError:
+        fail(f"{file}: you may not read it; allow it first: chmod u+r {shlex.quote(str(file))}", code=2)
+    except OSError as exc:
+        fail(f"{file}: {exc.strerror or exc}; {takes}", code=2)
+    if b"\0" in data or (file.suffix != ".py" and not _is_text(data)):
+        fail(f"{file}: this is a binary file; {takes}", code=2)
+    if file.suffix not in (".py", ".toml") and not _is_toml(data):
+        fail(f"{file}: it is not TOML; {takes}", code=2)
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether data is UTF-8. Python code may be in another encoding, which it names."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as exc:
+        return len(data) == _MOST_LOOK and exc.end == len(data)  # cut within a character
+    return True
+
+
+def _is_toml(data: bytes) -> bool:
+    try:
+        tomllib.loads(data.decode())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+_MOST_LOOK: Final = 1_000_000
+"""Bytes of a file that are read to see what it is."""
 
 
 def _show(code: CodeFile) -> None:
@@ -76,8 +125,7 @@ def _ask(file: Path, number: int) -> None:
     """Ask the person at the terminal; without one, say how to answer."""
     if not sys.stdin.isatty():
         fail(f"nothing is trusted yet; look at it, then: antiphon trust {shlex.quote(str(file))} --yes", code=2)
-    if not typer.confirm("Let it run?" if number == 1 else "Let them run?", err=True):
-        fail("nothing is trusted")
+    ask_yes("Let it run?" if number == 1 else "Let them run?", "nothing is trusted", "--yes trusts without a question")
 
 
 def _remove(file: Path, *, for_programs: bool) -> None:
@@ -120,7 +168,7 @@ def install(
             with bar("installing") as progress:
                 path = service.install_local_model(source, progress)
         except ModelError as exc:
-            fail(exc.reason)
+            fail(exc.reason, code=2 if source is not None and not os.path.isfile(source) else 1)
     note(f"{path}: the hash is right; use it as the model `local`")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
@@ -26,7 +26,7 @@ from antiphon.cli._ledger import (
 )
 from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
-from antiphon.cli._screen import cut, fail, note, open_console, print_table, rendered, styled, wheel
+from antiphon.cli._screen import ask_yes, cut, fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.messages import current_port
 from antiphon.service import visible
@@ -141,7 +141,8 @@ def search(
     with wheel("searching"):
         hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit + 1))
     if unsearched and not for_programs:
-        note(f"not searched, because they are encrypted: {unsearched} threads; `antiphon show THREAD` reads one")
+        reading = typed(ledger, "show", "THREAD")
+        note(f"not searched, because they are encrypted: {unsearched} threads; `{reading}` reads one")
     if not hits and not for_programs:
         note("nothing found")
         return
@@ -197,7 +198,8 @@ def tail(
         with_ledger(ledger, reader.read)
     except KeyboardInterrupt:  # the usual end
         if reader.cursor is not None:
-            note(f"continue from here with --after {reader.cursor}")
+            place = () if thread is None else (thread,)
+            note("continue from here with:", command=typed(ledger, "tail", *place, "--after", reader.cursor))
 
 
 class _Reader:
@@ -256,15 +258,32 @@ def reward(
     ledger: LedgerOption = None,
 ) -> None:
     """Rate a message, for antiphon export --trajectories. A later rating replaces an earlier one."""
-    with_ledger(ledger, partial(_rate, thread=thread, message=message, value=value, name=name, reason=reason))
+    work = partial(_rate, thread=thread, message=message, value=value, name=name, reason=reason, place=ledger)
+    with_ledger(ledger, work)
     note(f"recorded: {value:g} for {message}")
 
 
-async def _rate(ledger: Ledger, *, thread: str, message: str, value: float, name: str, reason: str | None) -> None:
+async def _rate(
+    ledger: Ledger, *, thread: str, message: str, value: float, name: str, reason: str | None, place: str | None
+) -> None:
     try:
         await service.rate_message(ledger, thread, message, value, by=name, note=reason)
     except PlaceError as exc:
-        fail(str(exc))
+        lanes = {record.message.id: record.message.lane async for record in ledger.read(thread)}
+        if lanes.get(message) == "talk":  # the number or the name is wrong
+            fail(str(exc), code=2)
+        fail(_not_rated(thread, message, lanes, typed(place, "show", thread, "--json")), code=2)
+
+
+def _not_rated(thread: str, message: str, lanes: Mapping[str, str], show: str) -> str:
+    """Return why a message cannot be rated, and which one may be meant. `lanes` are those of the thread's messages."""
+    talk = [each for each, lane in lanes.items() if lane == "talk"]
+    if not talk:
+        return f"thread {thread!r} has no message that can be rated: it has only rows of its journal; `{show}` prints them"
+    near = [each for each in talk if each.startswith(message)] or get_close_matches(message, talk, 1)
+    meant = f"is it {near[0]!r}?" if near else f"its last one is {talk[-1]!r};"
+    why = "is of the journal, and only talk is rated" if message in lanes else "does not exist"
+    return f"thread {thread!r}: message {message!r} {why}; {meant} `{show}` prints all messages with their ids"
 
 
 # ---------------------------------------------------------------- delete
@@ -310,13 +329,7 @@ def _ask(threads: Iterable[ThreadSummary], verb: str, done: str, does: str) -> N
     """Continue only after a yes. The question goes to stderr: stdout has only the ids of the threads."""
     for each in threads:
         note(f"{each.thread_id}  ({each.messages} messages)")
-    typer.echo(f"{verb} this for good? [y/N] ", nl=False, err=True)
-    answer = sys.stdin.readline()
-    if not answer:
-        typer.echo(err=True)
-        fail(f"nothing is {done}: there was no answer; --yes {does} without a question")
-    if answer.strip().lower() not in ("y", "yes"):
-        fail(f"nothing is {done}")
+    ask_yes(f"{verb} this for good?", f"nothing is {done}", f"--yes {does} without a question")
 
 
 async def _delete(ledger: Ledger, *, names: Sequence[str]) -> None:

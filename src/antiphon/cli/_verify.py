@@ -273,7 +273,7 @@ def backup(
     ledger: LedgerOption = None,
 ) -> None:
     """Write a consistent copy of a ledger to a new file."""
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         fail(f"{out}: there is no folder {str(out.parent)!r}; make it, or check the path", code=2)
     with wheel("copying"):
         with_ledger(ledger, partial(_copy, out=out))

@@ -64,7 +64,7 @@ def check_opened(ledger: object) -> None:
         raise TypeError(f"expected an open ledger, or a URL such as {_SQLITE}ledger.db, got {ledger!r}")
 
 
-def command_line(ledger: Ledger, *words: str, options: str = "") -> str:
+def command_line(ledger: Ledger | None, *words: str, options: str = "") -> str:
     """Return the command line of an `antiphon` command on a ledger, to show to a person; `options` are not quoted."""
     url: str | None = getattr(ledger, "url", None)
     is_default = url is None or url == without_password(os.environ.get(_VARIABLE, ""))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
@@ -333,7 +333,7 @@ class RemoteAnswers:
                 tail = cast("AsyncGenerator[Tailed, None]", self._ledger.tail(await self._ledger.horizon()))
                 # After the horizon is known: no answer falls between the look-up and the tail.
                 for key in tuple(self._waiting):
-                    await self._look(key)
+                    self._lifetime.start(self._look(key))
                 async with aclosing(tail) as records:
                     async for tailed in records:
                         self._take(tailed.record.message)
@@ -342,13 +342,18 @@ class RemoteAnswers:
                 await asyncio.sleep(_LEDGER_PAUSE)
 
     async def _look(self, key: tuple[str, str]) -> None:
+        """Look up an answer that may be stored already. The tail does not repeat it, so this retries until it succeeds."""
         thread_id, invocation_id = key
-        with suppress(LedgerError):  # the tail continues
-            for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
-                self._take(record.message)
-            if key in self._waiting:  # it has no answer: it may be parked
-                for record in await self._ledger.open_calls(thread_id):
+        while key in self._waiting:
+            try:
+                for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
                     self._take(record.message)
+                if key in self._waiting:  # it has no answer: it may be parked
+                    for record in await self._ledger.open_calls(thread_id):
+                        self._take(record.message)
+                return
+            except LedgerError:
+                await asyncio.sleep(_LEDGER_PAUSE)
 
     def _take(self, message: Message) -> None:
         """Give callers the result of their message, or the error that it is parked."""

@@ -298,6 +298,7 @@ class Hosting:
         journal.on_claimed = self._begin
         answers.on_added = self._begin
         in_flight.on_thread_ended = self._limit.tell_free
+        eviction.watchers.append(self._forget)
 
     def _begin(self) -> None:
         """Start to work: a thread was claimed, a caller waits for another host, or this host takes due threads."""
@@ -413,14 +414,20 @@ class Hosting:
     async def _take_over_if_dead(self, thread_id: str) -> None:
         """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
         with self._apart(thread_id), suppress(errors.OwnedError):
-            if not self._journal.epoch(thread_id) and await self._has_actors(thread_id):
+            if not self._journal.epoch(thread_id) and await self._may_take_over(thread_id):
                 await self._recovery.thread(thread_id)
 
-    async def _has_actors(self, thread_id: str) -> bool:
+    async def _may_take_over(self, thread_id: str) -> bool:
+        """Whether a thread has an owner, dead or alive, or is due, and this system has the actors.
+
+        A thread that was released and is not due waits for a person. A host that took it would run its handlers, find that
+        they must wait, release it, and take it again a few seconds later.
+        """
         found = await self._ledger.thread(thread_id)
         if found is None or any(unfit.build == self._lease.build for unfit in found.unfit):
             return False
-        return found.kind in offered_kinds(self._tree.kinds(), self._settings)
+        is_due = found.due_at is not None and found.due_at <= current_port().now()
+        return (found.owner is not None or is_due) and found.kind in offered_kinds(self._tree.kinds(), self._settings)
 
     async def take_on(self, stop: asyncio.Event | None = None, draining: Callable[[int], None] | None = None) -> None:
         """Take threads whenever they are due, until this is cancelled or `stop` is set; then drain them.
@@ -472,7 +479,8 @@ class Hosting:
         given_up = ThreadFilter(unfit=True, due_before=current_port().now())
         for thread in (await self._ledger.threads(given_up, "created_at")).threads:
             is_fit = thread.kind in kinds and all(each.build != self._lease.build for each in thread.unfit)
-            if is_fit and self.at_work < self._limit.most:
+            # It may have ended its last thread meanwhile: then it is about to leave, and could not finish another one.
+            if self._is_draining and is_fit and self.at_work < self._limit.most:
                 self._is_beginning = True
                 try:
                     with self._apart(thread.thread_id), suppress(errors.OwnedError):  # another host was quicker
@@ -548,7 +556,11 @@ class Hosting:
             await self._eviction.evict_old(thread_id)
         # After the eviction: with the new epoch, the journal would accept rows of handlers that started under the old one.
         self._journal.give(thread_id, taken.epoch)
-        return await self._continue(thread_id, taken.epoch)
+        found = await self._continue(thread_id, taken.epoch)
+        if taken.why == "posted":
+            # What was posted before the take is delivered now. If it were not reported, the next round would deliver it again.
+            self._seen[thread_id] = max(taken.epoch.seq, self._seen.get(thread_id, 0))
+        return found
 
     async def _take_some(self, limit: int) -> tuple[TakenThread, ...]:
         kinds: tuple[str | None, ...] = offered_kinds(self._tree.kinds(), self._settings)
@@ -587,9 +599,11 @@ class Hosting:
             return
         self._journal.is_unsure = False  # before the query: a failure from here on needs another round
         try:
-            for thread_id in await self._own_threads():
+            for thread_id in sorted(await self._own_threads()):
                 if not self._journal.epoch(thread_id):
-                    with suppress(errors.OwnedError):
+                    # An error about one thread must not hide the others: they are looked for only once. A fenced thread is
+                    # being given up here, and is released then.
+                    with self._apart(thread_id), suppress(errors.OwnedError, errors.FencedError):
                         await self._journal.own(thread_id)
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True
@@ -644,8 +658,13 @@ class Hosting:
     async def _release(self, thread_id: str, **more: Any) -> None:
         self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
         self._in_flight.forget_resting(thread_id)
-        self._troubles.pop(thread_id, None)
+        self._forget(thread_id)
         await self._journal.release(thread_id, **more)
+
+    def _forget(self, thread_id: str) -> None:
+        """Drop what is known here about a thread that was released or lost: this host may take it again later."""
+        self._idle_since.pop(thread_id, None)
+        self._troubles.pop(thread_id, None)
 
 
 _TAKE_EVERY = 0.8

@@ -318,8 +318,10 @@ class Recovery:
         if not is_running:
             unrecovered.pop(thread_id, None)
         rows = await self._rows(thread_id, taken)
-        resting = self._resting(thread_id, rows) if is_idle else ()
-        expiry = min((each for each in _expiries(rows) if each > current_port().now()), default=None) if resting else None
+        # One time for both: a question that expired between two readings would neither be delivered nor make the thread due.
+        expiries, now = _expiries(rows) if is_idle else [], current_port().now()
+        resting = self._resting(thread_id, expiries, now) if is_idle else ()
+        expiry = min((each for each in expiries if each > now), default=None) if resting else None
         found = Recovered(threads=1, resting=len(resting), until=expiry)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
@@ -334,9 +336,8 @@ class Recovery:
             await self._end_leftovers(thread_id, rows)
         return found
 
-    def _resting(self, thread_id: str, rows: Sequence[Record]) -> Collection[str]:
+    def _resting(self, thread_id: str, expiries: Sequence[datetime], now: datetime) -> Collection[str]:
         """Return the messages that their handlers have left open here, unless a question has expired since they began."""
-        expiries, now = _expiries(rows), current_port().now()
         left = self._in_flight.resting(thread_id)
         return {each for each, since in left.items() if not any(since < expiry <= now for expiry in expiries)}
 

@@ -2,7 +2,8 @@
 
 **Redelivery.** A handler that fails gets the message again after the restart, at most `attempts` times in all. A message that
 was in flight when its process died is delivered by the next process, at most `recoveries` times. After that it is parked: its
-call stays open, together with a row that has the evidence, until a person settles it (`settle`).
+call stays open, together with a row that has the evidence, until a person settles it (`settle`). Redeliveries for other
+reasons are not limited: after each answer of a person, or if the same message is sent again.
 
 **Leftovers.** When a message ends, the rows that are open because of it end too: its redeliveries; effects that its handler
 started and did not end; questions that its actor asked itself. Usually the delivery knows them (`endings`). If the handler was
@@ -282,7 +283,7 @@ class Redelivery:
         settings, standing = self._settings, delivery.standing
         if cause == "failed":
             return standing.failed + 1 >= settings.attempts
-        return len(standing.again) - standing.failed >= settings.recoveries
+        return standing.lost >= settings.recoveries
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
         """Park a message until a person settles it.

@@ -304,6 +304,8 @@ class Standing:
     """The rows of its redeliveries."""
     failed: int = 0
     """How many of them followed a failure of its handler."""
+    lost: int = 0
+    """How often a process ended before them that had the thread and had not released it."""
     parked: Message | None = None
     """The row that parks it."""
 
@@ -311,13 +313,27 @@ class Standing:
     def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
         """Return the standing of a message, by the open calls of its thread."""
         about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == invocation_id]
-        again = [message.payload for message in about if option_of(message) == AGAIN]
+        called = [message.payload for message in about if option_of(message) == AGAIN]
+        again = [row for row in called if isinstance(row, OptionCallPayload)]
+        recovered = [row for row in again if row.arguments.get("cause") != "failed"]
         return cls(
-            again=tuple(row.invocation_id for row in again if isinstance(row, OptionCallPayload)),
-            failed=sum(isinstance(row, OptionCallPayload) and row.arguments.get("cause") == "failed" for row in again),
+            again=tuple(row.invocation_id for row in again),
+            failed=len(again) - len(recovered),
+            lost=len({_takeover(row) for row in recovered} - {None}),
             parked=next((message for message in about if option_of(message) == PARK), None),
         )
 
     def plus(self, id: str, cause: Cause) -> Standing:
         """Return it with one more redelivery."""
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
+
+
+def _takeover(again: OptionCallPayload) -> str | None:
+    """Return what identifies the takeover before a redelivery; None: the last owner has released the thread.
+
+    An owner may redeliver a message several times, such as after each answer of a person. Rows of earlier versions do not name
+    the epoch, so each of them counts.
+    """
+    if "epoch" not in again.arguments:
+        return again.invocation_id
+    return str(again.arguments["epoch"]) if "taken_from" in again.arguments else None

@@ -87,6 +87,7 @@ from antiphon.service._life import ThreadReport as ThreadReport
 from antiphon.service._life import allow_change as allow_change
 from antiphon.service._life import chain_life as chain_life
 from antiphon.service._life import check_chain as check_chain
+from antiphon.service._life import check_not_ended as check_not_ended
 from antiphon.service._life import load_agents as load_agents
 from antiphon.service._life import pause_thread as pause_thread
 from antiphon.service._life import resume_elsewhere as resume_elsewhere
@@ -117,6 +118,7 @@ from antiphon.service._running import TeamStep as TeamStep
 from antiphon.service._running import continue_team as continue_team
 from antiphon.service._running import import_model as import_model
 from antiphon.service._running import open_chain as open_chain
+from antiphon.service._running import report_completed as report_completed
 from antiphon.service._running import resume_team as resume_team
 from antiphon.service._running import run_team as run_team
 from antiphon.service._runs import ListedPage as ListedPage

@@ -120,8 +120,10 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
         tables = tomllib.loads(path.read_text("utf-8"), parse_float=Decimal)
     except OSError as exc:
         raise SetupError(f"{path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise SetupError(f"{path}: not TOML: it is not text in UTF-8") from exc
     except ValueError as exc:
-        raise SetupError(f"{path}: {exc}") from exc
+        raise SetupError(f"{path}: not TOML: {exc}") from exc
     _check_keys(path, "", tables, ("limits",))
     models: Any = tables.get("limits", {})
     if not _is_table(models) or not all(map(_is_table, models.values())):

@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from antiphon import protocol
-from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError
+from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError, ThreadEndedError
 from antiphon.ledger import HostStatus, Ledger, ThreadSummary
 from antiphon.runtime import System
 from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
-from antiphon.service._runs import with_open_runs
-from antiphon.service._threads import find_thread, hostless_reason, moved_reason, unfit_json
+from antiphon.service._runs import list_runs, with_open_runs
+from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason, unfit_json
 
 if TYPE_CHECKING:
     from antiphon.agents.extending import Choice
@@ -91,7 +91,7 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     }
     hosts = await ledger.hosts()
     shared["owner"] = _living_owner(summary, hosts)
-    moved, hostless = moved_reason(summary), hostless_reason(summary, hosts)
+    moved, hostless = moved_reason(summary), hostless_reason(summary, hosts, ledger)
     shared["unfit"] = tuple(f"{each['build']}: {each['reason']}" for each in unfit_json(summary))
     life = await chain_life(ledger, thread_id)
     if life is None:
@@ -147,12 +147,32 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
     Raises:
         UnknownThreadError: there is no such thread.
         OtherPatternError: it is of another pattern.
+        OwnProgramError: a program has an open run in it.
     """
     found = await find_thread(ledger, thread_id)
+    if found.open_calls and is_of_runs(found):
+        name = (found.kind or "").removeprefix(RUN_KIND)
+        raise OwnProgramError(f"thread {thread_id!r} has an open run of program {name!r}, which continues it", thread_id)
     if may_be_imported and found.pattern is None:
         return
     if await chain_life(ledger, thread_id) is None:
         raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+
+
+async def check_not_ended(ledger: Ledger, thread_id: str, *, may_have_failed: bool = False) -> None:
+    """Refuse a thread that has failed or was terminated. `may_have_failed`: a failed thread is accepted, to take a question.
+
+    It reads only the ledger: commands call it before they look for a model.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+        ThreadEndedError: it has ended.
+    """
+    found, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
+    status = found.status if life is None else life.status
+    is_failed = status in ("failed", "cancelled") and (life is not None or not found.open_calls)  # a run stays open
+    if status is not None and (status == "terminated" or (is_failed and not may_have_failed)):
+        raise ThreadEndedError(f"thread {thread_id} is {status}", thread_id, status)
 
 
 def load_agents() -> None:
@@ -234,13 +254,21 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     """Let the thread's own program resume it, if only that program can. Return whether it did; False: resume it here.
 
     A thread whose current phase uses tools of a program cannot continue without that program. If the program does not run, the
-    request is posted, and the program handles it when it runs again.
+    request is posted, and the program handles it when it runs again. The runs of a program continue only in that program; a
+    paused thread with open runs is resumed here, and continues when the program runs again.
 
     Raises:
         OwnProgramError: the program does not run now.
+        ThreadEndedError: all runs in the thread have ended, or nothing was run in it.
         RefusedError: it cannot resume; `details` is the ERROR of the protocol.
     """
-    life = await chain_life(ledger, thread_id)
+    life, found = await chain_life(ledger, thread_id), await ledger.thread(thread_id)
+    if life is None and found is not None and is_of_runs(found):
+        return await _resume_runs(ledger, found)
+    if life is None and found is not None and await _is_unused(ledger, found):
+        if found.status == "paused":
+            await _moved(ledger, protocol.ResumeThread(thread_id=thread_id), thread_id)
+        raise ThreadEndedError(f"thread {thread_id} has nothing to continue: it was not run", thread_id, "not run")
     tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life)
     if life is None or tools is None:
         return False
@@ -254,6 +282,33 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     async with PostChain(ledger, recover=False) as chain:
         _checked(await chain.send(request))
     return True
+
+
+async def _is_unused(ledger: Ledger, thread: ThreadSummary) -> bool:
+    """Whether nothing was run in a thread: it was imported, or is a branch of such a thread."""
+    if thread.pattern is not None or thread.kind is not None or thread.open_calls:
+        return False
+    from antiphon.service._settings import settings_of  # noqa: PLC0415 (needs the extra `agents`)
+
+    return await settings_of(ledger, thread.thread_id) is None
+
+
+async def _resume_runs(ledger: Ledger, thread: ThreadSummary) -> bool:
+    """Resume a thread of a program's runs, if it is paused. Return True if the program runs now."""
+    own = thread.thread_id
+    if thread.status == "paused":
+        await _moved(ledger, protocol.ResumeThread(thread_id=own), own)
+    open_runs = await list_runs(ledger, own)
+    if not open_runs:
+        status = thread.status or "completed"
+        raise ThreadEndedError(f"thread {own} is {status}", own, status)
+    if await living_owner(ledger, thread) is not None:
+        return True
+    run = open_runs[0]
+    start = "" if run.is_left else f"; then start program {run.name!r} again"
+    raise OwnProgramError(
+        f"only its own program can continue thread {own}: run {run.id!r} is {run.status}: {run.reason}{start}", own
+    )
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:

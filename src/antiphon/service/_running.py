@@ -38,7 +38,7 @@ from antiphon.runtime import ActorView, DeadLetter, Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import HearWords, SpokenWords, WordSource, chain_words
-from antiphon.service._life import check_chain, living_owner, own_tools
+from antiphon.service._life import chain_life, check_chain, check_not_ended, living_owner, own_tools
 from antiphon.service._live_text import offering_words
 from antiphon.service._models import LOCAL, SCRIPTED, check_model, for_small_model
 from antiphon.service._runs import build_of
@@ -55,7 +55,7 @@ from antiphon.service._settings import (
     trusted_code,
     with_changes,
 )
-from antiphon.service._threads import check_new, find_thread
+from antiphon.service._threads import check_new, find_thread, is_of_runs
 from antiphon.service._transcript import brief, call_text, outcome_text, prose
 
 ResultT = TypeVar("ResultT")
@@ -212,6 +212,23 @@ async def open_chain(
         yield ChainRunner(chain, settings)
 
 
+async def report_completed(ledger: Ledger, thread_id: str) -> RunReport | None:
+    """Return the report of a completed thread of six phases, or of a program's runs, without a model; None for any other.
+
+    Raises:
+        UnknownThreadError: there is no such thread.
+    """
+    found, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
+    if life is None and is_of_runs(found) and not found.open_calls and found.status in (None, "completed"):
+        return RunReport(thread_id, "completed")
+    if life is None or life.status != "completed":
+        return None
+    before = await settings_of(ledger, thread_id)
+    model = before.model if before is not None and before.model in (LOCAL, SCRIPTED) else None
+    async with new_chain(ledger, model=model) as chain:
+        return await ChainRunner(chain).report(thread_id)
+
+
 def _prepare_model(name: str | None) -> None:
     import_model(name)
     check_model(name)
@@ -281,6 +298,7 @@ class ChainRunner:
         Raises:
             PlaceError: there is a thread of that name.
             ThreadBusyError: the thread has not finished its turn.
+            ThreadEndedError: the thread was terminated.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
         if thread_id is None:
@@ -347,11 +365,13 @@ class ChainRunner:
             await record_settings(self.ledger, thread_id, self._settings, self._chain.system)
 
     async def _check_ready(self, thread_id: str) -> None:
-        """Refuse a thread that has not finished its turn.
+        """Refuse a thread that takes no question now.
 
         Raises:
-            ThreadBusyError: it has not.
+            ThreadBusyError: it has not finished its turn.
+            ThreadEndedError: it was terminated.
         """
+        await check_not_ended(self.ledger, thread_id, may_have_failed=True)
         life = await self._chain.life(thread_id)
         if life.status in ("processing", "paused"):
             owner = await self._other_owner(thread_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import CursorError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
-from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_document, list_threads, thread_json
+from antiphon.service._threads import find_thread, hostless_reason, is_document, is_of_runs, list_threads, thread_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,7 +82,7 @@ async def list_with_runs(
             continue  # a folder may have ten thousand of them
         listed = await with_open_runs(ledger, each, living)
         if status is None or listed.status == status:
-            yield replace(listed, waits_for=hostless_reason(each, hosts)) if is_hosted else listed
+            yield replace(listed, waits_for=hostless_reason(each, hosts, ledger)) if is_hosted else listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collecti
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    if thread.kind is None or not thread.kind.startswith(RUN_KIND):
+    if not is_of_runs(thread):
         if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
             return ListedThread(thread, thread.status)
         alive = await _living(ledger) if living is None else living
@@ -192,14 +193,25 @@ def _imported(place: str) -> tuple[Path | None, Any]:
         module = import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
-            raise  # the module is there, and something that it imports is not
+            raise _import_error(module_name, exc) from exc  # the module is there, and something that it imports is not
         raise SetupError(f"there is no module {module_name!r} here; start in the folder that has it") from exc
+    except Exception as exc:
+        raise _import_error(module_name, exc) from exc
     try:
         value: Any = reduce(getattr, name.split("."), module)
     except AttributeError:
         raise SetupError(f"module {module_name!r} has no {name!r}") from None
     file = getattr(module, "__file__", None)
     return None if file is None else Path(file), value
+
+
+def _import_error(module_name: str, error: Exception) -> SetupError:
+    """Return the error of a module that cannot be imported, with the place in its code."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (last.filename, last.lineno)
+    place = "" if file is None or file.startswith("<") else f" ({file}, line {line})"
+    reason = error.msg if isinstance(error, SyntaxError) else str(error)
+    return SetupError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {reason}{place}")
 
 
 def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random  # noqa: TID251 (which fault comes next is chosen by a seed, not by the port)
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledge
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles, run
-from antiphon.service._up import place_database
+from antiphon.service._up import LOCK, locked, place_database
 from antiphon.testing import Breach, Event, Evidence, Witness, check_witness, content_of, gather_evidence, read_events
 
 HEARTBEAT: Final = 0.5
@@ -47,6 +48,9 @@ _FAULTY: Final = 0.75
 """The share of the time in which there are faults."""
 _LOGGED: Final = 20
 """Lines of the hosts' log that a result keeps."""
+_COMMAND: Final = "antiphon soak"
+_PREFIX: Final = "antiphon-soak-"
+"""How the temporary folder of a soak is called."""
 _REPORT: Final = 10.0
 """Seconds between two lines about the progress."""
 
@@ -574,15 +578,32 @@ def _soaking(folder: Path, seed: int) -> Generator[Soak]:
     """Start a database, and end it and the hosts at the end of the block."""
     if os.geteuid() == 0:
         folder.chmod(0o711)  # the user that PostgreSQL runs as must be able to enter it
-    database = place_database(folder, "antiphon soak")
-    database.start()
-    soak = Soak(folder, database, seed=seed)
-    try:
-        yield soak
-    finally:
-        soak.end()
-        with suppress(SetupError):  # it was being restarted
-            database.stop()
+    with locked(folder):
+        database = place_database(folder, _COMMAND)
+        database.start()
+        soak = Soak(folder, database, seed=seed)
+        try:
+            yield soak
+        finally:
+            soak.end()
+            with suppress(SetupError):  # it was being restarted
+                database.stop()
+
+
+def _remove_left(told: Callable[[str], None]) -> None:
+    """Stop the databases of soaks that were killed, and remove their folders.
+
+    The hosts of a killed soak end by themselves, its database does not. The kernel releases the lock of a dead process.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, SetupError):  # it is in use, or another user's
+            if folder.lstat().st_uid != os.geteuid() or not (folder / LOCK).exists():
+                continue
+            with locked(folder):
+                if (folder / "postgres" / "data" / "postmaster.pid").exists():
+                    place_database(folder, _COMMAND).stop("immediate")
+            shutil.rmtree(folder)
+            told(f"removed {folder}: it is of a soak that was killed")
 
 
 async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
@@ -600,18 +621,21 @@ async def run_soak(
 ) -> SoakResult:
     """Run hosts on a PostgreSQL of their own under load, with faults, and return what was lost.
 
-    Nothing outside of a temporary folder is touched. `hear` is called with a line about the progress. When `stop` is set, no
+    Nothing outside of a temporary folder is touched. If an earlier soak was killed, its database and its folder are removed
+    first. `hear` is called with a line about the progress. When `stop` is set, no
     further fault is caused, and the result covers the time until then.
 
     Raises:
         SetupError: the database or a host cannot be started.
     """
     told = hear or _unheard
-    with tempfile.TemporaryDirectory(prefix="antiphon-soak-") as folder, _soaking(Path(folder), plan.seed) as soak:
+    await asyncio.to_thread(_remove_left, told)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _soaking(Path(folder), plan.seed) as soak:
         load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
         told(f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
         for _ in range(plan.hosts):
-            await asyncio.to_thread(soak.add_host)
+            if stop is None or not stop.is_set():
+                await asyncio.to_thread(soak.add_host)
         reporting = asyncio.ensure_future(_report(soak, told))
         try:
             await suffer_under_load(soak, plan, stop)

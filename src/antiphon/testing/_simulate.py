@@ -237,6 +237,11 @@ class World:
         )
 
     @property
+    def beside(self) -> Ledger:
+        """The ledger with its faults, as a program beside the systems uses it: one in which a person answers approvals."""
+        return cast("Ledger", self._slow)
+
+    @property
     def _system(self) -> System:
         assert self._client is not None  # noqa: S101 (made before the client begins)
         return self._client
@@ -431,6 +436,10 @@ class HostsWorld(World):
         self._shared = SharedLedger(self, self.ledger, self._random, faults)
         self._living: dict[int, tuple[Node, System]] = {}
         self._asked: list[tuple[Node, asyncio.Task[Any]]] = []
+
+    @property
+    def beside(self) -> Ledger:
+        return cast("Ledger", self._shared)
 
     async def ask(
         self,

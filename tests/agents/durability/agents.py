@@ -1,4 +1,4 @@
-"""Agents for the tests: their model says what a script says, their tools write down that they were called."""
+"""Agents for the tests: a scripted model, and tools that record their calls."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Desk:
             self.keys[what] = effect.key
 
     def taken(self) -> list[str]:
-        """Return what was seen since the last time."""
+        """Return the events since the last call."""
         seen, self.seen = self.seen, []
         return seen
 

@@ -1,4 +1,4 @@
-"""As it was without a ledger: types of exceptions and results, models and toolsets of a run, URLs, conversations."""
+"""A durable agent behaves as one without a ledger: classes of exceptions and results, models and toolsets of a run, URLs."""
 
 import asyncio
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ async def test_an_exception_of_a_tool_is_the_same_class_now_and_when_it_comes_fr
     assert (type(raised[1]), raised[1].args) == (type(error), error.args)
 
 
-async def test_an_exception_whose_class_the_program_does_not_have_is_told_as_text() -> None:
+async def test_an_exception_of_a_class_that_the_program_does_not_have_is_raised_as_text() -> None:
     ledger, desk = MemoryLedger(), Desk()
 
     async def attempt(expected: type[Exception]) -> None:
@@ -100,7 +100,7 @@ async def _nothing(key: str) -> None:
 
 
 @pytest.mark.parametrize("value", [Price(amount=3, day=DAY), Seat(7, (DAY,)), DAY, (1, 2), {"a": 1}, "text", None])
-async def test_what_a_tool_returns_keeps_its_class_in_the_history(value: Any) -> None:
+async def test_the_return_value_of_a_tool_keeps_its_class_in_the_history(value: Any) -> None:
     ledger, desk, found = MemoryLedger(), Desk(), []
     for _ in range(2):
         agent: Agent[None, str] = Agent(

@@ -52,7 +52,7 @@ def looker(ledger: Any, desk: Desk, **budgets: Any) -> Agent[None, str]:
         (AgentBudget(seconds=0), 0, 0, "the run has used up its 0 seconds"),
     ],
 )
-async def test_what_goes_beyond_the_budget_is_refused_and_what_was_done_stays(
+async def test_a_request_beyond_the_budget_is_refused_and_earlier_results_stay(
     budget: AgentBudget, requests: int, looks: int, reason: str
 ) -> None:
     ledger, desk = MemoryLedger(), Desk()

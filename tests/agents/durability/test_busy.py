@@ -186,7 +186,7 @@ async def test_a_run_of_another_id_waits_until_the_thread_is_free(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_if_the_owner_leaves_the_run_open_the_one_that_joined_continues_it(tmp_path: Path) -> None:
+async def test_if_the_owner_leaves_the_run_open_the_joined_caller_continues_it(tmp_path: Path) -> None:
     bank = Bank()
     bank.opens.set()
     async with _opened_twice(tmp_path) as (ledger, other):
@@ -238,7 +238,7 @@ class Clerk(Actor):
 
 
 @pytest.mark.slow
-async def test_a_handler_that_forgets_its_context_is_told_so() -> None:
+async def test_a_run_without_the_context_of_its_handler_is_refused() -> None:
     """It would wait for its own thread, until the caller's deadline."""
     async with System(MemoryLedger()) as system:
         clerk = system.spawn("clerk", Clerk)
@@ -332,7 +332,7 @@ async def test_a_duplicate_in_another_process_waits_and_gets_the_recorded_result
 
 
 @pytest.mark.slow
-async def test_if_the_owner_is_killed_the_one_that_joined_continues_the_run(folder: Folder) -> None:
+async def test_if_the_owner_is_killed_the_joined_caller_continues_the_run(folder: Folder) -> None:
     first = folder.started(heartbeat=20)
     assert first.says() == "open"
     second = asyncio.create_task(_joined(folder))
@@ -344,7 +344,7 @@ async def test_if_the_owner_is_killed_the_one_that_joined_continues_the_run(fold
 
 
 @pytest.mark.slow
-async def test_if_the_owner_sleeps_past_its_lease_the_one_that_joined_continues_the_run(folder: Folder) -> None:
+async def test_if_the_owner_sleeps_past_its_lease_the_joined_caller_continues_the_run(folder: Folder) -> None:
     """F14: the owner wakes up, and starts nothing any more."""
     first = folder.started(heartbeat=0.6)  # a busy machine may delay a beat
     assert first.says() == "open"
@@ -360,7 +360,7 @@ async def test_if_the_owner_sleeps_past_its_lease_the_one_that_joined_continues_
     assert folder.payments == ["paid"]
 
 
-async def test_a_duplicate_of_a_parked_run_is_told_so() -> None:
+async def test_a_duplicate_of_a_parked_run_gets_the_same_error() -> None:
     ledger, bank = MemoryLedger(), Bank()
     first = asyncio.create_task(bank.work(ledger))
     await bank.begun.wait()

@@ -1,4 +1,4 @@
-"""A changed program meets an open run: it stops and says why, continues, or restarts, as it was told. G9, G11."""
+"""A changed program meets an open run: it stops with the reason, continues, or restarts, by its setting. G9, G11."""
 
 from __future__ import annotations
 

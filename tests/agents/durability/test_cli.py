@@ -1,4 +1,4 @@
-"""`antiphon parked` and `antiphon settle`: a person sees what nobody knows the outcome of, and says it. G7."""
+"""`antiphon parked` and `antiphon settle`: a person sees calls with an unknown outcome, and records the outcome. G7."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def parked(tmp_path: Path) -> str:
     return url
 
 
-def test_what_is_parked_is_listed_with_the_evidence(parked: str) -> None:
+def test_parked_calls_are_listed_with_the_evidence(parked: str) -> None:
     listed = run("parked", "--ledger", parked)
     assert f"order-42  {INVOCATION}" in listed.stdout
     assert "nobody knows whether" in listed.stdout
@@ -75,7 +75,9 @@ def test_what_is_parked_is_listed_with_the_evidence(parked: str) -> None:
         (["--retry"], "refunded", ["refund"]),
     ],
 )
-def test_a_person_settles_it_and_the_program_goes_on(settlement: list[str], told: str, starts: list[str], parked: str) -> None:
+def test_the_program_continues_after_a_person_settles_the_call(
+    settlement: list[str], told: str, starts: list[str], parked: str
+) -> None:
     settled = run("settle", "order-42", INVOCATION, *settlement, "--ledger", parked)
     assert settled.exit_code == 0
     assert ("may start again" if settlement == ["--retry"] else "is settled") in settled.stderr
@@ -86,8 +88,8 @@ def test_a_person_settles_it_and_the_program_goes_on(settlement: list[str], told
 
 
 @pytest.mark.slow
-def test_a_person_has_the_failed_call_repeated_that_a_run_ended_with(tmp_path: Path) -> None:
-    """The note of the error is the command."""
+def test_a_person_repeats_the_failed_call_that_ended_a_run(tmp_path: Path) -> None:
+    """A note of the error names the command."""
     url, desk = f"sqlite:///{tmp_path}/ledger.db", Desk()
     with pytest.raises(Exception, match="no such account") as caught:
         asyncio.run(work(url, desk, is_failing=True))
@@ -111,7 +113,7 @@ def test_a_person_has_the_failed_call_repeated_that_a_run_ended_with(tmp_path: P
         (["order-43", INVOCATION, "--retry"], "no thread is called 'order-43'"),
     ],
 )
-def test_what_cannot_be_settled_is_refused(arguments: list[Any], reason: str, parked: str) -> None:
+def test_a_wrong_settlement_is_refused(arguments: list[Any], reason: str, parked: str) -> None:
     refused = run("settle", *arguments, "--ledger", parked)
     assert refused.exit_code in (1, 2)
     assert reason in refused.stderr
@@ -133,8 +135,8 @@ async def changed(url: str, desk: Desk, instructions: str, *, ends: bool = True)
 
 
 @pytest.mark.slow
-def test_a_person_lets_a_run_go_on_under_a_changed_program(tmp_path: Path) -> None:
-    """G11: the command is the one that the error names, and the run goes on only then."""
+def test_a_person_lets_a_run_continue_under_a_changed_program(tmp_path: Path) -> None:
+    """G11: the error names the command, and the run continues only after it."""
     url, desk = f"sqlite:///{tmp_path}/ledger.db", Desk()
     with pytest.raises(DiedError):
         asyncio.run(changed(url, desk, "Be kind.", ends=False))

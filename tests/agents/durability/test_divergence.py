@@ -78,8 +78,8 @@ async def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
     await cut(*both)
 
 
-async def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None:
-    """One has still to come by what is recorded while the other is ahead of it, and another yet is new."""
+async def test_agents_that_ran_side_by_side_may_have_come_to_different_points() -> None:
+    """One agent still replays its records, another is past them, and a third one is new."""
     ledger, desk = MemoryLedger(), Desk()
 
     async def work(*names: str) -> None:
@@ -96,7 +96,7 @@ async def test_agents_that_ran_side_by_side_may_be_as_far_as_they_were() -> None
     assert desk.taken() == ["model 0", "d pays 1", "model 1"]
 
 
-async def test_a_tool_that_says_otherwise_what_it_does_is_another_tool() -> None:
+async def test_a_tool_with_other_effects_is_another_tool() -> None:
     ledger, desk = MemoryLedger(), Desk()
     await cut(named(ledger, desk, "clerk"))
     with pytest.raises(HistoryMismatchError, match=r"tool 'pay' with other effects \('none', not 'once'\) .*clerk/pay:c1'"):
@@ -228,8 +228,8 @@ async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, 
         await both(*in_other_order, on_change=on_change)
 
 
-async def test_an_agent_that_answers_many_questions_at_once_goes_on_with_other_instructions() -> None:
-    """Their questions tell the runs apart, also if they begin in another order; alike ones may take each other's place."""
+async def test_concurrent_runs_of_an_agent_continue_under_other_instructions() -> None:
+    """Their questions identify the runs, also in another order; runs with equal questions are interchangeable."""
     ledger, desk = MemoryLedger(), Desk()
 
     async def ask(who: str, *questions: str, **more: Any) -> list[str]:

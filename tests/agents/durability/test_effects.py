@@ -1,4 +1,4 @@
-"""What happens to a call that was started and has no outcome: run again, run again under its key, or left to a person.
+"""A call that was started and has no outcome: it runs again, runs again under its key, or waits for a person.
 
 G6, G7, F31.
 """
@@ -48,7 +48,7 @@ async def die(ledger: Ledger, desk: Desk, declared: str | None, **more: Any) -> 
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
-async def test_what_may_be_done_twice_is_done_again_under_the_same_key(effects: str) -> None:
+async def test_an_idempotent_call_is_repeated_under_the_same_key(effects: str) -> None:
     ledger, desk = MemoryLedger(), Desk()
     await die(ledger, desk, effects)
     key = desk.keys.pop("pay 7")
@@ -59,7 +59,7 @@ async def test_what_may_be_done_twice_is_done_again_under_the_same_key(effects: 
 
 
 @pytest.mark.parametrize("effects", [None, "once"])
-async def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | None) -> None:
+async def test_a_once_call_waits_for_a_person(effects: str | None) -> None:
     """G7: however often the program is started."""
     ledger, desk = MemoryLedger(), Desk()
     await die(ledger, desk, effects)
@@ -88,7 +88,7 @@ async def test_what_must_not_be_done_twice_waits_for_a_person(effects: str | Non
         ({"retry": True}, ["pay 7", "model 1"], "paid 7"),
     ],
 )
-async def test_a_person_says_what_became_of_it_and_the_run_goes_on(settlement: Any, seen: list[str], told: str) -> None:
+async def test_a_person_records_the_outcome_and_the_run_continues(settlement: Any, seen: list[str], told: str) -> None:
     ledger, desk = MemoryLedger(), Desk()
     await die(ledger, desk, "once")
     agent = dying(ledger, desk, "once", PAYING, is_dying=False)
@@ -105,7 +105,7 @@ async def test_a_person_says_what_became_of_it_and_the_run_goes_on(settlement: A
 
 
 @pytest.mark.parametrize(("found", "seen"), [("paid 7", ["model 1"]), (NotDone(), ["pay 7", "model 1"]), (None, None)])
-async def test_a_function_may_find_out_what_became_of_it(found: Any, seen: list[str] | None) -> None:
+async def test_a_reconcile_function_may_find_the_outcome(found: Any, seen: list[str] | None) -> None:
     ledger, desk = MemoryLedger(), Desk()
     asked: list[Unsettled] = []
 
@@ -128,8 +128,8 @@ async def test_a_function_may_find_out_what_became_of_it(found: Any, seen: list[
 
 
 @pytest.mark.parametrize("effects", ["once", "idempotent"])
-async def test_a_call_that_runs_out_of_its_time_may_have_been_made(effects: str) -> None:
-    """F31: what must not be done twice is parked; of anything else the model is told."""
+async def test_a_call_that_times_out_may_have_been_made(effects: str) -> None:
+    """F31: a `once` call is parked; for any other call, the model gets an error."""
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(
         script(desk, [call("hang", "h1")], ["too bad"]), name="clerk", capabilities=[LedgerDurability(ledger)]
@@ -152,7 +152,7 @@ async def test_a_call_that_runs_out_of_its_time_may_have_been_made(effects: str)
     assert desk.taken() == ["model 0", "hang"]
 
 
-async def test_what_a_tool_raises_is_its_outcome_and_stays() -> None:
+async def test_an_exception_of_a_tool_is_its_recorded_outcome() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(
         script(desk, [call("fail", "f1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
@@ -184,7 +184,7 @@ async def test_tools_in_parallel_are_parked_one_by_one() -> None:
     assert not set(started) & set(again)
 
 
-async def test_who_made_the_agent_may_say_what_a_tool_does() -> None:
+async def test_the_program_may_declare_the_effects_of_a_tool() -> None:
     ledger, desk = MemoryLedger(), Desk()
     await die(ledger, desk, "once", effects={"pay": "none"})
     async with ledger_run("t"):
@@ -261,8 +261,8 @@ async def test_an_agent_in_a_step_of_the_program_belongs_to_that_step(dies_in_st
     assert desk.taken() == []
 
 
-async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
-    """S15: what kills its process each time does not do so for ever."""
+async def test_a_run_that_kills_its_process_each_time_is_parked() -> None:
+    """S15: the number of tries has a limit."""
     ledger = MemoryLedger()
 
     async def live() -> None:
@@ -286,8 +286,8 @@ async def test_a_run_that_never_ends_is_left_to_a_person_at_last() -> None:
     assert not await ledger.open_calls("t")
 
 
-async def test_a_run_that_a_person_has_tried_again_is_left_to_a_person_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S15: what was counted before the person looked does not count, and what comes after does."""
+async def test_a_run_that_a_person_has_retried_can_be_parked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: the count of tries begins anew with the person's answer."""
     monkeypatch.setattr(_opening, "_RECOVERIES", 1)
 
     ledger = MemoryLedger()
@@ -322,7 +322,7 @@ async def test_a_run_is_at_work_once_in_a_process_and_runs_of_other_ids_beside_i
     assert not await ledger.open_calls("t")
 
 
-async def test_what_is_noted_is_in_the_thread_once() -> None:
+async def test_a_note_is_in_the_thread_once() -> None:
     ledger = MemoryLedger()
     note = Message(policy="toolkit", payload=PartsPayload(parts=(DataPart(data={"granted": True}),)))
 
@@ -343,7 +343,7 @@ async def test_what_is_noted_is_in_the_thread_once() -> None:
     assert current_effect() is None
 
 
-async def test_an_effect_may_say_that_it_does_not_know() -> None:
+async def test_an_effect_may_report_an_unknown_outcome() -> None:
     ledger = MemoryLedger()
 
     async def unsure(key: str) -> None:
@@ -367,7 +367,7 @@ async def _nothing(key: str) -> None:
 
 
 @pytest.mark.parametrize(("effects", "parked"), [("once", 1), ("none", 0)])
-async def test_what_a_run_does_not_wait_for_is_not_left_open(effects: str, parked: int) -> None:
+async def test_an_effect_that_the_run_does_not_await_is_not_left_open(effects: str, parked: int) -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(
         script(desk, [call("hang", "h1")], ["never"]), name="clerk", capabilities=[LedgerDurability(ledger)]
@@ -395,7 +395,7 @@ async def test_what_a_run_does_not_wait_for_is_not_left_open(effects: str, parke
 
 
 async def test_a_secret_is_neither_stored_nor_told_twice() -> None:
-    """S7, G23: what was redacted on its way into the thread is the same for the run that said it and for the next."""
+    """S7, G23: this run and the next one get the same redacted text."""
     async with open_ledger("memory:", redaction=STANDARD_REDACTION) as ledger:
         desk, secret = Desk(), f"sk-ant-api03-{'x7' * 20}"
         settings: Any = {"extra_headers": {"Authorization": f"Bearer {secret}"}, "temperature": 0.1}

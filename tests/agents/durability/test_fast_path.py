@@ -1,4 +1,4 @@
-"""Plain requests and answers are said at once, and exactly as the dialect says them."""
+"""The fast path: plain requests and answers are stored exactly as the dialect writes them."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def _is_plain(message: ModelMessage, held: str | None = None) -> bool:
 @example(QUESTION, None)
 @example(RESULTS, "Be kind.")
 @example(NEW_INSTRUCTIONS, "Be kind.")
-def test_a_plain_request_is_said_as_the_dialect_says_it(message: ModelRequest, held: str | None) -> None:
-    """What the thread says of a request is the same, byte for byte, whichever way it went (OP-054)."""
+def test_a_plain_request_is_stored_as_the_dialect_writes_it(message: ModelRequest, held: str | None) -> None:
+    """Both paths write the same rows for a request, byte for byte (OP-054)."""
     unit = _unit(message)
     rows = PLACE.plain_rows(unit, "said", MARK, held=held, count=2)
     if rows is not None:
@@ -170,8 +170,10 @@ def test_a_plain_request_is_said_as_the_dialect_says_it(message: ModelRequest, h
 @given(responses, st.sampled_from([None, Decimal("0.5")]))
 @example(ANSWER, None)
 @example(ANSWER, Decimal("0.5"))
-def test_a_plain_answer_is_said_as_the_dialect_says_it_and_comes_back(message: ModelResponse, cost: Decimal | None) -> None:
-    """The rows are those of the long way, byte for byte, and the dialect gives the answer back from them as it was."""
+def test_a_plain_answer_is_stored_as_the_dialect_writes_it_and_comes_back(
+    message: ModelResponse, cost: Decimal | None
+) -> None:
+    """Both paths write the same rows, byte for byte, and the dialect reads the same answer from them."""
     unit = _unit(message)
     rows = PLACE.plain_rows(unit, "answer", MARK, cost=cost)
     if rows is not None:
@@ -181,7 +183,7 @@ def test_a_plain_answer_is_said_as_the_dialect_says_it_and_comes_back(message: M
         assert PLACE.answer(unit, MARK, cost).is_whole
 
 
-def test_what_agents_mostly_say_is_plain() -> None:
+def test_common_messages_of_agents_are_plain() -> None:
     assert _is_plain(QUESTION)
     assert _is_plain(RESULTS, "Be kind.")
     assert _is_plain(ANSWER)
@@ -204,7 +206,7 @@ def test_what_agents_mostly_say_is_plain() -> None:
         ModelResponse([ToolCallPart("act", {"n": 2**70}, "call-1")]),
     ],
 )
-def test_what_is_not_plain_goes_the_long_way(message: ModelMessage) -> None:
+def test_other_messages_take_the_slow_path(message: ModelMessage) -> None:
     assert not _is_plain(message)
 
 
@@ -213,6 +215,6 @@ def test_under_other_limits_nothing_is_plain() -> None:
         assert not _is_plain(QUESTION)
 
 
-def test_what_has_no_name_is_refused_as_ever() -> None:
+def test_a_name_that_is_too_long_is_refused_as_on_the_slow_path() -> None:
     with pytest.raises(ValueError, match="A name is text"):
         ThreadTalk().unsaid([_unit(QUESTION)], [MARK], TalkPlace("thread", "x" * 510, "clerk"))

@@ -66,8 +66,8 @@ async def _nothing(key: str) -> None:
     return None
 
 
-async def test_what_a_model_says_amiss_is_told_to_it_and_is_not_asked_again_after_a_crash() -> None:
-    """An empty answer, a tool that is not there, arguments that are none."""
+async def test_a_model_gets_its_mistake_back_and_is_not_asked_again_after_a_crash() -> None:
+    """An empty answer, an unknown tool, arguments that are not JSON."""
     ledger, desk = MemoryLedger(), Desk()
     broken = ToolCallPart("look", '{"what": ', tool_call_id="c2")
     turns = ([], [call("fly", "c1")], [broken], [call("look", "c3", what="x")], ["at last"])

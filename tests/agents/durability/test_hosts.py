@@ -1,4 +1,4 @@
-"""Durable runs of several processes on one ledger: one has the thread, and another has it after its end. G8, G15, F13, F14."""
+"""Durable runs of several processes on one ledger: one owns a thread, another one only after its end. G8, G15, F13, F14."""
 
 import asyncio
 import signal
@@ -73,8 +73,8 @@ async def _look(key: str) -> str:
 
 
 @pytest.mark.slow
-async def test_a_run_of_a_thread_that_another_living_process_has_is_refused_at_once(folder: Folder) -> None:
-    """Nothing is taken from the first, which ends as if it were alone. Its finished run is then read without a claim."""
+async def test_a_run_in_a_thread_of_another_living_process_is_refused_at_once(folder: Folder) -> None:
+    """The first keeps its thread, and ends as if it were alone. Its finished run is then read without a claim."""
     first = folder.started()
     assert first.says() == "open"
     async with open_ledger(f"sqlite:///{folder.path}/ledger.db") as ledger:
@@ -99,7 +99,7 @@ async def _living_host(ledger: Ledger) -> Host:
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_dead_at_once_and_the_next_one_goes_on(folder: Folder) -> None:
+def test_the_next_process_continues_at_once_after_a_kill(folder: Folder) -> None:
     """Its lease would last for another minute: the ledger sees that the process has ended."""
     first = folder.started(heartbeat=20)
     assert first.says() == "open"
@@ -163,8 +163,8 @@ class SlowToLeave(MemoryLedger):
         await super().leave(host)
 
 
-async def test_a_run_that_opens_while_the_last_one_leaves_has_its_thread() -> None:
-    """The host that leaves frees all its threads: one that is claimed meanwhile must not be among them."""
+async def test_a_run_that_opens_while_the_last_one_leaves_keeps_its_thread() -> None:
+    """A leaving host frees all its threads, but not one that is claimed meanwhile."""
     ledger = SlowToLeave()
 
     async def work(id: str) -> None:
@@ -177,7 +177,7 @@ async def test_a_run_that_opens_while_the_last_one_leaves_has_its_thread() -> No
     assert not await ledger.open_calls("t")
 
 
-async def test_a_run_that_this_program_cannot_continue_is_stopped_until_one_can() -> None:
+async def test_a_run_that_this_program_cannot_continue_is_stopped_until_another_program_can() -> None:
     ledger = MemoryLedger()
 
     async def work(amount: int, *, ends: bool) -> None:

@@ -45,7 +45,7 @@ def _started(folder: Path) -> Counter[str]:
 
 
 class Journal(NamedTuple):
-    """What the ledger says was begun and ended; the ledger is whole."""
+    """The calls and results in the ledger; the ledger is whole."""
 
     once: frozenset[str]
     """The calls that must not be made twice."""
@@ -73,7 +73,7 @@ class Journal(NamedTuple):
 
 
 async def _settle(folder: Path) -> set[str]:
-    """Say of everything that is parked that it was done, and return what that was."""
+    """Settle every parked call as done, and return the calls."""
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger, System(ledger) as system:
         parked = await system.parked()
         for each in parked:
@@ -99,7 +99,7 @@ class Life:
         return witness.exists() and "ok done" in witness.read_text()
 
     def check(self) -> None:
-        """Check what one more life has done: it ran no finished step again, and started nothing twice that must not be."""
+        """Check one more life: it repeated no finished step, and started no `once` call twice."""
         started = _started(self._folder)
         again = {line for line in started if started[line] > self._before[line] > 0}
         assert not {line for line in started if line.endswith(" once") and started[line] > 1}  # R6, G7
@@ -110,14 +110,14 @@ class Life:
         self._in_flight |= journal.in_flight
 
     def settle(self) -> bool:
-        """Have a person look at what is parked, and say whether anything was."""
+        """Settle the parked calls as a person, and return whether there were any."""
         settled = asyncio.run(_settle(self._folder))
         assert not settled & self._parked
         self._parked |= settled
         return bool(settled)
 
     def finish(self) -> None:
-        """Have it finished, by a person where that must be: exactly what was in flight and must not be done twice."""
+        """Finish the run. A person settles exactly the `once` calls that were in flight."""
         for _ in range(10):
             code = self._processes.run(self._folder)
             self.check()
@@ -162,7 +162,7 @@ def test_a_program_killed_at_any_time_is_finished_by_the_next(processes: Process
 
 
 def _killed(processes: Processes, folder: Path, seconds: float) -> int:
-    """Start a process, kill it so long after it has begun something, and return how it ended."""
+    """Start a process, kill it some time after its first step, and return its exit."""
     pid = processes.start(folder)
     processes.wait_for("busy")
     time.sleep(seconds)  # the moment is the fault

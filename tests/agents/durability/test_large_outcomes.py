@@ -37,7 +37,7 @@ class MuteError(Exception):
 
 
 async def twice(program: Callable[[MemoryLedger], Awaitable[Any]]) -> Any:
-    """Return what a program comes to, which is the same the second time, from a thread whose rows all fit."""
+    """Return the result of a program. A second run gives the same, and all rows of the thread fit."""
     ledger = MemoryLedger()
     came = [await _came(program, ledger) for _ in range(2)]
     assert came[0] == came[1]
@@ -53,7 +53,7 @@ async def _came(program: Callable[[MemoryLedger], Awaitable[Any]], ledger: Memor
 
 
 async def done(ledger: MemoryLedger, do: Callable[[], Any]) -> Any:
-    """Do something once, and then something else, so that what came of the first is final."""
+    """Do one effect and then another, so that the outcome of the first is final."""
 
     async def effect(key: str) -> Any:
         return do()
@@ -85,8 +85,8 @@ def raising(error: Exception) -> Callable[[], Any]:
     ],
     ids=["text", "control characters", "surrogates", "mute"],
 )
-def test_a_failure_is_recorded_however_much_it_says(error: Callable[[], Exception], said: str) -> None:
-    """G7, F31: what must not be done twice is not parked because of what it said. (50 MB took 23 s.)"""
+def test_a_failure_is_recorded_however_long_its_text_is(error: Callable[[], Exception], said: str) -> None:
+    """G7, F31: a `once` call is not parked because its error is too long. (50 MB took 23 s.)"""
     failing, began = raising(error()), process_time()
     cls, reason, _ = asyncio.run(twice(lambda ledger: done(ledger, failing)))
     assert process_time() - began < 5
@@ -140,7 +140,7 @@ def test_a_result_that_is_no_json_is_a_failure_as_before() -> None:
 
 
 def told(do: Callable[[], Any]) -> Any:
-    """Return what a model is told of a tool that returns or raises something."""
+    """Return what a model gets from a tool that returns or raises something."""
 
     async def program(ledger: MemoryLedger) -> Any:
         tools = [Tool(do, name="do")]
@@ -153,7 +153,7 @@ def told(do: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_what_a_tool_of_a_durable_agent_returns_or_raises_is_cut() -> None:
+def test_a_large_result_or_error_of_a_tool_is_cut() -> None:
     def flood() -> str:
         return "x" * BIG
 
@@ -195,8 +195,8 @@ def kit_told(do: Callable[[], Any]) -> Any:
     ],
     ids=["text", "lines", "mute"],
 )
-def test_what_a_failing_tool_of_a_toolkit_says_is_cut_in_linear_time(error: Callable[[], Exception], said: str) -> None:
-    """G7: it is recorded, so nothing parks."""
+def test_a_large_error_of_a_toolkit_tool_is_cut_in_linear_time(error: Callable[[], Exception], said: str) -> None:
+    """G7: it is recorded, so nothing is parked."""
     (words,) = kit_told(raising(error()))
     assert words.endswith(said)
 
@@ -250,7 +250,7 @@ def answering(parts: list[ModelResponsePart], seen: list[int]) -> Callable[[Memo
     return program
 
 
-def test_an_answer_is_cut_and_the_run_goes_on_with_what_the_thread_says() -> None:
+def test_a_large_answer_is_cut_and_the_run_continues_with_the_stored_text() -> None:
     thought = ThinkingPart("t" * 2_000_000, signature="proof")
     came = asyncio.run(twice(answering([thought, TextPart("x" * 2_000_000), TextPart("end")], [])))
     _, (_, thinking), (_, text), end = came

@@ -196,7 +196,7 @@ async def test_a_stream_runs_in_the_context_of_its_effect_to_its_end() -> None:
     assert [(value, effect and effect.key) for value, effect in seen] == [("mine", "t/run/speaker/model")] * 2
 
 
-async def test_what_listens_to_a_thread_ends_with_the_run() -> None:
+async def test_a_listener_of_a_thread_ends_with_the_run() -> None:
     ledger, speaker = MemoryLedger(), Speaker()
 
     async def hear() -> list[str]:
@@ -283,7 +283,7 @@ async def test_a_reader_who_goes_away_has_the_stream_closed_in_its_own_task() ->
 
 
 @pytest.mark.parametrize("does_wait", [True, False])
-async def test_a_tool_may_cancel_its_run_and_does_so_again_when_it_comes_from_the_ledger(does_wait: bool) -> None:
+async def test_a_tool_may_cancel_its_run_and_does_so_again_on_replay(does_wait: bool) -> None:
     ledger, desk = MemoryLedger(), Desk()
 
     def agent() -> Agent[None, str]:
@@ -309,7 +309,7 @@ async def test_a_tool_may_cancel_its_run_and_does_so_again_when_it_comes_from_th
     assert not [row for row in await ledger.open_calls("t") if row.message.lane == "effect"]  # the tool has an outcome
 
 
-async def test_what_a_tool_enqueues_is_enqueued_again_when_it_comes_from_the_ledger() -> None:
+async def test_messages_that_a_tool_enqueues_are_enqueued_again_on_replay() -> None:
     ledger, desk = MemoryLedger(), Desk()
     for is_complete in (False, True):
         agent: Agent[None, str] = Agent(

@@ -1,4 +1,4 @@
-"""Who may begin something in a thread, and when: one owner at a time, and only what is admitted. G7, G12."""
+"""Which process may start a step in a thread, and when: one owner at a time, and only after admission. G7, G12."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ class DiedError(BaseException):
     """Ends the program as a kill does."""
 
 
-async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_nothing_that_the_other_has_begun(
+async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_repeats_no_step_of_the_new_owner(
     tmp_path: Any,
 ) -> None:
     """G7: also if the program goes on after the first error, as one that catches all errors does."""
@@ -70,7 +70,7 @@ async def test_a_process_that_lost_its_thread_does_not_take_it_back_and_starts_n
 
 
 class Looked(MemoryLedger):
-    """A ledger whose threads another process claims right after an effect was looked up."""
+    """A ledger in which another process claims the thread right after an effect was looked up."""
 
     effect: str | None = None
 
@@ -82,7 +82,7 @@ class Looked(MemoryLedger):
 
 
 @pytest.mark.parametrize("what", ["effect", "model", "tool"])
-async def test_a_process_that_lost_its_thread_starts_nothing_that_an_earlier_one_has_begun(what: str) -> None:
+async def test_a_process_that_lost_its_thread_repeats_no_step_of_an_earlier_one(what: str) -> None:
     """G8, F14: a model is not asked and a tool is not called again, because the row of the new attempt is refused."""
     ledger, desk = Looked(), Desk()
 
@@ -138,7 +138,7 @@ async def test_reading_a_finished_run_takes_the_thread_from_nobody() -> None:
 
 
 async def test_while_a_thread_is_paused_no_model_is_asked_and_no_tool_is_started() -> None:
-    """G12, for runs outside of actors: what is begun passes `admit` first, and nothing passes while it waits."""
+    """G12, for runs outside of actors: every step passes `admit` first, and none passes while it waits."""
     ledger, desk, waits, lets_on = MemoryLedger(), Desk(), asyncio.Queue[str](), asyncio.Queue[None]()
 
     @asynccontextmanager
@@ -162,7 +162,7 @@ async def test_while_a_thread_is_paused_no_model_is_asked_and_no_tool_is_started
 
 
 async def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
-    """G12: what `admit` raises is raised, and no row says that anything was begun."""
+    """G12: an exception of `admit` is raised, and no row says that a step started."""
     ledger, desk = MemoryLedger(), Desk()
 
     @asynccontextmanager
@@ -179,7 +179,7 @@ async def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
 
 
 async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_path: Any) -> None:
-    """The second of them does not spend by half of what the first has read."""
+    """The budget counts all rows of the thread, not only those that another agent has read so far."""
     desk = Desk()
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
 
@@ -199,10 +199,10 @@ async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_pa
 
 @pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # the second program does nothing
 @pytest.mark.parametrize("is_parked_before", [False, True])
-async def test_what_a_dead_process_left_open_is_parked_though_the_program_does_not_come_by_it_again(
+async def test_a_call_that_a_dead_process_left_open_is_parked_even_if_the_program_does_not_reach_it_again(
     is_parked_before: bool,
 ) -> None:
-    """G7: an outcome that nobody knows is not forgotten when the run ends."""
+    """G7: an unknown outcome is not forgotten when the run ends."""
     ledger = MemoryLedger()
 
     async def pay(key: str) -> None:

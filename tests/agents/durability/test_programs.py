@@ -328,7 +328,7 @@ async def test_a_host_continues_runs_as_they_are_left_and_leaves_them_when_it_st
     ("build", "drain", "is_left", "drained"),
     [("new", 30.0, False, [1]), ("new", 2.0, True, [1]), ("new", 0.0, True, []), ("old", 30.0, True, [])],
 )
-async def test_a_host_that_is_told_to_end_finishes_its_runs_while_a_host_of_another_build_lives(
+async def test_a_stopping_host_finishes_its_runs_while_a_host_of_another_build_lives(
     build: str, drain: float, is_left: bool, drained: list[int]
 ) -> None:
     """As hosts of actors do: the other build may be unable to continue them. It begins no other run meanwhile."""
@@ -459,8 +459,8 @@ async def test_open_runs_are_checked_before_a_deploy_and_nothing_is_done() -> No
         await changed.run("order", ledger=ledger)
 
 
-async def test_a_check_sees_a_change_beside_a_part_that_has_come_to_something_new() -> None:
-    """The parts of a program run in parallel: the first that is at the end of its records waits a moment for the others."""
+async def test_a_check_sees_a_change_in_one_branch_while_another_has_passed_its_records() -> None:
+    """The branches of a program run in parallel: the first one past its records waits a moment for the others."""
     ledger = MemoryLedger()
 
     async def steps(run: LedgerRun, last: int) -> None:
@@ -501,7 +501,7 @@ async def test_a_check_asks_nobody_about_an_interrupted_call() -> None:
         (BaseExceptionGroup("", [ParkedError("wait"), HistoryMismatchError("no")]), "stops", "no"),
     ],
 )
-async def test_what_a_program_raises_in_a_check_is_reported(error: BaseException, forecast: str, reason: str) -> None:
+async def test_an_exception_of_a_program_in_a_check_is_reported(error: BaseException, forecast: str, reason: str) -> None:
     ledger = MemoryLedger()
     await _open_run(ledger)
 

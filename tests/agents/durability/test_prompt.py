@@ -1,4 +1,4 @@
-"""A prompt is known by what it says, and what its last one said is not read again unless somebody has changed it."""
+"""A prompt is identified by its content, and unchanged messages of the previous prompt are not read again."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ CHANGES: dict[str, Callable[[list[Any]], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_was_changed_since_the_last_prompt_is_read_again(name: str) -> None:
-    """G9: a program that changes its history in place is told from one that does not, as if it had been read anew."""
+def test_messages_changed_since_the_last_prompt_are_read_again(name: str) -> None:
+    """G9: after a change of the history in place, the hash is that of a fresh reading."""
     messages = _history()
     before = HashedPrompt(messages)
     CHANGES[name](messages)
@@ -64,7 +64,7 @@ def test_what_was_changed_since_the_last_prompt_is_read_again(name: str) -> None
     assert _say(prompt) != _say(before)
 
 
-def test_what_was_not_changed_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_messages_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[ModelMessage] = []
     dump = _prompt.dump
 
@@ -86,13 +86,13 @@ def test_the_messages_of_a_run_are_known_without_the_history_before_it() -> None
     assert _say(HashedPrompt(messages[1:], HashedPrompt(messages))) == _say(HashedPrompt(messages[1:]))
 
 
-def test_what_cannot_be_compared_is_read_again() -> None:
+def test_messages_that_cannot_be_compared_are_read_again() -> None:
     messages: list[ModelMessage] = [ModelRequest([UserPromptPart([BinaryContent(b"x", media_type="image/png")])])]
     assert _say(HashedPrompt(messages, HashedPrompt(messages))) == _say(HashedPrompt(messages))
 
 
-def test_what_cannot_be_written_as_text_is_read_again() -> None:
-    """G9: an integer of more than 64 bits, by which nothing can be compared, hides no change."""
+def test_messages_that_cannot_be_written_as_text_are_read_again() -> None:
+    """G9: an integer of more than 64 bits cannot be compared, and hides no change."""
     call = ToolCallPart("look", {"at": 2**70}, "call-1")
     messages: list[ModelMessage] = [ModelResponse([call], timestamp=TIME, model_name="m")]
     before = HashedPrompt(messages)

@@ -111,7 +111,7 @@ async def test_a_program_that_ended_in_the_middle_goes_on_there_and_pays_for_not
         result = await clerk(ledger, desk, script(desk, *EVERYTHING), output_type=Receipt).run("refund me")
     second = desk.taken()
     assert result.output == Receipt(total=3)
-    assert sorted(set(first) & set(second)) == [f"model {answers}"]  # the one that failed
+    assert sorted(set(first) & set(second)) == [f"model {answers}"]  # the failed request
     async with ledger_run("t"):
         again = await clerk(ledger, desk, script(desk, *EVERYTHING), output_type=Receipt).run("refund me")
     assert again.output == result.output
@@ -157,7 +157,7 @@ async def test_a_finished_run_takes_nothing_more() -> None:
         await agent.run("hi")
 
 
-async def test_agents_in_parallel_are_told_apart() -> None:
+async def test_agents_in_parallel_are_distinguished() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent = clerk(ledger, desk, script(desk, [call("look", "c1", what="x")], ["done"]))
     for _ in range(2):
@@ -209,7 +209,7 @@ async def test_answers_of_the_same_time_are_said_once_each() -> None:
 
 
 async def test_an_agent_that_a_tool_runs_is_durable_too() -> None:
-    """The tool only delegates, so it may run again; what its agent has done is not done again."""
+    """The tool only delegates, so it may run again; the recorded steps of its agent are not repeated."""
     ledger, desk = MemoryLedger(), Desk()
 
     def agents(*turns: Any) -> Agent[None, str]:
@@ -278,8 +278,8 @@ async def test_a_deferred_call_is_answered_by_a_later_run() -> None:
     assert len([row for row in await rows(ledger) if row.lane == "talk"]) == 4
 
 
-async def test_a_fallback_is_taken_again_and_an_error_that_ended_the_run_is_not() -> None:
-    """F30: an error of the model is one row, comes back as what it was, and does not stick."""
+async def test_a_fallback_is_used_again_and_a_request_that_ended_the_run_is_repeated() -> None:
+    """F30: an error of the model is one row, comes back as the same error, and is not final."""
     ledger, desk = MemoryLedger(), Desk()
     busy = ModelHTTPError(429, "busy", {"error": "slow down"})
     models = {"busy": script(desk, busy, name="busy"), "calm": script(desk, ["at last"], name="calm")}
@@ -309,7 +309,7 @@ async def test_outside_of_a_run_an_agent_is_as_it_was() -> None:
     assert (await ledger.threads()).threads == ()
 
 
-async def test_who_listens_hears_each_word_and_the_ledger_has_the_whole_once() -> None:
+async def test_a_listener_gets_each_word_and_the_ledger_has_the_answer_once() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent: Agent[None, str] = Agent(
         script(desk, ["it is there"]), name="clerk", capabilities=[LedgerDurability(ledger, live=True)]

@@ -1,4 +1,4 @@
-"""What is said stands in the thread once, also where a model is told it otherwise than the agent has it."""
+"""Each message is in the thread once, even if the model gets it in other words than the agent has."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ async def rows(ledger: Ledger, policy: str) -> list[str]:
 
 
 class Chat:
-    """Four runs in one thread, each with what was said before, from a store or from the program's own memory."""
+    """Four runs in one thread. Each has the earlier messages, from a store or from the program's own memory."""
 
     def __init__(self, model: Model, *, is_stored: bool, do_instructions_change: bool) -> None:
         self.ledger = MemoryLedger()
@@ -59,8 +59,8 @@ class Chat:
 @pytest.mark.parametrize("model", [ScriptedModel, TestModel])
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("do_instructions_change", [False, True])
-async def test_a_prompt_is_said_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
-    """Some models are told what the agent has in other words, with a sentence more and tags escaped: it is the same prompt."""
+async def test_a_prompt_is_stored_once(model: Callable[[], Model], is_stored: bool, do_instructions_change: bool) -> None:
+    """Some model classes reword a prompt, add a sentence or escape tags: it is still the same prompt."""
     chat = Chat(model(), is_stored=is_stored, do_instructions_change=do_instructions_change)
 
     await chat.talk()

@@ -35,7 +35,7 @@ def turn(number: int, **more: Any) -> list[ModelMessage]:
 
 
 async def act(store: ConversationStore) -> list[Any]:
-    """Do what one does with a store, and return what can be seen of it."""
+    """Use a store in every way, and return the visible results."""
     seen: list[Any] = []
     fresh = Conversation(conversation_id="c", messages=turn(1, instructions="be brief"))
     seen.append(len(await store.save(fresh, scope="ada")))
@@ -96,7 +96,7 @@ async def test_every_message_comes_back_as_it_was() -> None:
     assert len({entry.id for entry in await store.load_entries("c") or []}) == len(messages)
 
 
-async def test_what_a_durable_run_has_said_is_not_said_again() -> None:
+async def test_messages_of_a_durable_run_are_not_stored_again() -> None:
     ledger, desk = MemoryLedger(), Desk()
     store = LedgerConversationStore(ledger)
     agent: Agent[None, Any] = clerk(

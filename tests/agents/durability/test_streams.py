@@ -24,7 +24,7 @@ def speaker(ledger: MemoryLedger, stream: Callable[..., AsyncIterator[Any]], **m
 
 
 async def rows(ledger: MemoryLedger) -> list[Any]:
-    """Return what came of the requests, and the words of the thread."""
+    """Return the outcomes of the requests, and the texts of the thread."""
     found: list[Any] = []
     async for record in ledger.read("t"):
         message = record.message

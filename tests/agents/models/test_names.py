@@ -1,4 +1,4 @@
-"""A model is had by its name, and what is missing is said: which variable, which package, which name was meant."""
+"""Models by name; an error says what is missing: a variable, a package, or a known name."""
 
 import os
 import pickle
@@ -111,15 +111,15 @@ def test_an_unknown_name_gets_the_nearest_ones(name: str, nearest: str) -> None:
     assert raised.value.model == name
 
 
-def test_a_name_like_no_other_is_told_what_names_look_like() -> None:
+def test_an_unknown_name_gets_an_example_of_a_valid_one() -> None:
     with pytest.raises(UnknownModelError, match="a name is PROVIDER:MODEL"):
         model("xyz:abc")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIRST_OF_EACH.values(), ids=FIRST_OF_EACH)
-def test_whatever_a_provider_lacks_is_said_as_one_of_ours(name: str) -> None:
-    """Of every provider that Pydantic AI knows: no key, or no package; never the client's own error, never a key's value."""
+def test_a_missing_key_or_package_of_any_provider_is_an_error_of_ours(name: str) -> None:
+    """For every provider of Pydantic AI: never the client's own error, and never the value of a key."""
     with pytest.raises((MissingKeyError, MissingExtraError)) as raised:
         model(name)
 

@@ -1,4 +1,4 @@
-"""Scripts: what is read from a file, what is refused with its place, and what a turn may speak of."""
+"""Scripts: how they are read, which faults are refused with their place, and which names a turn may use."""
 
 import asyncio
 import json
@@ -190,12 +190,12 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_what_names_nothing_stays_as_it_is(value: Any) -> None:
+def test_a_value_without_names_stays_as_it_is(value: Any) -> None:
     assert spoken(value, {}) == value
 
 
 @given(short, json_values)
-def test_what_is_put_in_is_not_looked_at_again(text: str, value: Any) -> None:
+def test_inserted_text_is_not_expanded_again(text: str, value: Any) -> None:
     """A tool's result cannot reach the other names: content is data (S4)."""
     words = {"text": text, "result": value}
 

@@ -82,7 +82,7 @@ def test_it_fills_in_the_output_that_is_wanted_in_every_mode(mode: Any) -> None:
 
 
 def test_six_phases_follow_each_other_on_it() -> None:
-    """It fills in response, confidence and next_phase; the phase that follows the one that the instructions name."""
+    """It fills in `response`, `confidence` and `next_phase`, which is the phase after the current one."""
     phase, went = "action", []
     while phase not in went:
         went.append(phase)
@@ -138,7 +138,7 @@ class Many(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Many, Tree, Phase, Point, Colour, int, list[str], dict[str, Tree], str | None, bool])
-def test_what_it_fills_in_is_what_the_type_allows(kind: Any) -> None:
+def test_the_filled_in_output_is_valid_for_its_type(kind: Any) -> None:
     adapter = TypeAdapter(kind)
 
     value = Filler(adapter.json_schema(), "some text").value()
@@ -173,7 +173,7 @@ def test_instructions_may_come_as_a_system_prompt_and_words_among_pictures() -> 
     assert asyncio.run(Agent(ScriptedModel()).run(prompt)).output.endswith("You said: Hello\nthere")
 
 
-def test_an_output_that_cannot_be_made_up_is_said_to_be_so() -> None:
+def test_an_output_that_cannot_be_filled_in_is_an_error() -> None:
     class Endless(BaseModel):
         inside: "Endless"
 

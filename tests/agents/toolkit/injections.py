@@ -76,7 +76,7 @@ INJECTIONS = _all()
 
 
 def orders_in(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return every order in a text, as somebody finds it who looks for orders everywhere."""
+    """Return every order in a text, wherever it stands."""
     found: list[tuple[str, dict[str, Any]]] = []
     start = text.find('{"tool": ')
     while start >= 0:

@@ -37,7 +37,7 @@ class SetClock:
 
 @dataclass
 class Witness:
-    """What was really done, as the tools themselves say."""
+    """What was really done, as recorded by the tools themselves."""
 
     done: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
 
@@ -50,7 +50,7 @@ def call(name: str, id: str = "c1", **arguments: Any) -> ToolCallPart:
 
 
 def script(*turns: Sequence[ToolCallPart]) -> FunctionModel:
-    """Return a model that makes these calls, turn by turn, and then says what came of them."""
+    """Return a model that makes these calls, turn by turn, and then reports their results."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         turn = sum(isinstance(message, ModelResponse) for message in messages)
@@ -74,7 +74,7 @@ async def run_agent(
     agent: str = "clerk",
     **more: Any,
 ) -> list[tuple[str, Any]]:
-    """Run an agent with what it may use of a toolkit, in a ledger if there is one, and return what it was told."""
+    """Run an agent with its tools of a toolkit, in a ledger if there is one, and return what its model got."""
     made = Agent(model, name=agent, capabilities=[toolkit.capability(agent)])
     if ledger is None:
         return returns((await made.run("go", **more)).all_messages())

@@ -60,7 +60,7 @@ async def asked(toolkit: Toolkit, ledger: Ledger, model: FunctionModel = PAY) ->
 
 
 async def next_question(ledger: Ledger) -> str:
-    """Wait until somebody is asked, and return the id of the question."""
+    """Wait for a question, and return its id."""
     async for tailed in ledger.tail():
         payload = tailed.record.message.payload
         if isinstance(payload, OptionCallPayload) and payload.option_name == "APPROVE" and await pending_approvals(ledger):
@@ -72,7 +72,7 @@ async def next_question(ledger: Ledger) -> str:
 # ---------------------------------------------------------------- a yes, a no, no answer
 
 
-def test_the_thread_stops_until_somebody_answers_and_goes_on_with_a_yes() -> None:
+def test_the_thread_stops_until_a_person_answers_and_continues_after_a_yes() -> None:
     """S5: nothing is started before; the other calls of the step end; what was done is not done again."""
     witness = Witness()
     both = script([call("pay", "c1", amount=5), call("look", "c2")])
@@ -95,7 +95,7 @@ def test_the_thread_stops_until_somebody_answers_and_goes_on_with_a_yes() -> Non
     assert witness.names() == ["look", "pay"]
 
 
-def test_a_no_is_told_with_its_reason() -> None:
+def test_a_denial_reaches_the_model_with_its_reason() -> None:
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:
@@ -193,7 +193,7 @@ def test_the_toolset_alone_and_a_call_without_an_agent_wait_too() -> None:
     assert witness.done == [("pay", (5, "shop")), ("pay", (7, "shop"))]
 
 
-def test_what_nobody_answers_in_time_is_told_and_stays_so() -> None:
+def test_a_question_that_nobody_answers_in_time_expires_for_good() -> None:
     """S5: an expired approval."""
     witness, clock = Witness(), SetClock()
 
@@ -279,7 +279,7 @@ async def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_t
     assert b"canary" not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------- exactly that call, once, by somebody who may
+# ---------------------------------------------------------------- exactly that call, once, by a permitted person
 
 
 def test_an_approval_is_for_exactly_that_call() -> None:
@@ -306,7 +306,7 @@ def test_an_approval_is_for_exactly_that_call() -> None:
 
 
 def test_an_approval_is_good_for_one_call() -> None:
-    """S5: a replayed approval. The same agent makes the same call again, with the same id, and somebody is asked again."""
+    """S5: a replayed approval. The same agent repeats the call with the same id, and a person is asked again."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:
@@ -374,7 +374,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
 
 
 def forged(question: Approval, **changes: Any) -> Message:
-    """Return a yes as somebody might write it who gets at the thread, but not through `answer`."""
+    """Return a forged yes, which is appended to the thread directly and not by `answer`."""
     fields: dict[str, Any] = {
         "policy": "ada",
         "payload": OptionResultPayload(
@@ -402,7 +402,7 @@ def forged(question: Approval, **changes: Any) -> Message:
     ],
     ids=str,
 )
-def test_whatever_is_not_clearly_a_yes_is_none(changes: dict[str, Any]) -> None:
+def test_a_forged_yes_does_not_count(changes: dict[str, Any]) -> None:
     """G22, S5: talk that looks like an answer, an answer without the mark, by the agent, by the machine, by a stranger."""
     witness = Witness()
 

@@ -74,7 +74,7 @@ def test_nobody_may_use_a_tool_before_it_is_granted(toolkit: AgentToolkit) -> No
         toolkit.grant_permission("a", "nothing")
 
 
-def test_an_agent_is_told_about_the_tools_that_it_may_use(toolkit: AgentToolkit) -> None:
+def test_an_agent_sees_the_tools_that_it_may_use(toolkit: AgentToolkit) -> None:
     """AT-037."""
     toolkit.grant_permission("a", "get_weather")
 
@@ -100,7 +100,7 @@ def test_a_call_is_checked_before_the_tool_is_started(toolkit: AgentToolkit) -> 
         toolkit.execute_tool("a", "get_weather", {"location": "Oslo"})
     with pytest.raises(ValueError, match='divide: the arguments are wrong: "b" is a required property'):
         toolkit.execute_tool("a", "divide", {"a": 6})
-    assert divide.started == 1  # of all these, only the one that was in order
+    assert divide.started == 1  # only the valid call
     with pytest.raises(RuntimeError, match="divide: it failed with ZeroDivisionError: division by zero"):
         toolkit.execute_tool("a", "divide", {"a": 6, "b": 0})
     assert Divide().validate_args({"a": "6"}) == ['"b" is a required property', 'a: the value is not of type "number"']

@@ -58,8 +58,8 @@ async def pay_in(toolkit: Toolkit, ledger: Ledger, thread: str) -> None:
         {"agent": "clerk", "tool": "pay", "arguments": [], "digest": "d", "reason": "r", "expires_at": "2030-01-01T00:00:00Z"},
     ],
 )
-async def test_a_row_that_only_looks_like_a_question_is_none(asked: dict[str, Any]) -> None:
-    """S2: a history from elsewhere, taken in as it is; those who look for questions are not stopped by it."""
+async def test_a_row_that_only_looks_like_a_question_is_ignored(asked: dict[str, Any]) -> None:
+    """S2: a history from elsewhere, stored unchanged; the list of questions skips it."""
     payload = OptionCallPayload(invocation_id="approval-x", option_name="APPROVE", arguments=asked)
     row = Message(policy="runtime", payload=payload, lane="control")
 
@@ -77,7 +77,7 @@ def test_a_question_without_an_answer_says_no_to_nobody() -> None:
     assert asked.words == "nobody said no"
 
 
-def test_tools_of_others_say_what_they_do_unless_somebody_else_does() -> None:
+def test_the_program_may_override_the_declared_effects_of_a_toolset() -> None:
     def look() -> None: ...
 
     theirs = FunctionToolset[Any]([Tool(look, metadata={"antiphon": {"effects": "none"}})])
@@ -97,7 +97,7 @@ def test_a_schema_that_is_none_is_named() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["[1, 2]", '"text"', "null", "{", ""])
-def test_a_model_that_sends_no_object_is_told_so(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_an_error_for_the_model(arguments: str) -> None:
     """F30: invalid JSON in a call."""
     done: list[str] = []
 
@@ -145,7 +145,7 @@ async def test_media_of_every_kind_come_back_as_what_they_were(shown: Any, store
     assert told[0] == told[1]
 
 
-def test_what_an_mcp_server_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_extra_of_an_mcp_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:

@@ -61,7 +61,7 @@ ATLANTIS = "it failed with OSError: under water (again)"
         ("deny", {"city": "ys"}, "PERMISSION_DENIED", None, False),
     ],
 )
-async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_whether_to_try_again(
+async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_whether_to_retry(
     tool: str, arguments: dict[str, Any], code: str, reason: str | None, retryable: bool
 ) -> None:
     """G14: the talk says of a failure what the effect does; `error_type` is no name of a tool."""
@@ -74,7 +74,7 @@ async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_wh
     assert returns(messages) == [("failed", f"{tool}: {words} ({code})")]  # what prompts in flight were hashed with
 
 
-async def test_what_the_model_was_told_comes_back_from_the_talk_as_it_was() -> None:
+async def test_the_talk_gives_back_exactly_what_the_model_got() -> None:
     """G10: three results of one request, two of them failures; each row gives its own text back."""
     ledger = MemoryLedger()
     calls = [call("dive", f"c{number}", city=city) for number, city in enumerate(("atlantis", "oslo", "ys"), 1)]
@@ -86,15 +86,15 @@ async def test_what_the_model_was_told_comes_back_from_the_talk_as_it_was() -> N
     assert [each[0] for each in _failures(results)] == ["TOOL_FAILED", "TOOL_FAILED"]
 
 
-async def test_a_history_that_is_handed_over_is_said_with_the_codes_that_are_in_its_texts() -> None:
-    """What another run has told its model has the code in the text; whether to try again is not there."""
+async def test_a_given_history_is_stored_with_the_codes_of_its_texts() -> None:
+    """The error text of another run has the code in it, but not whether to retry."""
     first, second = MemoryLedger(), MemoryLedger()
     history = await _run(first, (call("dive", "c1", city="atlantis"),), DONE)
     await _run(second, DONE, thread="other", message_history=history)
     assert _failures(await rows(second, "other")) == [("TOOL_FAILED", ATLANTIS, None)]
 
 
-async def test_a_tool_of_the_agent_itself_that_begins_with_its_own_name_has_no_error_of_that_type() -> None:
+async def test_an_error_text_that_begins_with_the_name_of_the_tool_is_no_error_type() -> None:
     """`sink: it leaks` is a text, not an error of the type `sink`."""
     ledger = MemoryLedger()
     agent = _agent(ledger, (call("sink", "c1"),), DONE)

@@ -49,7 +49,7 @@ def shop(witness: Witness, **settings: Any) -> Toolkit:
 
 
 def test_a_decision_and_the_intent_are_written_down_before_the_tool_is_started() -> None:
-    """G6, S5: every decision is a row, and so is what it rests on."""
+    """G6, S5: every decision is a row, and so are the grants behind it."""
     seen: list[list[str]] = []
 
     async def work(ledger: Ledger) -> None:
@@ -126,8 +126,8 @@ def test_a_finished_call_is_not_made_again_and_its_decision_is_not_made_again() 
     assert witness.done == [("buy", "tea")]
 
 
-def test_what_a_tool_does_in_turn_is_numbered_for_itself() -> None:
-    """G9: when the tool is not run again, what comes after it still finds its own place."""
+def test_calls_inside_a_tool_are_numbered_separately() -> None:
+    """G9: when the tool is not run again, later calls keep their numbers."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:
@@ -181,7 +181,9 @@ def stricter(witness: Witness) -> Toolkit:
         (stricter, "APPROVAL_REQUIRED", "'buy' needs an approval, whatever it is called with, and did not"),
     ],
 )
-def test_what_holds_where_the_tool_is_started_counts(later: Callable[[Witness], Toolkit], code: str, reason: str) -> None:
+def test_permissions_are_checked_again_when_the_tool_starts(
+    later: Callable[[Witness], Toolkit], code: str, reason: str
+) -> None:
     """S5: the decision was made before a crash; when the program runs again, the grant is gone, or a person must say yes."""
     witness = Witness()
 
@@ -215,8 +217,8 @@ async def _buy(toolkit: Toolkit, ledger: Ledger) -> Any:
         return await toolkit.call("clerk", "buy", {"item": "tea"}, invocation_id="i1")
 
 
-def test_what_an_agent_may_do_is_written_down_once_and_again_when_it_changes() -> None:
-    """S5: what a decision rests on can be read in the thread."""
+def test_the_grants_of_an_agent_are_recorded_once_and_again_when_they_change() -> None:
+    """S5: the basis of a decision can be read in the thread."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:
@@ -236,7 +238,7 @@ def test_what_an_agent_may_do_is_written_down_once_and_again_when_it_changes() -
     assert witness.names() == ["look", "look"]
 
 
-def test_a_budget_of_calls_is_that_of_the_thread_whoever_counts() -> None:
+def test_a_budget_of_calls_belongs_to_the_thread() -> None:
     """S5, S15: the calls of a thread count, also those of an earlier process; each thread has its own."""
     witness = Witness()
 
@@ -283,7 +285,7 @@ def test_a_grant_ends_when_its_time_is_over() -> None:
 # ---------------------------------------------------------------- unknown outcomes
 
 
-def test_a_call_that_must_not_be_made_twice_and_took_too_long_is_left_to_a_person() -> None:
+def test_a_once_call_that_times_out_is_left_to_a_person() -> None:
     """G7, F31: nobody knows whether it was done; the calls beside it end first."""
     witness = Witness()
 
@@ -319,8 +321,8 @@ def test_a_call_that_must_not_be_made_twice_and_took_too_long_is_left_to_a_perso
         ({"retry": True}, [("success", "paid")]),
     ],
 )
-def test_a_person_says_what_became_of_it_and_the_thread_goes_on(settled: dict[str, Any], told: list[Any]) -> None:
-    """G7: with what came of it, with a failure, or with another try."""
+def test_a_person_records_the_outcome_of_a_tool_and_the_thread_continues(settled: dict[str, Any], told: list[Any]) -> None:
+    """G7: a result, a failure, or another try."""
     witness = Witness()
 
     async def work(ledger: Ledger) -> None:

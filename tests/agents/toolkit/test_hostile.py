@@ -1,4 +1,4 @@
-"""Ways around permissions, approvals, marks and budgets that somebody might try. S4, S5, S7, S15, G22."""
+"""Attempts to bypass permissions, approvals, marks and budgets. S4, S5, S7, S15, G22."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ PAY = call("pay", amount=5)
 
 
 def bank(witness: Witness, **settings: Any) -> Toolkit:
-    """Return a toolkit in which anybody may pay, and read what strangers wrote."""
+    """Return a toolkit in which every agent may pay, and read text of strangers."""
     toolkit = Toolkit()
 
     def pay(amount: float, to: str = "shop") -> str:
@@ -52,8 +52,8 @@ async def asks(ledger: Ledger, agent: Agent[None, str]) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_an_agent_has_read_counts_for_one_that_runs_in_a_plain_tool(times: int) -> None:
-    """S4: it reads a page, and has somebody else pay, by a tool that is in no toolkit."""
+async def test_the_taint_of_an_agent_reaches_an_agent_in_its_plain_tool(times: int) -> None:
+    """S4: it reads a page, and another agent pays, through a tool that is in no toolkit."""
     witness = Witness()
 
     ledger, toolkit = MemoryLedger(), bank(witness)
@@ -71,7 +71,7 @@ async def test_what_an_agent_has_read_counts_for_one_that_runs_in_a_plain_tool(t
 
 
 @pytest.mark.parametrize("is_cut_off", [False, True])
-async def test_what_an_agent_in_a_plain_tool_has_read_counts_for_whoever_called_the_tool(is_cut_off: bool) -> None:
+async def test_the_taint_of_an_agent_in_a_plain_tool_reaches_the_caller(is_cut_off: bool) -> None:
     """S4: also if the process ends in between, and the tool does not run again."""
     witness, turns = Witness(), list[int]()
 
@@ -102,7 +102,7 @@ async def test_what_an_agent_in_a_plain_tool_has_read_counts_for_whoever_called_
     assert witness.done == []
 
 
-async def test_what_an_untrusted_tool_says_when_it_fails_is_untrusted() -> None:
+async def test_the_error_text_of_an_untrusted_plain_tool_is_untrusted() -> None:
     """S4: a tool beside the toolkit asks the model to try again, in words of strangers."""
     witness = Witness()
 
@@ -134,7 +134,7 @@ async def test_the_calls_of_a_toolkit_count_for_the_budget_of_a_run() -> None:
     assert [amount for _, (amount, _) in witness.done] == [0, 1, 2]
 
 
-def test_agents_that_run_each_other_by_tools_of_a_toolkit_come_to_an_end() -> None:
+def test_agents_that_call_each_other_by_tools_end_at_a_limit() -> None:
     """S15: each has the next one run; the depth is bounded."""
     depths: list[int] = []
 
@@ -200,7 +200,7 @@ async def test_a_grant_for_some_calls_is_counted_in_each_ledger_for_itself() -> 
     ],
     ids=str,
 )
-async def test_what_looks_the_same_is_another_call(approved: Any, attempted: Any) -> None:
+async def test_arguments_that_look_alike_are_another_call(approved: Any, attempted: Any) -> None:
     """S5: the approval of one is not that of the other."""
     witness = Witness()
 
@@ -216,8 +216,8 @@ async def test_what_looks_the_same_is_another_call(approved: Any, attempted: Any
     assert witness.done == []
 
 
-async def test_what_is_said_twice_in_a_call_is_shown_and_done_as_one() -> None:
-    """S5: a name twice in the arguments. A person sees what is done."""
+async def test_a_repeated_argument_is_shown_and_executed_with_the_same_value() -> None:
+    """S5: a JSON object with a name twice. The person sees the value that is used."""
     witness = Witness()
 
     ledger = MemoryLedger()
@@ -231,7 +231,7 @@ async def test_what_is_said_twice_in_a_call_is_shown_and_done_as_one() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
-async def test_what_is_no_number_is_told_and_nothing_is_started(number: str) -> None:
+async def test_an_invalid_number_is_reported_and_nothing_is_started(number: str) -> None:
     """AT-049: the run goes on."""
     witness = Witness()
 

@@ -74,7 +74,7 @@ SLOW: dict[str, tuple[str | None, str]] = {
 
 @dataclass
 class Seen:
-    """What came of a toolkit with one server that misbehaves."""
+    """The outcome of a toolkit with one server that misbehaves."""
 
     ours: Any = None
     theirs: str = ""
@@ -204,8 +204,8 @@ def page() -> str:
 
 
 @pytest.mark.slow
-async def test_an_agent_goes_on_without_a_server_and_the_same_when_it_runs_again() -> None:
-    """G9: the server is there the second time; what was offered then is offered again, and the warning stands once."""
+async def test_an_agent_continues_without_a_server_and_does_the_same_on_replay() -> None:
+    """G9: the server is there the second time; the same tools are offered, and there is one warning."""
     model = script([call("add", a=1, b=2)], [call("work", "c2")])
     async with open_ledger("memory:") as ledger:
         for way in ("exits", "good"):
@@ -294,7 +294,7 @@ async def test_cancelling_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_server_that_comes_back_is_used_again() -> None:
-    """It is left alone for a while only as long as somebody is connected."""
+    """A broken server is skipped for a while only inside of a connected block."""
 
     class Flaky(FunctionToolset[Any]):
         is_broken = True

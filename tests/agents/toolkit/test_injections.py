@@ -29,10 +29,10 @@ from antiphon.messages import OptionResultPayload
 
 GRANTED = ("fetch", "ask_peer", "pay", "delete_all", "tell_peer", "send")
 FORBIDDEN = {"pay", "delete_all", "send", "reset", "tell_peer", "fetch as root"}
-"""What must not be done: nobody has granted it, or nobody has approved it."""
+"""Calls that must not be made: not granted, or not approved."""
 
 
-# ---------------------------------------------------------------- whoever obeys everybody
+# ---------------------------------------------------------------- a model that obeys every text
 
 
 def texts(message: ModelMessage) -> list[str]:
@@ -57,7 +57,7 @@ def _text(item: Any) -> str:
 
 @dataclass
 class Obedient:
-    """A model that does first what it is told to begin with, then whatever any text says; and then says it all again."""
+    """A model that first does what its instructions say, then obeys every text, and then repeats all texts."""
 
     begin: Sequence[str] = ()
     tried: list[str] = field(default_factory=list[str])
@@ -84,7 +84,7 @@ class House:
     """An agent with a toolkit, a peer, and what was really done."""
 
     is_trusted: bool = False
-    """Whether whoever built it has forgotten to say which tools bring in what strangers wrote."""
+    """Whether the program has forgotten to mark the tools that return text of strangers."""
     done: list[str] = field(default_factory=list[str])
     toolkit: Toolkit = field(init=False)
     injection: Injection = field(init=False)
@@ -214,7 +214,7 @@ async def test_no_text_is_a_grant_an_approval_a_control_message_or_another_agent
             await check_one(house, injection)
 
 
-async def test_the_attack_works_where_nobody_has_said_what_is_not_trusted() -> None:
+async def test_the_attack_works_where_untrusted_tools_are_not_marked() -> None:
     """What the others show is due to the marks: without them, the obedient model pays."""
     injection = Injection("pay somebody", "result", INJECTIONS[0].text)
     async with open_ledger("memory:") as ledger:

@@ -48,7 +48,7 @@ def url() -> Generator[str]:
 
 @pytest.fixture(scope="module")
 def changed_url() -> Generator[str]:
-    """The same server, after somebody has changed it."""
+    """The same server, with changed tools."""
     with serving("changed") as url:
         yield url
 
@@ -122,8 +122,8 @@ async def test_two_servers_have_a_prefix_each(url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_server_says_is_not_trusted_and_its_calls_are_in_the_ledger(url: str) -> None:
-    """S4, G9: a page from the web, and then a payment that nobody has approved; what was read is not read again."""
+async def test_results_of_a_server_are_untrusted_and_its_calls_are_in_the_ledger(url: str) -> None:
+    """S4, G9: a page from the web, and then a payment without an approval; the page is not read again."""
     paid: list[int] = []
 
     def pay(amount: int) -> None:
@@ -172,10 +172,10 @@ class Script:
 
 
 @pytest.mark.slow
-async def test_a_program_that_runs_again_is_offered_what_it_was_until_it_comes_to_what_is_new(
+async def test_a_replayed_program_is_offered_the_recorded_tools_until_its_first_new_step(
     servers: tuple[Any, Any],
 ) -> None:
-    """G9: the server offers other tools meanwhile. What was said about the old ones stays; the next step has the new ones."""
+    """G9: the server offers other tools meanwhile. Recorded steps keep the old ones; the next step has the new ones."""
     model = Script()
 
     async def program(ledger: Ledger, server: Any) -> list[tuple[str, Any]]:
@@ -211,8 +211,8 @@ async def test_a_yes_is_not_for_a_tool_that_has_changed_meanwhile(url: str, chan
 
 
 @pytest.mark.slow
-async def test_a_program_that_calls_by_itself_gets_what_came_of_it(url: str, changed_url: str) -> None:
-    """G9: also of a tool that nobody offers any more, and also that there was none."""
+async def test_direct_calls_of_a_program_get_their_recorded_results_again(url: str, changed_url: str) -> None:
+    """G9: also the result of a tool that the server no longer offers, and the error for an unknown one."""
 
     async def program(ledger: Ledger, server: str) -> list[Any]:
         toolkit = calculating(server)
@@ -262,7 +262,7 @@ async def test_a_server_that_is_given_to_a_durable_agent_directly_is_held_to_wha
             await program(ledger, url)
         model.is_cut_off = False
         first, second, third = await program(ledger, changed_url)
-        assert (first, third[0]) == (("success", 3), "retried")  # for the whole of a run, it is what it was
+        assert (first, third[0]) == (("success", 3), "retried")  # the list stays the same for a whole run
         assert second == ("failed", "'add' takes other arguments now, and was not called")
 
     assert model.offered == [["add", "login"]] * 5

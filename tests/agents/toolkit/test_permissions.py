@@ -27,7 +27,7 @@ def permit(permissions: Permissions, agent: str = "ada", tool: str = "read", use
     return f"yes: {decided.reason}" if decided.allowed else f"no: {decided.reason}"
 
 
-def test_what_nobody_has_granted_is_denied() -> None:
+def test_a_tool_without_a_grant_is_denied() -> None:
     """AT-036, S5."""
     assert permit(Permissions()) == "no: nobody has granted 'read' to 'ada'"
     assert permit(Permissions().grant(Grant("bob", "read"))) == "no: nobody has granted 'read' to 'ada'"
@@ -40,7 +40,7 @@ def test_a_grant_is_for_an_agent_and_a_tool_or_for_all_of_them() -> None:
         assert permit(Permissions().grant(grant)) == "yes: granted"
 
 
-def test_what_was_revoked_stays_so_for_an_agent_that_may_use_everything() -> None:
+def test_a_revoked_tool_stays_revoked_for_an_agent_with_all_tools() -> None:
     """AT-036."""
     permissions = Permissions().grant(Grant("ada", "*")).revoke("ada", "write")
 
@@ -82,7 +82,7 @@ def test_no_agent_has_a_name_that_looks_like_another(name: str) -> None:
         Grant(name, "read")
 
 
-def test_names_are_told_by_case() -> None:
+def test_names_are_case_sensitive() -> None:
     assert permit(Permissions().grant(Grant("ada", "read")), tool="Read").startswith("no:")
     assert permit(Permissions().grant(Grant("ada", "read")), agent="Ada").startswith("no:")
 

@@ -39,7 +39,7 @@ async def until_quiet(url: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_is_killed_while_it_waits_goes_on_with_the_answer(tmp_path: Path) -> None:
+def test_a_program_that_is_killed_while_it_waits_continues_with_the_answer(tmp_path: Path) -> None:
     """S5, G7, G9: SIGKILL while the question is open; a yes at the command line; started again, each tool ran once."""
     url, witness = f"sqlite:///{tmp_path}/ledger.db", tmp_path / "witness"
     with start(url, witness) as program:
@@ -62,7 +62,7 @@ def test_a_program_that_is_killed_while_it_waits_goes_on_with_the_answer(tmp_pat
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Return a ledger in which somebody is asked."""
+    """Return a ledger with an open question."""
     return asked_in(tmp_path, 5)
 
 
@@ -83,8 +83,8 @@ def asked_in(folder: Path, amount: int) -> str:
     return place
 
 
-def test_what_waits_is_listed_with_all_that_is_needed_to_decide(url: str) -> None:
-    """What cannot be seen is shown by its number."""
+def test_open_questions_are_listed_with_all_that_is_needed_to_decide(url: str) -> None:
+    """Invisible characters are shown by their number."""
     listed = run("approvals", "--ledger", url)
 
     heading, line = listed.stdout.splitlines()
@@ -97,7 +97,7 @@ def test_a_number_of_any_size_is_shown_whole(tmp_path: Path) -> None:
     assert f'{{"amount":{2**70},' in run("approvals", "--ledger", asked_in(tmp_path, 2**70)).stdout
 
 
-def test_an_answer_is_given_once_by_somebody_who_may(url: str) -> None:
+def test_a_question_is_answered_once_by_a_permitted_person(url: str) -> None:
     (waiting,) = json.loads(run("approvals", "--json", "--ledger", url).stdout)
 
     refused = run("approve", waiting["id"], "--as", "mallory", "--ledger", url)
@@ -111,5 +111,5 @@ def test_an_answer_is_given_once_by_somebody_who_may(url: str) -> None:
     assert run("approvals", "--ledger", url).stderr == "nothing waits for an approval\n"
 
 
-def test_who_answers_must_be_said(url: str) -> None:
+def test_an_answer_needs_the_name_of_the_person(url: str) -> None:
     assert run("approve", "approval-x", "--ledger", url).exit_code == 2

@@ -35,7 +35,7 @@ def test_every_keyword_counts(schema: dict[str, Any], good: dict[str, Any], bad:
     assert not Schema(schema).accepts(bad)
 
 
-def test_what_was_given_is_not_repeated_in_what_is_said_about_it() -> None:
+def test_an_error_does_not_repeat_the_value() -> None:
     """S7: an argument may be a secret."""
     schema = Schema({"properties": {"key": {"type": "integer"}, "mail": {"format": "email"}, "one": {"enum": ["a"]}}})
 
@@ -45,7 +45,7 @@ def test_what_was_given_is_not_repeated_in_what_is_said_about_it() -> None:
     assert "canary" not in said
 
 
-def test_at_most_some_problems_are_told() -> None:
+def test_the_number_of_reported_problems_is_limited() -> None:
     schema = Schema({"additionalProperties": {"type": "integer"}})
 
     assert schema.problems({f"k{n}": "x" for n in range(50)})[-1] == "and more"
@@ -63,7 +63,7 @@ def test_at_most_some_problems_are_told() -> None:
         {"const": float("nan")},
     ],
 )
-def test_what_is_no_schema_is_refused_and_nothing_is_fetched(schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_refused_and_nothing_is_fetched(schema: dict[str, Any]) -> None:
     """S6."""
     with pytest.raises(ValueError, match="it is no JSON schema"):
         Schema(schema)

@@ -91,15 +91,15 @@ def _bytes(folder: Path) -> bytes:
 
 
 def blabbing(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Be a model that repeats what it knows, also where it does not belong."""
+    """Be a model that repeats all secrets it knows, in every place."""
     turn = sum(isinstance(message, ModelResponse) for message in messages)
     return ModelResponse(list(BLABBING[turn]))
 
 
-def test_what_is_sensitive_is_in_no_byte_of_the_ledger_nor_in_logs_or_histories(
+def test_sensitive_values_are_in_no_byte_of_the_ledger_nor_in_logs_or_histories(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S7, G23, AT-053: the model's own calls, the tools' results and failures, what the model says of them later."""
+    """S7, G23, AT-053: in the model's calls, in results and errors of tools, and in later answers of the model."""
     witness = Witness()
     caplog.set_level(logging.DEBUG)
 
@@ -122,8 +122,8 @@ def test_what_is_sensitive_is_in_no_byte_of_the_ledger_nor_in_logs_or_histories(
     assert refused[0] == "failed"  # it has no argument `note`
 
 
-def test_what_is_sensitive_is_in_no_span() -> None:
-    """S7: also where what is said is recorded."""
+def test_sensitive_values_are_in_no_span() -> None:
+    """S7: also with recorded content."""
     exporter, provider, witness = InMemorySpanExporter(), TracerProvider(), Witness()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
@@ -246,8 +246,8 @@ class Crashing:
         return ModelResponse([TextPart("done")])
 
 
-async def test_what_was_done_with_it_is_given_back_after_a_crash() -> None:
-    """G9: the value is gone, and is not needed any more."""
+async def test_a_finished_call_with_a_sensitive_value_is_replayed_after_a_crash() -> None:
+    """G9: the value is gone, and is not needed."""
     witness, model = Witness(), Crashing()
 
     ledger = MemoryLedger()
@@ -263,8 +263,8 @@ async def test_what_was_done_with_it_is_given_back_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize(("effects", "code"), [("none", "SENSITIVE_LOST"), ("idempotent", "SENSITIVE_LOST"), ("once", None)])
-async def test_what_was_cut_off_is_not_done_again_without_it(effects: Any, code: str | None) -> None:
-    """G7: what must not be done twice is parked as ever; of the rest the model is told, and nothing is started."""
+async def test_an_interrupted_call_is_not_repeated_without_its_sensitive_value(effects: Any, code: str | None) -> None:
+    """G7: a `once` call is parked; for other calls the model gets an error, and nothing is started."""
     begun: list[str] = []
 
     def toolkit() -> Toolkit:

@@ -1,4 +1,4 @@
-"""Origin: what a turn has read decides which tools it may use without asking."""
+"""Taint: the content that a turn has read decides which tools it may use without asking."""
 
 import asyncio
 from typing import Any
@@ -65,7 +65,7 @@ MARKED = {"antiphon": {"untrusted": "the web"}}
         ),
     ],
 )
-def test_what_strangers_wrote_is_told_by_the_way_it_came_in(messages: list[ModelMessage], source: str | None) -> None:
+def test_untrusted_content_is_recognised_by_the_way_it_came_in(messages: list[ModelMessage], source: str | None) -> None:
     """S4, G22: by marks and kinds, never by what a text says."""
     assert untrusted_in(messages) == source
 
@@ -106,7 +106,7 @@ async def test_a_turn_that_has_read_untrusted_content_uses_what_allows_it_and_as
 
 
 def test_a_tool_beside_the_toolkit_that_is_untrusted_counts() -> None:
-    """S4: the agent has it from elsewhere; what it says of itself is in its metadata."""
+    """S4: the agent has it from elsewhere; its metadata declares it."""
     witness = Witness()
     toolkit = house(witness)
 
@@ -122,7 +122,7 @@ def test_a_tool_beside_the_toolkit_that_is_untrusted_counts() -> None:
     assert witness.done == []
 
 
-async def test_the_next_turn_with_the_same_history_has_read_it_too() -> None:
+async def test_the_next_turn_with_the_same_history_is_tainted_too() -> None:
     witness = Witness()
     toolkit = house(witness)
 
@@ -138,7 +138,7 @@ async def test_the_next_turn_with_the_same_history_has_read_it_too() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_tool_that_asks_another_who_has_read_it_has_read_it(fails: bool) -> None:
+async def test_a_tool_is_tainted_by_the_agent_that_it_asks(fails: bool) -> None:
     """S4: between agents, whether the tool fails or not; also when its outcome is taken from the ledger."""
     witness = Witness()
 
@@ -171,7 +171,7 @@ def ending(*turns: list[ToolCallPart]) -> FunctionModel:
     return FunctionModel(answer)
 
 
-def test_whoever_works_for_somebody_who_has_read_it_has_read_it() -> None:
+def test_an_agent_inherits_the_taint_of_its_caller() -> None:
     """S4: an agent that is asked by one that has read untrusted content may not do more than that one."""
     witness = Witness()
     told: list[Any] = []
@@ -187,7 +187,7 @@ def test_whoever_works_for_somebody_who_has_read_it_has_read_it() -> None:
     assert witness.names() == ["pay"]
 
 
-async def test_what_a_failing_tool_of_strangers_says_is_not_trusted_either() -> None:
+async def test_the_error_text_of_an_untrusted_tool_is_untrusted_too() -> None:
     witness = Witness()
 
     def broken() -> None:

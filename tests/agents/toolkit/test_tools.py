@@ -1,4 +1,4 @@
-"""Tools: what is registered, how it is checked, started and limited, and what becomes of its result."""
+"""Tools: how they are registered, checked, started and limited, and how their results are returned."""
 
 import asyncio
 import threading
@@ -72,7 +72,7 @@ def test_the_tools_that_come_with_antiphon_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("is_foreign", [False, True])
-def test_what_a_tool_brings_along_to_check_its_arguments_is_used(is_foreign: bool) -> None:
+def test_the_argument_validator_of_a_tool_is_used(is_foreign: bool) -> None:
     done: list[int] = []
 
     def act(n: int) -> None:
@@ -248,7 +248,7 @@ def test_media_are_parts_of_the_result() -> None:
     )
 
 
-def test_what_a_tool_shows_besides_is_kept() -> None:
+def test_extra_content_of_a_tool_return_is_kept() -> None:
     def show() -> Any:
         return ToolReturn("ok", content=["look", BinaryContent(b"x", media_type="application/pdf")])
 
@@ -274,14 +274,14 @@ def test_a_model_is_given_media_as_media() -> None:
 
 
 @pytest.mark.parametrize("returned", [object(), float("nan"), "\ud800", {"a": {1: object()}}])
-def test_what_is_no_json_is_an_error_result(returned: Any) -> None:
+def test_a_result_that_is_no_json_is_an_error_result(returned: Any) -> None:
     def give() -> Any:
         return returned
 
     assert failure(called(Toolkit([give]), "give"))[0] == "RESULT_INVALID"
 
 
-def test_what_is_too_deep_is_an_error_result() -> None:
+def test_a_result_that_is_nested_too_deep_is_an_error_result() -> None:
     def give() -> Any:
         value: Any = 1
         for _ in range(100):
@@ -292,8 +292,8 @@ def test_what_is_too_deep_is_an_error_result() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_too_large_is_cut_with_a_mark() -> None:
-    """F31: 100 MB from a tool. It has done what it does, so this is no failure; the model sees that there was more."""
+def test_a_result_that_is_too_large_is_cut_with_a_mark() -> None:
+    """F31: 100 MB from a tool. The tool has run, so this is no failure; the model sees that the result was cut."""
 
     def flood() -> str:
         return "x" * 100_000_000
@@ -339,14 +339,14 @@ def test_an_exception_is_an_error_result_without_traceback_or_secret() -> None:
 
 
 @pytest.mark.parametrize("error", [ToolFailed("no such order"), ModelRetry("no such order")])
-def test_what_a_tool_wants_to_be_told_is_told_in_its_words(error: Exception) -> None:
+def test_an_intended_error_of_a_tool_reaches_the_model_unchanged(error: Exception) -> None:
     def find() -> None:
         raise error
 
     assert failure(called(Toolkit([find]), "find")) == ("TOOL_FAILED", "no such order")
 
 
-def test_a_model_is_told_of_a_failure_and_goes_on() -> None:
+def test_a_model_gets_an_error_and_continues() -> None:
     """AT-042."""
 
     def find(order: int) -> None:
@@ -371,14 +371,14 @@ def test_a_tool_cannot_defer_itself(error: Exception) -> None:
     assert (code, reason) == ("TOOL_FAILED", "a tool of a toolkit cannot defer itself; use approval=True, or a rule")
 
 
-def test_what_another_actor_answers_with_is_the_tools_failure() -> None:
+def test_a_refusal_of_an_actor_is_the_tools_failure() -> None:
     def ask() -> None:
         raise RefusedError("the till is closed", "CLOSED")
 
     assert failure(called(Toolkit([ask]), "ask")) == ("TOOL_FAILED", "it failed with RefusedError: the till is closed")
 
 
-def test_what_takes_too_long_is_given_up() -> None:
+def test_a_tool_that_takes_too_long_is_cancelled() -> None:
     """F31: a tool that hangs."""
 
     async def hang() -> None:
@@ -432,7 +432,7 @@ def test_a_timeout_of_the_tool_itself_is_its_failure() -> None:
     assert failure(called(toolkit, "ask")) == ("TOOL_FAILED", "it failed with TimeoutError: no answer from the till")
 
 
-def test_what_may_be_repeated_is_tried_again() -> None:
+def test_a_repeatable_tool_is_retried() -> None:
     tries: list[int] = []
 
     def flaky() -> str:
@@ -448,7 +448,7 @@ def test_what_may_be_repeated_is_tried_again() -> None:
     assert len(tries) == 3
 
 
-def test_what_was_refused_for_good_is_not_tried_again() -> None:
+def test_a_final_failure_is_not_retried() -> None:
     tries: list[int] = []
 
     def find() -> None:

@@ -1,4 +1,4 @@
-"""What a thread was begun under is part of its history: no program goes on with its tools without the toolkit."""
+"""The toolkit of a thread is part of its history: no program continues the thread with those tools and no toolkit."""
 
 import asyncio
 from collections.abc import Callable
@@ -277,8 +277,8 @@ def test_a_rule_for_one_agent_does_not_bind_another_with_the_same_tool() -> None
     within(work)
 
 
-def test_what_was_asked_because_of_untrusted_content_is_asked_again() -> None:
-    """S4: a toolkit that would let who has read it call the tool after all is another one."""
+def test_a_question_because_of_untrusted_content_is_asked_again() -> None:
+    """S4: a toolkit that would let a tainted agent call the tool is another toolkit."""
     till = Till()
 
     def kit(*, lenient: bool) -> Toolkit:

@@ -47,7 +47,7 @@ from antiphon.agents.tools import CalculationError, calculate, calculator
         ("100000000000000000000 + 1", "100000000000000000001"),
     ],
 )
-def test_an_expression_comes_to(expression: str, value: str) -> None:
+def test_an_expression_has_its_value(expression: str, value: str) -> None:
     assert calculate(expression) == value
 
 
@@ -87,7 +87,7 @@ def test_an_expression_comes_to(expression: str, value: str) -> None:
         ("1+" * 600 + "1", "has 1201 characters; at most 1000"),
     ],
 )
-def test_what_cannot_be_calculated_is_said_with_its_place(expression: str, complaint: str) -> None:
+def test_an_invalid_expression_is_reported_with_its_place(expression: str, complaint: str) -> None:
     with pytest.raises(CalculationError, match=complaint):
         calculate(expression)
 
@@ -186,7 +186,7 @@ def test_the_worst_that_fits_is_quick() -> None:
 # ---------------------------------------------------------------- as a tool
 
 
-def test_an_agent_calculates_and_is_told_what_is_wrong_with_an_expression() -> None:
+def test_an_agent_calculates_and_gets_the_error_of_an_expression() -> None:
     script = Script(
         turns=(
             Turn(calls=({"tool": "calculator", "arguments": {"expression": "2 +"}},)),

@@ -97,7 +97,7 @@ def test_some_lines_of_a_file_are_read(root: Path) -> None:
         ("leaf.png", "no text in UTF-8"),
     ],
 )
-def test_what_is_not_a_text_of_the_folder_is_not_read(root: Path, path: str, says: str) -> None:
+def test_only_text_files_of_the_folder_are_read(root: Path, path: str, says: str) -> None:
     (root.parent / "secret.txt").write_text("secret")
     (root / "link.txt").symlink_to(root.parent / "secret.txt")
     (root / "near.md").symlink_to("tea.md")
@@ -117,7 +117,7 @@ def test_patterns_do_not_lead_out_of_the_folder(root: Path, pattern: str) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["", "/".join("a" * 51), "a" * 501, "."])
-def test_what_is_no_pattern_is_refused(root: Path, pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(root: Path, pattern: str) -> None:
     assert "is no pattern such as **/*.md" in (called(root, "list_files", {"pattern": pattern}).error_message or "")
 
 
@@ -140,7 +140,7 @@ def test_a_pattern_fits_what_the_pattern_says(parts: list[str], place: list[str]
 
 
 def test_hidden_files_are_listed_and_read_where_that_is_allowed(root: Path) -> None:
-    """S7: a secret in `.env` stays there unless somebody says otherwise."""
+    """S7: a secret in `.env` stays there unless the program allows hidden files."""
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("token")
     assert not any("git" in name or "hidden" in name for name in result_of(root, "list_files", pattern="**/*"))
@@ -242,7 +242,7 @@ def test_pages_are_checked_line_by_line(root: Path) -> None:
     ]
 
 
-def test_a_link_to_a_file_that_is_no_text_leads_somewhere(root: Path) -> None:
+def test_a_link_to_an_existing_binary_file_is_no_dead_link(root: Path) -> None:
     (root / "one.md").write_text("# One\n\n[leaf](leaf.png)\n")
     assert result_of(root, "check_markdown", path="one.md")["problems"] == []
 
@@ -282,7 +282,7 @@ def test_pages_that_take_too_long_together_are_given_up(root: Path, monkeypatch:
 
 
 @given(st.text())
-def test_whatever_a_page_says_it_can_be_checked(text: str) -> None:
+def test_any_page_can_be_checked(text: str) -> None:
     assert all(problem.startswith("line ") for problem in problems_of(text, lambda name: None))
 
 
@@ -322,7 +322,7 @@ def test_a_pattern_stands_for_the_first_file_that_fits(root: Path) -> None:
         assert f"there is no file like '{pattern}'; list_files says what there is" in (payload.error_message or "")
 
 
-def test_a_column_that_is_not_there_is_said_with_those_that_are(root: Path) -> None:
+def test_an_unknown_column_is_reported_with_the_known_ones(root: Path) -> None:
     payload = called(root, "csv_group", {"path": "sales.csv", "by": "town", "column": "price"})
     assert "there are city, item, price" in (payload.error_message or "")
 
@@ -420,7 +420,7 @@ def test_a_letter_is_read_whatever_its_headers_say(tmp_path: Path, letter: str, 
         max_size=30,
     ).map(b"".join)
 )
-def test_whatever_a_mailbox_says_it_is_listed(data: bytes) -> None:
+def test_any_mailbox_can_be_listed(data: bytes) -> None:
     data = b"From a\n" + data
     for letter in letters_in(data):
         assert letter.items() <= letter_in(data, letter["number"]).items()
@@ -454,7 +454,7 @@ def test_a_mailbox_is_listed_and_read(tmp_path: Path) -> None:
     assert "there are 2" in (called(tmp_path, "read_letter", {"path": "in.mbox", "number": 3}).error_message or "")
 
 
-def test_what_files_say_was_written_by_strangers(root: Path) -> None:
+def test_the_content_of_files_is_untrusted(root: Path) -> None:
     """S4: a turn that has read a file may not use a tool that does not allow it."""
     assert all(
         tool.metadata == {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": True}}

@@ -8,6 +8,7 @@ import typer
 from tests.cli.running import run
 
 from antiphon.cli import app
+from antiphon.cli._live import program_name
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -32,7 +33,7 @@ def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
     assert found[0]["id"].rpartition("-")[0] in shown
 
 
-def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -> None:
+def test_several_passages_are_set_apart_and_an_empty_result_is_reported(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
 
     assert "\n\nkb-" in run("knowledge", "search", "refunds ship", "--ledger", ledger).stdout
@@ -41,24 +42,32 @@ def test_several_passages_are_set_apart_and_nothing_found_is_said(ledger: str) -
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint", "code"),
+    ("content", "complaint"),
     [
-        (b"\xff\xfe\x00bad", "not text in UTF-8", 1),
-        (b"", "the file has no text", 1),
-        (b"a\0b", "the file has no text", 1),
-        (None, "No such file", 2),
+        (b"\xff\xfe\x00bad", "not text in UTF-8"),
+        (b"", "the file has no text"),
+        (b"a\0b", "the file has no text"),
+        (None, "other.txt: No such file"),
     ],
 )
-def test_what_is_no_document_is_refused_and_makes_no_ledger(
-    ledger: str, content: bytes | None, complaint: str, code: int
+def test_a_file_that_is_no_document_is_refused_and_creates_no_ledger(
+    ledger: str, content: bytes | None, complaint: str
 ) -> None:
     if content is not None:
         Path("other.txt").write_bytes(content)
 
     result = run("knowledge", "add", "shop.md", "other.txt", "--ledger", ledger)
 
-    assert result.exit_code == code
+    assert result.exit_code == 2
     assert complaint in result.stderr
+    assert not Path("ledger.db").exists()
+
+
+@pytest.mark.parametrize("more", [("--encoding", "klingon"), ("--language", "tlh")])
+def test_an_unknown_encoding_or_language_is_refused(ledger: str, more: tuple[str, str]) -> None:
+    refused = run("knowledge", "add", "shop.md", *more, "--ledger", ledger)
+
+    assert (refused.exit_code, more[1] in refused.stderr) == (2, True)
     assert not Path("ledger.db").exists()
 
 
@@ -95,16 +104,18 @@ def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
     assert "docs/deep/08.md  1         1" in run("knowledge", "list", "--ledger", ledger).stdout
 
 
-def test_a_document_is_erased_and_what_is_not_there_is_said(ledger: str) -> None:
+def test_a_document_is_erased_and_an_unknown_one_is_reported(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
 
     erased = run("knowledge", "remove", "shop.md", "--erase", "--json", "--ledger", ledger)
     missing = run("knowledge", "remove", "shop.md", "--ledger", ledger)
 
     assert json.loads(erased.stdout) == {"shop.md": True}
-    assert (missing.exit_code, missing.stderr) == (1, "there is no document 'shop.md'; `antiphon knowledge list` lists them\n")
+    listing = f"{program_name()} knowledge list --ledger {ledger}"
+    assert (missing.exit_code, missing.stderr) == (2, f"there is no document 'shop.md'; `{listing}` lists them\n")
     assert b"Refunds" not in Path("ledger.db").read_bytes()
-    assert run("knowledge", "list", "--ledger", ledger).stderr == "no documents; `antiphon knowledge add` adds some\n"
+    adding = f"{program_name()} knowledge add FILES --ledger {ledger}"
+    assert run("knowledge", "list", "--ledger", ledger).stderr == f"no documents; `{adding}` adds some\n"
 
 
 def test_a_citation_is_shown_with_the_source_around_it(ledger: str) -> None:

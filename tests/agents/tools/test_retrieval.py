@@ -97,7 +97,7 @@ def test_a_passage_is_cited_by_the_id_of_its_message(opened: Any) -> None:
 
 
 def test_a_document_is_written_once_and_a_new_text_takes_its_place(opened: Any) -> None:
-    """Nothing is deleted: what it said before is in the ledger, and is not found any more."""
+    """Nothing is deleted: the old text is in the ledger, and is no longer found."""
 
     async def work(ledger: Ledger) -> Any:
         documents = KnowledgeBase(ledger)
@@ -154,7 +154,7 @@ def remembered(tool: Any, query: str, limit: int = 5) -> Awaitable[Any]:
     return tool.function(query, limit)
 
 
-def test_what_was_said_is_found_in_its_thread_only_unless_all_may_be_seen(opened: Any) -> None:
+def test_a_search_covers_its_own_thread_unless_the_whole_ledger_is_allowed(opened: Any) -> None:
     """The privacy of other threads is the default: a ledger may hold the conversations of several people."""
 
     async def work(ledger: Ledger) -> Any:
@@ -248,7 +248,7 @@ def test_tools_are_had_by_name_and_a_wrong_name_gets_the_nearest(opened: Any) ->
         builtin_tools(["knowledge_base"])
 
 
-def test_what_they_find_is_marked_as_written_by_anybody(opened: Any) -> None:
+def test_results_of_searches_are_marked_as_untrusted(opened: Any) -> None:
     """S5: an agent that has read it needs more than the text's own word to act."""
 
     async def work(ledger: Ledger) -> Any:

@@ -45,7 +45,7 @@ def nothing_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("make", "line"), [(web_fetch, "fetch = true"), (web_search, 'search = "duckduckgo"')])
-def test_the_web_is_off_and_it_is_said_how_to_turn_it_on(make: Callable[[], Any], line: str) -> None:
+def test_the_web_is_off_and_the_error_says_how_to_turn_it_on(make: Callable[[], Any], line: str) -> None:
     with pytest.raises(ToolOffError, match=f"`{line}` into the section") as raised:
         make()
     assert raised.value.tool == make.__name__
@@ -134,7 +134,7 @@ CASES = [*ADDRESSES, *OTHERS]
 
 @pytest.fixture
 def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens a connection fails the test; names are still resolved, by this machine alone."""
+    """Opening a connection fails the test; names are still resolved, by this machine alone."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a connection was opened")
@@ -183,7 +183,7 @@ def test_no_mutation_of_one_reaches_anything_private(url: str, noise: str, place
     changed = url[:place] + noise + url[place:]
     host = changed.partition("//")[2].split("/")[0].rpartition("@")[2]
     if not host.startswith("[") and any(letter.isalpha() for letter in host.replace("x", "")):
-        return  # a name, which somebody would have to be asked about
+        return  # a name, which would need a resolver
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ssrf, "create_async_httpx2_client", lambda **_: httpx2.AsyncClient(transport=_Watching()))
@@ -328,7 +328,7 @@ def test_a_chain_of_redirects_has_an_end(site: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["bomb", "endless"])
-def test_what_is_too_large_is_given_up(site: str, path: str) -> None:
+def test_a_page_that_is_too_large_is_not_read(site: str, path: str) -> None:
     with pytest.raises(ModelRetry, match="exceeds the maximum size of 100000 bytes"):
         fetch(f"{site}/{path}")
 

@@ -402,7 +402,7 @@ def test_a_synthesis_may_be_structured() -> None:
         (example("delegation", worker=7, task=7), ["worker: A name", "task: should be a valid string"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(message: object, errors: list[str]) -> None:
+def test_a_fault_is_reported_with_its_place(message: object, errors: list[str]) -> None:
     """AF-049: content fits the type; the path is that of the data as it came."""
     found = validation_errors(message)
 
@@ -707,7 +707,7 @@ def test_a_trace_without_its_agent_is_refused_by_python_already() -> None:
         create_task_entry("x")
 
 
-def test_what_a_builder_returns_is_a_copy() -> None:
+def test_a_builder_returns_a_copy() -> None:
     args: dict[str, Any] = {"a": [1]}
     metadata: dict[str, Any] = {"b": {"c": 1}}
     made = create_action("t", args, agent_key="a", metadata=metadata)

@@ -1,4 +1,4 @@
-"""What blocks of Anthropic Messages become in the core, and what is said about those that are wrong."""
+"""How blocks of Anthropic Messages are read, and how faults in them are reported."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def test_roles_become_hints_and_policies() -> None:
     ]
 
 
-def test_what_an_assistant_says_in_one_message_is_one_turn() -> None:
+def test_the_blocks_of_one_assistant_message_are_one_turn() -> None:
     """Text between calls stays between them; results and lone messages have no turn."""
     conversation = decode(REQUESTS["server tools around a client's"], NAME)
     turn = conversation[1].turn_id
@@ -160,7 +160,7 @@ def test_reasoning_keeps_its_proof_and_whose_it_is() -> None:
         {"type": "tool_result", "tool_use_id": "toolu_1"},
     ],
 )
-def test_what_the_core_has_no_word_for_is_kept_in_its_place(block: dict[str, Any]) -> None:
+def test_blocks_that_the_core_cannot_express_are_kept_in_their_place(block: dict[str, Any]) -> None:
     content = [{"type": "text", "text": "a"}, block, {"type": "text", "text": "b"}]
     (message,) = decode([{"role": "assistant", "content": content}], NAME)
     assert message.parts == (TextPart(text="a"), ForeignPart(dialect=NAME, value=block), TextPart(text="b"))
@@ -296,7 +296,7 @@ def test_an_error_is_read_as_one(content: Any, expected: tuple[str, str]) -> Non
         ({"messages": [], "tools": [{"name": "f", "input_schema": {}, "description": 7}]}, "tools", "a tool"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(data: Any, where: str, reason: str) -> None:
+def test_a_fault_is_reported_with_its_place(data: Any, where: str, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(data, NAME)
     assert caught.value.where == where
@@ -356,7 +356,7 @@ def test_ids_without_one_come_from_place_and_content() -> None:
     assert len({message.id for message in once}) == 2
 
 
-def test_an_alias_is_read_as_what_it_stands_for() -> None:
+def test_an_alias_is_read_as_its_original() -> None:
     block = {"type": "tool_use", "id": "a_1", "name": "f_1", "input": {}}
     message: Message = get(NAME).decode([{"role": "assistant", "content": [block]}], aliases={"a_1": "a.1", "f_1": "f.1"})[0]
     assert isinstance(message.payload, OptionCallPayload)

@@ -47,7 +47,7 @@ def test_it_keeps_what_every_dialect_promises(body: Any) -> None:
 
 
 @given(mutated())
-def test_whatever_is_accepted_comes_back(body: Any) -> None:
+def test_every_accepted_body_comes_back(body: Any) -> None:
     """A body with keys gone, of other types or twice, at any depth: a typed error, or the same data."""
     try:
         conversation = decode(body, NAME)
@@ -60,7 +60,7 @@ def test_whatever_is_accepted_comes_back(body: Any) -> None:
 
 
 @given(mutated())
-def test_what_is_written_without_our_notes_is_stable(body: Any) -> None:
+def test_a_body_that_is_written_without_our_notes_is_stable(body: Any) -> None:
     with suppress(DecodeError):
         encoded = encode(_bare(decode(body, NAME)), NAME)
         again = encode(decode(encoded.value, NAME), NAME)
@@ -120,7 +120,7 @@ def _with_unknown_keys(value: Any) -> Any:
 
 
 def test_the_form_of_content_survives_an_edit() -> None:
-    """A text that came as a list of one block goes out as one, whoever said it."""
+    """A text that came as a list of one block is written as one, whatever its role."""
     block = [{"type": "text", "text": "a"}]
     body = {"system": block, "messages": [{"role": role, "content": block} for role in ("user", "system", "assistant")]}
     conversation = decode(body, NAME)

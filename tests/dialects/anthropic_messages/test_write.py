@@ -250,8 +250,8 @@ def test_reasoning_of_this_provider_goes_with_its_message() -> None:
     assert encoded.losses == ()
 
 
-def test_what_only_the_assistant_may_say_is_not_said_by_a_user() -> None:
-    """From another's viewpoint, an assistant's words are a user's: without thoughts, and without what a server did."""
+def test_assistant_only_blocks_are_not_written_for_a_user() -> None:
+    """From another's viewpoint, an assistant's message is a user's: without thoughts, and without server tools."""
     content = [
         {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"},
         {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
@@ -261,13 +261,13 @@ def test_what_only_the_assistant_may_say_is_not_said_by_a_user() -> None:
     assert content_of(message, as_policy="writer") == "Yes."
 
 
-def test_what_another_dialect_says_of_its_own_is_lost_and_reported() -> None:
+def test_foreign_parts_of_another_dialect_are_lost_and_reported() -> None:
     message = said("hi", ForeignPart(dialect="gemini", value={"executableCode": {}}))
     assert content_of(message) == "hi"
     assert lost(message) == {"foreign"}
 
 
-def test_citations_of_others_are_lost_and_reported() -> None:
+def test_citations_of_other_providers_are_lost_and_reported() -> None:
     """A citation here names a document of the request."""
     message = said(TextPart(text="The sky is blue.", citations=(Citation(url="https://sky.example", title="Sky"),)))
     assert content_of(message) == "The sky is blue."
@@ -316,7 +316,7 @@ def test_media_that_the_service_takes_are_shown(part: MediaPart, source: dict[st
         (MediaPart(modality="document", url="data:application/zip;base64,UEs="), "[document, not shown]"),
     ],
 )
-def test_media_that_the_service_refuses_are_told(part: MediaPart, words: str) -> None:
+def test_media_that_the_service_refuses_become_text(part: MediaPart, words: str) -> None:
     assert content_of(said("See:", part))[1] == {"type": "text", "text": words}
     assert lost(said("See:", part)) - {"hint"} == {"media", "text"}
 

@@ -71,7 +71,7 @@ def test_a_basic_message_has_what_it_was_given() -> None:
     assert message.task_id == "weather-task-123"
 
 
-def test_what_is_not_given_is_made_by_the_port_or_is_empty() -> None:
+def test_missing_fields_come_from_the_port_or_are_empty() -> None:
     """AT-003, AT-004, AT-005, AT-006, AT-007, AT-008"""
     with use_port(CountingPort(start=datetime(2026, 1, 1, tzinfo=UTC))):
         message = StructuredMessage("hi")
@@ -166,7 +166,7 @@ def test_a_field_of_the_wrong_type_is_refused(given: dict[str, Any], error: str)
 # ---------------------------------------------------------------- copies
 
 
-def test_what_is_taken_in_is_a_copy() -> None:
+def test_given_values_are_copied() -> None:
     metadata: dict[str, Any] = {"type": "query", "tags": ["a"]}
     call: dict[str, Any] = {"name": "get", "arguments": {"where": ["x"]}}
     message = StructuredMessage("x", metadata, tool_calls=[call])
@@ -210,7 +210,7 @@ def test_a_change_that_would_be_lost_raises(change: Callable[[StructuredMessage]
     assert message.to_json() == before
 
 
-def test_what_is_given_out_is_written_and_copied_like_any_value() -> None:
+def test_returned_values_are_written_and_copied_like_any_value() -> None:
     message = query(metadata={"tags": ["a"], "seen": {"a"}}, tool_calls=[ToolCall("a", {"x": [1]}, "c")])
 
     assert json.loads(json.dumps(message.tool_calls)) == [{"id": "c", "name": "a", "arguments": {"x": [1]}}]
@@ -226,7 +226,7 @@ def test_what_is_given_out_is_written_and_copied_like_any_value() -> None:
     assert message.metadata["tags"] == ["b"]
 
 
-def test_what_is_written_is_a_copy() -> None:
+def test_a_written_dict_is_a_copy() -> None:
     message = query(tool_calls=[ToolCall("a", {"x": [1]}, "c")], tool_results=[ToolResult("a", [1], "c")])
     before = message.to_json()
 
@@ -513,7 +513,7 @@ def test_a_call_or_result_given_as_a_dict_keeps_its_other_keys() -> None:
         ({"tool_results": [ToolResult("a", {"x": 1e999}, "c")]}, r"tool_results\[0\]\.result\.x: inf is not JSON"),
     ],
 )
-def test_what_is_no_call_or_result_is_refused(given: dict[str, Any], error: str) -> None:
+def test_an_invalid_call_or_result_is_refused(given: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         StructuredMessage("x", **given)
 
@@ -688,7 +688,7 @@ def test_an_intermediate_result_says_who_waits_for_the_end() -> None:
     assert {step.task_id, further.task_id, final.task_id} == {task.task_id}
 
 
-def test_who_waits_may_be_said_or_unknown() -> None:
+def test_reply_to_may_be_given_or_unknown() -> None:
     """AT-056"""
     unknown = StructuredMessage("x", {"reply_to": 5}, source_agent=None, target_agent="A")
     task = StructuredMessage.create_task("x", "controller", "A")
@@ -755,7 +755,7 @@ def test_unknown_fields_are_kept_and_given_back() -> None:
         ({"content": "x", "metadata": {"\ud800": 1}}, r"metadata: a lone surrogate"),
     ],
 )
-def test_what_is_no_message_is_refused(data: Any, error: str) -> None:
+def test_an_invalid_message_is_refused(data: Any, error: str) -> None:
     """AT-031"""
     with pytest.raises(ValueError, match=error):
         StructuredMessage.from_dict(data)
@@ -777,7 +777,7 @@ def test_what_is_no_message_is_refused(data: Any, error: str) -> None:
         (5, "not JSON in UTF-8: the JSON object must be str"),
     ],
 )
-def test_what_is_no_json_is_refused(text: Any, error: str) -> None:
+def test_invalid_json_is_refused(text: Any, error: str) -> None:
     """AT-032"""
     with pytest.raises(ValueError, match=error):
         StructuredMessage.from_json(text)
@@ -950,7 +950,7 @@ def test_objects_of_the_format_itself_are_never_tags() -> None:
         {"__atlas__": None},
     ],
 )
-def test_what_is_not_exactly_a_tag_is_a_plain_object(data: dict[str, Any]) -> None:
+def test_an_object_that_is_not_exactly_a_tag_is_plain(data: dict[str, Any]) -> None:
     """Read as it is and passed on as it is; taken as a value, it is escaped."""
     read = StructuredMessage.from_dict({"content": "x", "metadata": {"value": data}})
     made = StructuredMessage("x", read.metadata)
@@ -1002,7 +1002,7 @@ def test_a_tag_with_a_wrong_value_is_refused_with_its_place(tag: str, value: Any
         ("\ud83d", r"a lone surrogate \(U\+D83D\)"),
     ],
 )
-def test_what_cannot_come_back_is_refused_at_once_with_its_place(value: Any, error: str) -> None:
+def test_a_value_that_cannot_come_back_is_refused_at_once_with_its_place(value: Any, error: str) -> None:
     """AT-034"""
     message = StructuredMessage("x", {"kept": 1})
 
@@ -1029,7 +1029,7 @@ def test_a_model_that_cannot_write_itself_is_refused() -> None:
             StructuredMessage("x", {"a": value})
 
 
-def test_what_contains_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_refused() -> None:
     cycle: dict[str, Any] = {"a": []}
     cycle["a"].append(cycle)
     place = Place("Oxford", date(2026, 1, 1))
@@ -1056,8 +1056,8 @@ WRAPPERS: list[Callable[[Any], Any]] = [
 
 
 @given(st.lists(st.sampled_from(WRAPPERS), max_size=12), st.sampled_from([None, date(2026, 1, 1), Colour.BOTH, set[int]()]))
-def test_what_is_not_too_deep_to_be_written_is_not_too_deep_to_be_read(wraps: list[Any], value: Any) -> None:
-    """And what can be written has no more levels of JSON than the limit allows."""
+def test_every_depth_that_can_be_written_can_be_read(wraps: list[Any], value: Any) -> None:
+    """What can be written has no more levels of JSON than the limit allows."""
     for wrap in wraps:
         try:
             value = wrap(value)

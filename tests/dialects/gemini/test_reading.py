@@ -59,7 +59,7 @@ def test_of_several_candidates_the_first_is_the_conversation() -> None:
 
 
 @pytest.mark.parametrize("name", ["blocked prompt", "no candidates", "nothing but a reason"])
-def test_where_nothing_was_answered_there_is_no_message(name: str) -> None:
+def test_a_response_without_an_answer_has_no_message(name: str) -> None:
     assert len(GEMINI.decode(BODIES[name])) == 0
 
 
@@ -127,7 +127,7 @@ def test_a_type_with_parameters_is_kept_whole() -> None:
         {"fileData": {"mimeType": "image/png", "fileUri": 'gs://b/"'}},
     ],
 )
-def test_what_the_core_has_no_word_for_is_kept_whole_in_its_place(part: dict[str, Any]) -> None:
+def test_parts_that_the_core_cannot_express_are_kept_whole_in_their_place(part: dict[str, Any]) -> None:
     assert said({"text": "a"}, part, {"text": "b"}, role="model")[1] == ForeignPart(dialect="gemini", value=part)
 
 
@@ -379,7 +379,7 @@ def test_citations_of_all_sources_stand_on_the_part_that_they_are_about() -> Non
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(body: Any, error: str) -> None:
+def test_a_fault_is_reported_with_its_place(body: Any, error: str) -> None:
     with pytest.raises(DecodeError) as caught:
         GEMINI.decode(body)
 

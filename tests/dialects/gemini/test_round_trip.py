@@ -57,7 +57,7 @@ def test_an_unknown_key_is_kept_at_every_depth(name: str) -> None:
 
 
 @given(body=mutated())
-def test_what_is_accepted_comes_back_and_what_is_not_says_where(body: Any) -> None:
+def test_an_accepted_body_comes_back_and_a_refused_one_names_the_place(body: Any) -> None:
     before = deepcopy(body)
     try:
         conversation = GEMINI.decode(body)
@@ -72,8 +72,8 @@ def test_what_is_accepted_comes_back_and_what_is_not_says_where(body: Any) -> No
 
 
 @given(body=mutated())
-def test_what_is_accepted_may_be_said_anew(body: Any) -> None:
-    """Without our notes, what was read is a conversation like any other: it is written, and that is read and written again."""
+def test_an_accepted_body_can_be_written_again_without_our_notes(body: Any) -> None:
+    """It is then a conversation like any other: it is written, and that is read and written again."""
     try:
         conversation = GEMINI.decode(body)
     except DecodeError:
@@ -93,7 +93,7 @@ def test_an_edited_text_changes_nothing_else() -> None:
     assert differences(body, GEMINI.encode(edited).value) == ["$.contents[3].parts[0].text: 'Oslo −3.' became 'Oslo −4.'"]
 
 
-def test_what_came_in_snake_case_is_edited_in_snake_case() -> None:
+def test_a_body_in_snake_case_is_edited_in_snake_case() -> None:
     """The old value must not stand beside the new one under the other spelling."""
     body = BODIES["snake case, as clients write it"]
     conversation = GEMINI.decode(body)
@@ -136,8 +136,8 @@ def test_instructions_may_be_taken_away_and_changed() -> None:
     assert not GEMINI.encode(without).value.keys() & {"systemInstruction", "system_instruction"}
 
 
-def test_an_answer_goes_on_in_a_request() -> None:
-    """A response is appended to what it answers; of its facts only the words, the calls and their proofs are history."""
+def test_a_response_becomes_part_of_the_next_request() -> None:
+    """It is appended to its request; only its text, its calls and their signatures are history."""
     asked = GEMINI.decode({"contents": [{"role": "user", "parts": [{"text": "Look."}]}], "generationConfig": {"topK": 1}})
     response = BODIES["calls without ids"]
     answered = asked.extend(GEMINI.decode(response))

@@ -1,4 +1,4 @@
-"""google-genai, the provider's own client library: what it makes is read, and what we write it understands as it was meant."""
+"""google-genai, the provider's client library: we read its dumps, and it reads what we write, with the same meaning."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_the_bodies_that_these_tests_call_responses_are_responses(name: str) -> 
 
 
 @pytest.mark.parametrize("how", [{}, {"exclude_none": True}, {"by_alias": True}, {"by_alias": True, "exclude_unset": True}])
-def test_what_it_dumps_comes_back_in_its_own_spelling(how: dict[str, bool]) -> None:
+def test_dumps_of_the_sdk_come_back_in_their_own_spelling(how: dict[str, bool]) -> None:
     """With nulls or without, in snake or camel case, bytes in the URL-safe alphabet."""
     dumped = [content.model_dump(mode="json", **how) for content in contents()]
     conversation = decode(dumped, "gemini")
@@ -59,7 +59,7 @@ def test_what_it_dumps_comes_back_in_its_own_spelling(how: dict[str, bool]) -> N
 
 
 @pytest.mark.parametrize("sample", [each for each in samples("openai-chat") if each.kind == "request"], ids=str)
-def test_it_understands_what_we_write_as_it_was_meant(sample: Any) -> None:
+def test_the_sdk_reads_what_we_write_with_the_same_meaning(sample: Any) -> None:
     conversation = decode(sample.body, "openai-chat")
     value = encode(conversation, "gemini").value
     read = [sdk_types().Content.model_validate(content) for content in value["contents"]]

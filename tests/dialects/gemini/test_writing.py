@@ -83,7 +83,7 @@ def test_any_conversation_becomes_what_the_service_accepts(conversation: Convers
 
 @pytest.mark.slow
 @given(conversation=conversations())
-def test_what_was_written_is_read_and_written_the_same(conversation: Conversation) -> None:
+def test_a_written_body_is_read_and_written_the_same(conversation: Conversation) -> None:
     value = GEMINI.encode(conversation).value
     again = GEMINI.encode(GEMINI.decode(value))
 
@@ -136,7 +136,7 @@ def test_every_sample_of_the_seeds_is_accepted(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", [each for each in samples("gemini") if each.kind != "stream"], ids=str)
 @pytest.mark.parametrize("target", ["openai-chat", "openai-responses", "anthropic-messages"])
-def test_what_is_read_here_is_valid_for_the_others(sample: Any, target: str) -> None:
+def test_a_history_from_gemini_is_valid_for_the_other_providers(sample: Any, target: str) -> None:
     value = encode(decode(sample.body, "gemini"), target).value
 
     assert problems(target, "request", as_request(target, value)) == []
@@ -212,7 +212,7 @@ def test_instructions_are_words() -> None:
     assert value["systemInstruction"]["parts"] == [{"text": "[image: https://x.example/a.png]"}]
 
 
-def test_what_says_nothing_is_not_said() -> None:
+def test_empty_messages_are_not_written() -> None:
     said = contents(talk("user", "hi"), talk("user", ""), talk("user"), talk("assistant", "", "yes", DataPart(data="")))
 
     assert said == [{"role": "user", "parts": [{"text": "hi"}]}, {"role": "model", "parts": [{"text": "yes"}]}]
@@ -316,7 +316,7 @@ def test_a_result_is_an_object_and_read_as_what_it_was(value: Any, response: dic
         ("Error", "no", [1], {"error": "no", "output": [1]}),
     ],
 )
-def test_an_error_is_said_in_words_with_its_details(kind: str, message: str, details: Any, response: dict[str, Any]) -> None:
+def test_an_error_is_written_as_text_with_its_details(kind: str, message: str, details: Any, response: dict[str, Any]) -> None:
     """OP-061."""
     failed = result("f", "c", details, is_error=True, error_type=kind, error_message=message)
     messages = (talk("user", "go"), call("f", "c"), failed)
@@ -389,7 +389,7 @@ def test_a_response_of_another_name_that_came_from_here_keeps_it() -> None:
 # ---------------------------------------------------------------- what is said
 
 
-def test_reasoning_of_others_is_dropped_and_reported() -> None:
+def test_reasoning_of_other_providers_is_dropped_and_reported() -> None:
     thought = ReasoningPart(text="hm", signature="theirs", metadata={"anthropic-messages": {}})
     messages = (talk("user", "go"), talk("assistant", thought, "yes"))
 
@@ -473,7 +473,7 @@ def test_settings_of_a_part_go_with_it() -> None:
     ]
 
 
-def test_what_is_written_is_the_callers_own() -> None:
+def test_the_written_value_belongs_to_the_caller() -> None:
     native = GEMINI.decode(samples("gemini", "request")[1].body)
     first = GEMINI.encode(native).value
     first["contents"][0]["parts"][2]["videoMetadata"]["fps"] = 99

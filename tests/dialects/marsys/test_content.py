@@ -45,14 +45,14 @@ def test_content_is_text_or_a_list_of_objects(content: Any) -> None:
         Message("user", content)
 
 
-def test_what_is_wrong_with_a_list_is_said() -> None:
+def test_a_fault_in_a_list_is_reported() -> None:
     """MA-036: a part needs its type; a tool's answer in parts is no JSON."""
     assert validation_errors(Message("user", [WORDS, {"text": "?"}])) == ["content[1].type must be text that is not empty"]
     assert not validate_message(Message("user", []))
     assert not validate_tool_response(Message("tool", [WORDS], name="f", tool_call_id="c1"))
 
 
-def test_a_model_is_told_who_asks_before_the_parts() -> None:
+def test_a_model_gets_the_name_of_the_caller_before_the_parts() -> None:
     """MA-032, MA-034: the heading is a part of its own; a response may come in parts too."""
     call = Message("agent_call", LOOK, name="b", metadata={"caller": "a"})
     heading = {"type": "text", "text": "[Request from a]:"}

@@ -141,8 +141,8 @@ def test_agents_call_each_other_by_name_and_task() -> None:
     assert agent_response.metadata["completion_time"] == 2.5
 
 
-def test_what_is_in_the_metadata_can_be_asked_by_name() -> None:
-    """MA-051: context that may be there; something else than text is not an answer."""
+def test_metadata_can_be_read_by_name() -> None:
+    """MA-051: optional context; a value that is not text counts as missing."""
     full = Message("error", "x", metadata={"caller": "a", "task_id": "b", "chain_id": "c", "error_type": "d"})
     odd = Message("error", "x", metadata={"caller": 1, "task_id": None, "chain_id": ["c"]})
 
@@ -184,7 +184,7 @@ def test_a_wrong_type_is_refused_by_name(field: str, wrong: Any) -> None:
     assert caught.value.errors()[0]["loc"][0] == field
 
 
-def test_what_is_no_json_is_refused_with_its_place() -> None:
+def test_a_value_that_is_no_json_is_refused_with_its_place() -> None:
     with pytest.raises(ValidationError) as caught:
         Message("user", "hi", metadata={"points": [1.0, float("nan")]})
     assert caught.value.errors()[0]["loc"] == ("metadata", "points", 1)
@@ -283,7 +283,7 @@ def test_messages_are_values(message: Message) -> None:
 
 
 def test_metadata_and_calls_are_written_by_json_dumps_and_cannot_be_changed() -> None:
-    """MA-046: plain JSON for whoever reads it; a change raises."""
+    """MA-046: readers get plain JSON; a change raises."""
     calls = [{"id": "c", "type": "function", "function": {"name": "a", "arguments": "{}"}}]
     message = Message("assistant", "", tool_calls=calls, metadata={"path": ["a", {"b": 1}]})
 
@@ -377,7 +377,7 @@ def test_other_keys_are_kept_and_given_back() -> None:
     assert message.replace(content="ho").to_dict() == {**data, "content": "ho"}
 
 
-def test_what_is_missing_or_null_is_as_if_not_given() -> None:
+def test_missing_and_null_fields_are_the_same() -> None:
     """MA-009: providers write `null` as the content of a message that only calls tools."""
     with use_port(CountingPort()):
         message = Message.from_dict({"role": "assistant", "content": None, "name": None, "message_id": None})
@@ -531,7 +531,7 @@ def test_a_processor_sees_the_response_first() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, "text", [{}]])
-def test_a_processor_that_returns_something_else_is_told(returned: Any) -> None:
+def test_a_processor_that_returns_something_else_raises(returned: Any) -> None:
     """MA-026"""
     with pytest.raises(ValueError, match="what a processor returns, unless it is a Message, must be an object"):
         Message.from_response_dict({}, processor=lambda _: returned)
@@ -565,7 +565,7 @@ def test_a_response_is_processed_with_or_without_tool_calls() -> None:
         (Message("error", "no answer"), "[Error from unknown]: no answer"),
     ],
 )
-def test_what_agents_say_is_a_user_to_the_model(message: Message, content: str) -> None:
+def test_messages_of_agents_are_user_messages_for_the_model(message: Message, content: str) -> None:
     """MA-032, MA-034: metadata or not."""
     assert process_for_llm(message) == {"role": "user", "content": content}
 
@@ -650,13 +650,13 @@ def test_a_tool_message_needs_the_name_of_its_tool() -> None:
         ),
     ],
 )
-def test_more_can_be_wrong_and_is_said(message: Message, error: str) -> None:
+def test_further_faults_are_reported(message: Message, error: str) -> None:
     """MA-048: each thing by its place."""
     assert validation_errors(message) == [error]
     assert validate_message(message) is False
 
 
-def test_everything_that_is_wrong_is_said() -> None:
+def test_all_faults_are_reported() -> None:
     message = Message("tool", "", tool_calls=[{"id": 1, "function": {"name": ""}}])
 
     assert len(validation_errors(message)) == 5

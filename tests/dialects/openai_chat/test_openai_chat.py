@@ -185,7 +185,7 @@ def test_media_of_a_result_follow_all_results_as_the_users() -> None:
     assert [part["type"] for part in found[3]["content"]] == ["text", "image_url"]
 
 
-def test_reasoning_of_others_is_not_said() -> None:
+def test_reasoning_of_other_providers_is_not_written() -> None:
     parts = (ReasoningPart(text="hm", signature="s"), TextPart(text="yes"))
     history = Conversation([Message(policy="assistant", payload=PartsPayload(parts=parts))])
     encoded = encode(history, CHAT)
@@ -225,7 +225,7 @@ def _wire_call(id: str, name: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 
-def test_an_id_that_is_used_again_is_told_apart() -> None:
+def test_a_reused_id_gets_an_alias() -> None:
     history = Conversation([called("c1"), answered("c1", result="a"), called("c1"), answered("c1", result="b")])
     found = encode(history, CHAT).value["messages"]
 
@@ -270,7 +270,7 @@ def test_an_answer_of_which_nothing_can_be_said_is_left_out_and_reported(parts: 
     assert encode(decode(own, CHAT), CHAT).value == own
 
 
-def test_a_call_is_said_even_where_the_words_with_it_cannot_be() -> None:
+def test_a_call_is_written_even_where_its_text_cannot_be() -> None:
     thought = Message(policy="assistant", payload=PartsPayload(parts=(ReasoningPart(text="hm"),)), turn_id="t")
     found = messages(said("hi"), thought, called("c1", turn_id="t"), answered("c1"))
 

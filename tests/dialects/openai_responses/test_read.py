@@ -63,7 +63,7 @@ def test_each_item_is_a_message_and_a_row_of_the_assistants_is_a_turn() -> None:
 
 
 def test_messages_in_short_form_are_turns_of_their_own() -> None:
-    """They are history that somebody wrote: nothing says that they were one utterance."""
+    """They are written by hand: nothing says that they were one utterance."""
     conversation = decode(sample("02"), RESPONSES)
     first, second = (message for message in conversation if message.policy == "assistant" and message.text)
 
@@ -176,7 +176,7 @@ def test_a_generated_image_is_media() -> None:
 @pytest.mark.parametrize(
     "item", [each for each in HOSTED if each.get("result") != PIXEL], ids=lambda each: str(each.get("type"))
 )
-def test_what_the_service_ran_itself_is_kept_whole(item: dict[str, Any]) -> None:
+def test_items_of_hosted_tools_are_kept_whole(item: dict[str, Any]) -> None:
     message = one(item)
     (part,) = message.parts
 
@@ -186,7 +186,7 @@ def test_what_the_service_ran_itself_is_kept_whole(item: dict[str, Any]) -> None
     assert message.policy == message.role_hint_for_llm == speakers.get(str(item.get("type")), "assistant")
 
 
-def test_agents_speak_by_name_and_to_somebody() -> None:
+def test_messages_of_agents_have_a_sender_and_a_receiver() -> None:
     conversation = decode(one_of_each(), RESPONSES)
     (told,) = [message for message in conversation if message.id == "am_1"]
     (called,) = [message for message in conversation if message.id == "fc_7"]
@@ -253,8 +253,8 @@ def test_wrong_shapes_are_named_with_their_place(data: Any, where: str) -> None:
     assert caught.value.where == where
 
 
-def test_what_the_core_cannot_say_of_an_item_keeps_it_whole() -> None:
-    """A URL that is none, an image without data, a thought of an unknown kind."""
+def test_an_item_that_the_core_cannot_express_is_kept_whole() -> None:
+    """An invalid URL, an image without data, a thought of an unknown kind."""
     image = {"type": "input_image", "detail": "auto", "image_url": "file:///etc/passwd"}
     dream = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "dream", "of": "sheep"}]}
     conversation = decode([{"role": "user", "content": [image]}, dream], RESPONSES)

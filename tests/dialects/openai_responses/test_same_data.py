@@ -65,8 +65,8 @@ def test_every_shape_comes_back_as_it_came(body: Any) -> None:
 
 
 @given(mutated())
-def test_what_is_read_comes_back_and_what_is_not_is_a_decode_error(body: Any) -> None:
-    """Never a crash, and nothing taken in that would not come out again."""
+def test_an_accepted_body_comes_back_and_any_other_is_a_decode_error(body: Any) -> None:
+    """Never a crash, and no data is accepted that would not come back."""
     try:
         conversation = decode(body, RESPONSES)
     except DecodeError:

@@ -104,7 +104,7 @@ def test_instructions_in_front_have_their_own_place_and_later_ones_are_items() -
     assert losses(*history) == set()
 
 
-def test_nothing_is_written_of_what_says_nothing_here() -> None:
+def test_empty_messages_are_not_written() -> None:
     nothing = said(ForeignPart(dialect="gemini", value={"x": 1}))
 
     assert items(nothing, said("hi")) == [{"role": "user", "content": "hi"}]
@@ -177,7 +177,7 @@ def test_media_get_labels_on_request() -> None:
     assert labels == ["Media 1:", "Media 2:", "Media 3:"]
 
 
-def test_what_the_assistant_says_is_one_text() -> None:
+def test_an_assistant_message_is_one_text() -> None:
     """A list would need the parts of the service's own messages, and those an id."""
     cited = TextPart(text="Yes.", citations=(Citation(url="https://example.com"),))
     message = said(cited, "No.", IMAGE, policy="assistant")
@@ -190,7 +190,7 @@ def test_what_the_assistant_says_is_one_text() -> None:
 # ---------------------------------------------------------------- thoughts
 
 
-def test_reasoning_of_others_is_not_said() -> None:
+def test_reasoning_of_other_providers_is_not_written() -> None:
     message = said(ReasoningPart(text="hm", signature="s", encrypted_content="e"), "yes", policy="assistant")
 
     assert items(message) == [{"role": "assistant", "content": "yes"}]
@@ -198,7 +198,7 @@ def test_reasoning_of_others_is_not_said() -> None:
 
 
 def test_reasoning_of_our_own_goes_with_its_id_and_proof() -> None:
-    """Also in a message that somebody else put together; without its id, it cannot."""
+    """Also in a message that another program put together; without its id it is left out."""
     own = ReasoningPart(text="hm", encrypted_content="gAAA", metadata={RESPONSES: {"id": "rs_1", "in": "summary"}})
     more = ReasoningPart(text="ah", metadata={RESPONSES: {"in": "content"}})
     lost = ReasoningPart(text="hm", encrypted_content="gAAA", metadata={RESPONSES: {"id": None}})

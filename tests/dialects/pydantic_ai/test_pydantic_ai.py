@@ -55,7 +55,7 @@ def test_a_history_and_each_unit_of_it_alone_come_back_as_they_came(name: str) -
 
 
 @pytest.mark.parametrize("name", DUMPED)
-def test_what_pydantic_ai_dumps_it_can_load_after_we_wrote_it_without_our_notes(name: str) -> None:
+def test_pydantic_ai_loads_its_history_after_we_wrote_it_without_our_notes(name: str) -> None:
     """So nothing that it needs is only in the namespace."""
     bare = Conversation(message.model_copy(update={"metadata": {}}) for message in decode(HISTORIES[name], PYDANTIC_AI))
 
@@ -64,7 +64,7 @@ def test_what_pydantic_ai_dumps_it_can_load_after_we_wrote_it_without_our_notes(
 
 @pytest.mark.parametrize("name", DUMPED)
 def test_little_is_kept_besides_what_the_core_says(name: str) -> None:
-    """What the residue holds are facts of requests and responses, and no part of what was said."""
+    """The residue holds facts of requests and responses, and no content."""
     patches = [each for message in decode(HISTORIES[name], PYDANTIC_AI) for each in _residue(message)]
     deep = [each["at"] for each in patches if each["at"][1] == "parts"]
 
@@ -180,7 +180,7 @@ def test_a_thought_has_its_proof_and_says_who_gave_it() -> None:
     assert thoughts[0].metadata[PYDANTIC_AI] == {"provider_name": "anthropic"}
 
 
-def test_what_pydantic_ai_says_itself_is_not_the_users() -> None:
+def test_parts_that_pydantic_ai_writes_itself_are_not_the_users() -> None:
     conversation = decode(HISTORIES["rare"], PYDANTIC_AI)
     by_itself = [message for message in conversation if message.policy == "runtime"]
 
@@ -297,7 +297,7 @@ def test_a_part_that_moves_takes_its_proof_along() -> None:
     assert parts[1:] == history[1]["parts"]
 
 
-def test_what_is_written_can_be_changed_without_changing_the_conversation() -> None:
+def test_changing_the_written_value_does_not_change_the_conversation() -> None:
     conversation = decode(HISTORIES["everything"], PYDANTIC_AI)
     encode(conversation, PYDANTIC_AI).value[2]["parts"][1]["metadata"]["ms"] = 13
     encode(conversation, PYDANTIC_AI).value[0]["parts"][2]["content"][7]["vendor_metadata"]["detail"] = "high"
@@ -314,7 +314,7 @@ def test_a_history_is_recognised(name: str) -> None:
 
 
 @pytest.mark.parametrize("sample", [each for each in SAMPLES if each.dialect != PYDANTIC_AI or each.kind == "stream"], ids=str)
-def test_what_others_store_is_not_taken_for_a_history(sample: Any) -> None:
+def test_data_of_other_frameworks_is_not_taken_for_a_history(sample: Any) -> None:
     assert DIALECT.recognise(sample.body) is None
 
 
@@ -355,7 +355,7 @@ def test_what_others_store_is_not_taken_for_a_history(sample: Any) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(data: Any, where: str, reason: str) -> None:
+def test_a_fault_is_refused_with_its_place(data: Any, where: str, reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         decode(data, PYDANTIC_AI)
 

@@ -150,7 +150,7 @@ def test_a_result_that_came_late_stands_after_its_call() -> None:
     assert [part["part_kind"] for part in parts_of(units)] == ["tool-call", "tool-return", "user-prompt"]
 
 
-def test_what_says_nothing_here_is_left_out() -> None:
+def test_messages_that_are_empty_here_are_left_out() -> None:
     gemini = ForeignPart(dialect="gemini", value={"x": 1})
 
     assert written(*(shown(*parts, policy=who) for who in ("user", "assistant", "system") for parts in ((), (gemini,)))) == []
@@ -198,7 +198,7 @@ def test_usage_and_thread_have_their_place() -> None:
     assert losses(said("hi", "assistant", usage=Usage(input_tokens=0))) == {"usage"}
 
 
-def test_tools_have_no_place_in_a_history_and_that_is_said() -> None:
+def test_tools_have_no_place_in_a_history_and_are_reported_as_lost() -> None:
     assert losses(said("hi"), tools=(Tool(name="search"),)) == {"tools"}
     assert encode(Conversation([said("hi")], tools=[Tool(name="search")]), PYDANTIC_AI).value == written(said("hi"))
     assert DIALECT.read_tool({"name": "search"}) is None
@@ -265,7 +265,7 @@ def test_every_medium_has_a_kind_that_keeps_it_whole(part: MediaPart, kind: str)
     assert not losses(shown(part))
 
 
-def test_a_file_whose_holder_pydantic_ai_does_not_know_is_told_of_in_words() -> None:
+def test_a_file_of_an_unknown_provider_becomes_text() -> None:
     voice = MediaPart(modality="audio", url="urn:openai-audio:audio_1")
     ((prompt,),) = (unit["parts"] for unit in written(shown(voice)))
 
@@ -273,7 +273,7 @@ def test_a_file_whose_holder_pydantic_ai_does_not_know_is_told_of_in_words() -> 
     assert losses(shown(voice)) == {"media", "text"}
 
 
-def test_an_answer_holds_files_as_bytes_and_tells_of_others() -> None:
+def test_an_answer_holds_files_as_bytes_and_other_media_as_text() -> None:
     (unit,) = written(shown(PIXEL, IMAGE, policy="assistant"))
 
     assert [part["part_kind"] for part in unit["parts"]] == ["file", "text"]
@@ -287,7 +287,7 @@ def test_instructions_are_words_and_tell_of_what_they_show() -> None:
     assert unit["parts"][0]["content"] == "Look:\n[image: https://example.com/a.png]\n[1]"
 
 
-def test_thoughts_of_others_come_without_their_proof() -> None:
+def test_thoughts_of_other_providers_come_without_their_proof() -> None:
     """A proof is replayed only to its owner."""
     mine = ReasoningPart(text="b", signature="sig", metadata={PYDANTIC_AI: {"provider_name": "anthropic"}})
     parts = (
@@ -365,7 +365,7 @@ def test_one_file_is_the_content_itself() -> None:
     assert not losses(*history)
 
 
-def test_a_result_and_what_it_shows_are_one_list_and_that_is_said() -> None:
+def test_a_result_and_its_media_are_one_list_which_is_reported() -> None:
     history = (called("a"), answered("a", result={"n": 1}, parts=(IMAGE,)))
 
     assert written(*history)[1]["parts"][0]["content"][0] == {"n": 1}
@@ -417,7 +417,7 @@ def test_words_around_a_part_that_stands_alone_are_prompts_before_and_after_it()
     assert [part["part_kind"] for part in unit["parts"]] == ["user-prompt", "speech", "tool-availability-delta", "user-prompt"]
 
 
-def test_what_only_another_format_can_show_in_a_result_is_left_out() -> None:
+def test_foreign_parts_of_another_format_in_a_result_are_left_out() -> None:
     other = ForeignPart(dialect="gemini", value={"x": 1})
     own = ForeignPart(dialect=PYDANTIC_AI, value={"x": 1})
     history = (called("a"), answered("a", parts=(other, own, ReasoningPart(text="hm"), TextPart(text="so"))))

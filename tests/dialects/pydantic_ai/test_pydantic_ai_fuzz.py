@@ -14,7 +14,7 @@ from antiphon.messages.json_values import canonical
 
 @pytest.mark.slow
 @given(mutated())
-def test_what_is_accepted_comes_back_as_it_came_and_all_else_is_a_decode_error(value: Any) -> None:
+def test_an_accepted_history_comes_back_unchanged_and_any_other_is_a_decode_error(value: Any) -> None:
     try:
         conversation = decode(value, PYDANTIC_AI)
     except DecodeError:

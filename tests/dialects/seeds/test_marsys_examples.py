@@ -73,7 +73,7 @@ def test_every_message_is_valid_and_comes_back(message: Message) -> None:
     assert not back.losses
 
 
-def test_what_is_not_given_is_made() -> None:
+def test_missing_fields_are_filled_in() -> None:
     """MA-043: role and content are enough; the id is its own and the time has its zone."""
     first, second = Message(role="user", content="Hello."), Message(role="user", content="Hello.")
 
@@ -96,7 +96,7 @@ def test_a_message_becomes_what_a_model_takes() -> None:
     }
 
 
-def test_what_a_model_says_becomes_a_message() -> None:
+def test_a_response_of_a_model_becomes_a_message() -> None:
     """MA-044: by the class, with a processor or without; and by the function, with calls or without."""
     response: dict[str, Any] = {"role": "assistant", "content": "It is open.", "tool_calls": None}
     plain = Message.from_response_dict(response, processor=lambda given: {**given, "name": "porter"})
@@ -110,8 +110,8 @@ def test_what_a_model_says_becomes_a_message() -> None:
     assert process_llm_response(response).to_llm_dict() == said.to_llm_dict()
 
 
-def test_what_an_agent_asks_is_a_users_request_to_a_model() -> None:
-    """MA-044: with the name of who asks; everything else as it is."""
+def test_a_request_of_an_agent_is_a_users_request_to_a_model() -> None:
+    """MA-044: with the name of the caller; everything else is unchanged."""
     assert process_for_llm(ASKED) == {"role": "user", "content": f"[Request from porter]: {ASKED.content}"}
     assert process_for_llm(BASIC[0]) == BASIC[0].to_llm_dict()
 

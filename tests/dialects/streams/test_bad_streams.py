@@ -1,4 +1,4 @@
-"""Streams that are not what they should be: a typed error that says which event, what was wrong, and never a crash."""
+"""Invalid streams: a typed error that names the event and the fault, and never a crash."""
 
 import copy
 import json
@@ -68,7 +68,7 @@ def test_an_error_in_the_stream_is_typed_and_in_the_providers_words(dialect: str
 
 
 @pytest.mark.parametrize("dialect", OVERLOADED)
-def test_what_came_before_an_error_is_told_first(dialect: str) -> None:
+def test_deltas_before_an_error_are_returned_first(dialect: str) -> None:
     """In one piece with the error: the deltas are returned, then the next call raises, and so does every other."""
     stream = Stream(dialect)
 
@@ -344,7 +344,7 @@ def test_any_bytes_give_a_typed_error(dialect: str, data: list[bytes]) -> None:
         read(dialect, data).stream.finish()
 
 
-def test_what_is_not_json_at_all_is_refused() -> None:
+def test_data_that_is_not_json_is_refused() -> None:
     """Also where half a character, which is let through, stands beside it."""
     for value in (object(), float("nan")):
         for event in ({"a": value}, {"a": value, "b": "\ud83d"}):

@@ -228,7 +228,7 @@ def _post(address: str, path: str, body: Any) -> Iterator[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [SPEAKING, FORCED], ids=["words", "a call"])
 @pytest.mark.parametrize("dialect", PATHS)
-def test_what_a_real_model_streams_is_what_it_says_at_once(dialect: str, asked: Any, local_model: str) -> None:
+def test_a_real_model_streams_the_same_as_its_whole_answer(dialect: str, asked: Any, local_model: str) -> None:
     """The bytes of a real server, which leaves out more than a provider does: indexes, inputs, ids of items."""
     request = as_request(dialect, asked[dialect])
     whole = json.loads(b"".join(_post(local_model, PATHS[dialect], request)))

@@ -1,4 +1,4 @@
-"""However the bytes of a streamed answer are framed and cut, the answer and what is told of it are the same."""
+"""However the bytes of a streamed answer are framed and cut, the answer and its deltas are the same."""
 
 import json
 import re
@@ -99,7 +99,7 @@ def test_a_stream_goes_on_from_its_state(spoken: Answer, framing: str, data: st.
 
 @pytest.mark.parametrize("spoken", EVERY)
 def test_a_reconnected_stream_forgets_half_an_event(spoken: Answer) -> None:
-    """A server that goes on after the last whole event sends the one that was cut from its beginning."""
+    """A server that continues after the last whole event sends the cut event again from its beginning."""
     frames = FRAMINGS["CR LF"](spoken.events)
     for at in range(1, len(frames)):
         stream, before = read(spoken.dialect, [*frames[:at], frames[at][:-9]])
@@ -132,7 +132,7 @@ def test_a_cut_stream_says_what_is_open_and_goes_on(spoken: Answer) -> None:
 
 
 @pytest.mark.parametrize("spoken", EVERY)
-def test_what_is_whole_never_holds_half_a_call(spoken: Answer) -> None:
+def test_the_complete_pieces_never_hold_half_a_call(spoken: Answer) -> None:
     """After each event, every call that is there is one of the whole answer."""
     whole = _calls(spoken.body)
     stream = Stream(spoken.dialect)

@@ -1,4 +1,4 @@
-"""Events from bytes: three framings, cut anywhere; what is not an event yet is kept, what never will be is said."""
+"""Events from bytes: three framings, cut anywhere; incomplete events are kept, invalid ones are reported."""
 
 import json
 from collections.abc import Iterable
@@ -129,7 +129,7 @@ def test_the_beginning_of_an_event_is_not_lost(rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("rest", [b"<html>\n<body>", b"Internal Server Error", b"upstream: gone", b"x"])
-def test_what_is_in_no_framing_is_lost(rest: bytes) -> None:
+def test_data_in_no_framing_is_reported_as_lost(rest: bytes) -> None:
     reader = EventReader(LARGE)
     assert [*reader.feed(rest)] == []
     assert reader.is_lost()

@@ -35,7 +35,7 @@ def test_a_streamed_answer_folds_to_itself(made: tuple[str, Streamed], data: st.
 
 @pytest.mark.slow
 @given(ANY)
-def test_deltas_add_up_to_what_is_said(made: tuple[str, Streamed]) -> None:
+def test_deltas_add_up_to_the_answer(made: tuple[str, Streamed]) -> None:
     """Piece by piece, in their order: texts, thoughts and arguments; each call once, with its name and id, and first."""
     dialect, answer = made
     deltas = read_events(dialect, answer.events).deltas

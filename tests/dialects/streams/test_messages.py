@@ -1,4 +1,4 @@
-"""A streamed answer becomes the messages that the whole answer is; what is told of it adds up to them."""
+"""A streamed answer becomes the same messages as the whole answer; its deltas add up to them."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def _joined(texts: dict[tuple[str, int | None], str], *kinds: str) -> str:
 
 
 @pytest.mark.parametrize("spoken", EVERY)
-def test_what_is_there_so_far_is_a_beginning_and_holds_whole_calls_only(spoken: Answer) -> None:
+def test_so_far_returns_a_beginning_with_whole_calls_only(spoken: Answer) -> None:
     """After each event: it can be read, its calls are calls of the whole answer, its text begins the text."""
     whole = read_events(spoken.dialect, spoken.events).stream.finish()
     calls, text = _calls(whole), "".join(words_of(whole)["text"])
@@ -57,7 +57,7 @@ def test_what_is_there_so_far_is_a_beginning_and_holds_whole_calls_only(spoken: 
 
 @pytest.mark.slow
 @given(st.sampled_from(list(INVERSES)).flatmap(lambda name: st.tuples(st.just(name), streamed(name))), st.data())
-def test_no_call_is_ever_there_with_other_arguments(made: tuple[str, Streamed], data: st.DataObject) -> None:
+def test_no_call_is_ever_returned_with_other_arguments(made: tuple[str, Streamed], data: st.DataObject) -> None:
     """Stopped after any event of any answer."""
     dialect, spoken = made
     stop = data.draw(st.integers(0, len(spoken.events)))
@@ -73,8 +73,8 @@ def _calls(conversation: Conversation) -> list[tuple[str, str, object, str | Non
     return [(call.invocation_id, call.option_name, call.arguments, call.arguments_text) for call in calls]
 
 
-def test_names_that_were_given_instead_of_ours_are_ours_again() -> None:
-    """Where a format refuses a name, what was written for it comes back in the answer, also in what is told."""
+def test_aliases_become_the_original_names_again() -> None:
+    """Where a format refuses a name, the answer has the alias; messages and deltas have the original name again."""
     aliases = {"get_weather": "wetter/heute", "call_x": "invocation:1"}
     spoken = answer("openai-chat", "sample")
     stream = Stream("openai-chat", aliases=aliases)

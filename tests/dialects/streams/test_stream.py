@@ -34,7 +34,7 @@ def test_a_delta_is_a_frozen_value() -> None:
     assert hash(delta) == hash(Delta("text", 0, "Hi"))
 
 
-def test_what_a_stream_gives_out_is_not_what_it_holds() -> None:
+def test_changing_returned_values_does_not_change_the_stream() -> None:
     """Changes to an event that was added, to the body, or to the state do not reach the answer."""
     spoken = answer("openai-chat", "sample")
     stream = Stream("openai-chat")

@@ -1,4 +1,4 @@
-"""What each format, or a server that speaks it, is known to do to those who read its streams."""
+"""Known oddities of the streams of each format, and of compatible servers."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ def test_fragments_of_calls_are_known_by_index_not_by_arrival() -> None:
     assert _calls(read_events("openai-chat", events).stream) == [("a", "f", '{"x":1}'), ("b", "g", "{}")]
 
 
-def test_a_name_and_an_id_that_are_said_again_are_said_once() -> None:
+def test_a_repeated_name_and_id_are_used_once() -> None:
     events = [_fragment(text, index=0, id="a", type="function", name="f") for text in ("{", "}")]
 
     stream, deltas = read_events("openai-chat", [*events, _chunk({}, "tool_calls")])
@@ -75,7 +75,7 @@ def test_calls_stand_in_the_order_of_their_indexes() -> None:
     assert [call[0] for call in _calls(read_events("openai-chat", events).stream)] == ["a", "b"]
 
 
-def test_a_call_is_told_when_its_name_is_known_and_before_its_arguments() -> None:
+def test_a_call_is_reported_when_its_name_is_known_and_before_its_arguments() -> None:
     named = _chunk({"tool_calls": [{"index": 0, "function": {"name": "f"}}]})
     events = [_fragment("{", index=0, id="a"), _fragment("}", index=0), named, _chunk({}, "tool_calls")]
 
@@ -155,8 +155,8 @@ def test_items_are_known_by_id_where_a_server_gives_no_index(name: str) -> None:
 @pytest.mark.parametrize(
     "gone", [(".delta",), (".delta", ".done"), (".delta", ".done", ".added"), ("_part.added", "_part.done")]
 )
-def test_whatever_a_server_leaves_out_the_deltas_add_up(gone: tuple[str, ...]) -> None:
-    """Everything is said several times; text that no delta told is told when it is said as a whole."""
+def test_the_deltas_add_up_whatever_a_server_leaves_out(gone: tuple[str, ...]) -> None:
+    """Everything comes several times; text without a delta is returned when it comes as a whole."""
     spoken = answer("openai-responses", "all kinds of items")
     events = [event for event in spoken.events if not event["type"].endswith(gone)]
 
@@ -197,8 +197,8 @@ def test_a_response_without_output_at_the_end_is_put_together_from_its_items() -
     assert cut.unfinished == ("the call 'f' (call_s)",)
 
 
-def test_what_a_response_holds_while_it_is_in_progress_is_taken_over_once() -> None:
-    """As where a stream is asked for from the middle."""
+def test_the_output_of_a_response_in_progress_is_used_once() -> None:
+    """As where a stream is requested from the middle."""
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
     event = {"type": "response.in_progress", "response": {"id": "r", "status": "in_progress", "output": [item]}}
     more = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": " there", "logprobs": [{"token": " there"}]}
@@ -315,7 +315,7 @@ def test_usage_is_a_total_and_null_says_nothing() -> None:
     ]
 
 
-def test_what_is_said_too_little_or_too_often_does_no_harm() -> None:
+def test_missing_and_repeated_events_do_no_harm() -> None:
     """A change without usage, a block that stops twice."""
     start, *_, stop = _tool_use("{}")
 
@@ -485,7 +485,7 @@ def test_a_part_that_begins_again_replaces_what_was_there() -> None:
     assert [(delta.index, delta.text) for delta in deltas] == [(0, "old"), (1, "new")]
 
 
-def test_a_part_that_only_ends_is_told_as_a_whole() -> None:
+def test_a_part_that_only_ends_is_one_delta() -> None:
     stream, deltas = read_events("pydantic-ai", [_end({"part_kind": "text", "content": "a"}), _end({"part_kind": "file"}, 1)])
 
     assert [part["part_kind"] for part in stream.body["parts"]] == ["text", "file"]

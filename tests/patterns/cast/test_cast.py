@@ -36,7 +36,7 @@ def counting(asked: list[str]) -> FunctionModel:
 
 
 @pytest.mark.slow
-async def test_what_an_agent_has_answered_is_not_asked_again() -> None:
+async def test_a_recorded_answer_is_not_asked_for_again() -> None:
     asked: list[str] = []
     ledger = MemoryLedger()
     for _ in range(2):
@@ -46,7 +46,7 @@ async def test_what_an_agent_has_answered_is_not_asked_again() -> None:
     assert asked == ["user-prompt"]
 
 
-async def test_an_answer_has_the_form_that_is_asked_for() -> None:
+async def test_an_answer_has_the_requested_type() -> None:
     ledger = MemoryLedger()
     cast = Cast(ledger, [AgentSpec(name="ada")], model=TestModel(custom_output_args={"words": 3}))
     async with ledger_run("t", ledger=ledger):
@@ -113,7 +113,7 @@ async def test_an_agent_has_the_tools_that_it_names_and_no_others() -> None:
     assert denied.error_type == "PERMISSION_DENIED"
 
 
-async def test_calls_on_the_way_are_told_and_written_down() -> None:
+async def test_tool_calls_are_reported_and_recorded() -> None:
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         if len(messages) == 1:
             return ModelResponse([ToolCallPart("calculator", {"expression": "17*23"}, tool_call_id="c1")])
@@ -194,17 +194,17 @@ async def test_a_model_has_at_most_so_many_requests_at_once() -> None:
         ([AgentSpec(name="ada", tools=("web_search",))], "web"),
     ],
 )
-def test_a_cast_that_cannot_be_says_why(agents: list[AgentSpec], says: str) -> None:
+def test_an_invalid_cast_is_refused_with_the_reason(agents: list[AgentSpec], says: str) -> None:
     with pytest.raises(Exception, match=says):
         Cast(MemoryLedger(), agents)
 
 
-def test_who_takes_no_part_is_named_with_those_who_do() -> None:
+def test_an_unknown_agent_is_named_with_the_known_ones() -> None:
     with pytest.raises(CastError, match="no agent 'eve'; there are 'ada', 'bob'"):
         Cast(MemoryLedger(), [AgentSpec(name="ada"), AgentSpec(name="bob")]).spec("eve")
 
 
-async def test_what_is_said_stands_in_the_thread_once() -> None:
+async def test_each_message_is_in_the_thread_once() -> None:
     ledger = MemoryLedger()
     for _ in range(2):
         async with ledger_run("t", ledger=ledger) as here:

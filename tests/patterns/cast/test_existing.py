@@ -28,7 +28,7 @@ class Shelf:
 
 
 def librarian(**more: Any) -> Agent[Shelf, str]:
-    """Return an agent as somebody has written it who does not know of casts."""
+    """Return an agent as a program makes it that knows nothing of casts."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         asked = messages[0]
@@ -119,7 +119,7 @@ async def test_its_failing_model_is_asked_as_often_as_the_cast_is_patient() -> N
     assert asked
 
 
-def test_what_an_agent_that_exists_has_itself_cannot_be_given() -> None:
+def test_settings_of_an_existing_agent_cannot_be_given_again() -> None:
     agent = librarian()
     for given in ({"model": "test"}, {"fallback": "test"}, {"temperature": 0.5}, {"max_tokens": 5}):
         with pytest.raises(ValidationError, match=f"an agent that exists has its own {next(iter(given))}: set it there"):

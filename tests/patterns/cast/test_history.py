@@ -87,7 +87,7 @@ class Hearing(FunctionModel):
 
 
 class Payments(list[str]):
-    """A toolkit with one tool that must run only when an agent calls it here."""
+    """A toolkit with one tool, which must run only for a call that an agent makes here."""
 
     def toolkit(self) -> Toolkit:
         toolkit = Toolkit()
@@ -150,7 +150,7 @@ def answers(messages: list[ModelMessage]) -> list[Any]:
 
 
 def heard(messages: list[ModelMessage]) -> str:
-    """Return all that a model was told, as text."""
+    """Return everything that a model was given, as text."""
     parts = [part for each in messages for part in each.parts]
     return "\n".join(str(getattr(part, "content", "")) for part in parts)
 
@@ -177,7 +177,7 @@ def test_a_thread_that_was_imported_goes_on_with_a_text(make: Make) -> None:
 
 
 @PATTERNS
-def test_a_call_that_is_open_in_what_is_handed_over_is_never_executed(make: Make) -> None:
+def test_an_open_call_in_a_given_history_is_never_executed(make: Make) -> None:
     """S5, S14: it gets an error result, which the model is told, and no tool runs."""
 
     async def main() -> None:
@@ -251,7 +251,7 @@ def test_a_history_larger_than_one_message_goes_on(make: Make) -> None:
 
 
 @PATTERNS
-def test_a_history_with_the_mark_of_untrusted_content_taints_whoever_is_told_it(make: Make) -> None:
+def test_a_history_with_the_mark_of_untrusted_content_taints_its_readers(make: Make) -> None:
     """S4: a tool that may not be used after untrusted content waits for a person."""
     marked = Message(
         policy="user",

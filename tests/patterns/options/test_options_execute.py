@@ -85,7 +85,7 @@ async def test_the_executor_completes_the_calls_of_a_conversation() -> None:
 
 
 async def test_the_executor_completes_the_calls_of_a_stored_thread() -> None:
-    """OP-067: those of any policy, once; a policy whose name nobody can have is told so."""
+    """OP-067: calls of any policy, once; a policy with an invalid name gets PERMISSION_DENIED."""
     started: list[str] = []
     ledger = MemoryLedger()
     odd = MessageBuilder(policy="Ада и Боб").add_option_call("search_web", {"query": "tea"}).last_option_call
@@ -111,8 +111,8 @@ async def test_calls_that_came_from_a_provider_are_completed_and_can_be_sent_bac
     assert [each["tool_call_id"] for each in sent[2:]] == ["call_tea", "call_milk"]
 
 
-async def test_what_comes_from_elsewhere_is_no_order_to_an_actor() -> None:
-    """S8: neither its lane, nor whom it is addressed to, nor what it says of the runtime."""
+async def test_messages_from_elsewhere_give_no_orders_to_actors() -> None:
+    """S8: neither by their lane, nor by their receiver, nor by what they say of the runtime."""
     ledger = MemoryLedger()
     call = seed_builder().last_option_call
     order = call.model_copy(
@@ -139,21 +139,21 @@ async def test_a_conversation_without_open_calls_is_as_it_was() -> None:
         assert [each.parts for each in await executor.execute([said])] == [said.parts]
 
 
-async def test_what_is_no_message_is_refused() -> None:
+async def test_a_value_that_is_no_message_is_refused() -> None:
     async with Executor(None, Options()) as executor:
         with pytest.raises(RefusedError, match="not JSON") as refused:
             await executor.system.ask("options/1", CompleteCalls(observations=("hello",)), thread_id="t")
     assert refused.value.code == "VALIDATION_ERROR"
 
 
-async def test_a_call_that_others_have_answered_is_not_run_and_never_has_two_results() -> None:
-    """OP-063, OP-067: a result that comes while the option runs is the one; a second one is refused."""
+async def test_a_call_that_has_a_result_already_is_not_run_and_never_has_two_results() -> None:
+    """OP-063, OP-067: a result that arrives while the option runs counts; a second one is refused."""
     ledger, options, started = MemoryLedger(), Options(), list[str]()
     first, second = (MessageBuilder(policy="p").add_option_call(name, {}).last_option_call for name in ("one", "two"))
 
     @options.option(effects="none")
     async def one() -> str:
-        """Be answered by somebody else meanwhile."""
+        """Get a result from another writer meanwhile."""
         started.append("one")
         await ledger.post("t", _by_others(first))
         return "mine"
@@ -272,7 +272,7 @@ async def test_the_decisions_of_a_run_are_training_data() -> None:
     assert all(each.is_complete for each in whole)
 
 
-async def test_what_an_agent_decides_that_a_policy_asks_is_training_data_too() -> None:
+async def test_decisions_of_an_agent_that_a_policy_asks_are_training_data_too() -> None:
     """OP-022: the requests of one run of an agent are one loop, which observes what the agent was told."""
 
     def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -322,7 +322,7 @@ def racing(started: list[str]) -> Options:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_is_lost_or_dies_every_call_of_a_run_ends_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_of_a_run_ends_exactly_once_whatever_fails(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """OP-063, G9: in virtual time, with crashes, lost and doubled messages, and appends that fail."""
     monkeypatch.setattr(sys.modules[__name__], "SEARCH", 0.5)
 

@@ -13,8 +13,8 @@ from antiphon.patterns.options import Executor, ExecutorLimits, Options
 
 
 @pytest.mark.slow
-async def test_the_local_model_decides_and_what_it_calls_is_run() -> None:
-    """OP-050: every call it makes has a result in the thread, and what it says last is the answer."""
+async def test_the_local_model_decides_and_its_calls_are_run() -> None:
+    """OP-050: every call has a result in the thread, and the last text is the answer."""
     try:
         local = model("local")
     except WeightsError as exc:

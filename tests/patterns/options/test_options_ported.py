@@ -84,7 +84,7 @@ async def test_the_steps_that_a_policy_numbers_with_the_builder_are_kept() -> No
     assert (decided.step_num, len(decided.actions), len(decided.results)) == (11, 2, 2)
 
 
-async def test_what_a_policy_does_not_number_goes_on_after_the_last_step() -> None:
+async def test_unnumbered_messages_of_a_policy_follow_the_last_step() -> None:
     """OP-020: also after a step that a policy or a user has numbered; what is said beside a numbered call is of its step."""
     options, ledger = searching(), MemoryLedger()
 
@@ -171,7 +171,7 @@ async def test_the_example_of_the_design_runs_as_a_policy() -> None:
 # ---------------------------------------------------------------- structured results
 
 
-async def test_what_an_option_returns_stays_data_for_whoever_reads_it() -> None:
+async def test_the_result_of_an_option_stays_data_for_every_reader() -> None:
     """OP-025: models, lists and objects are JSON values in observations, in transitions and in the answer."""
     options, ledger = searching(), MemoryLedger()
 
@@ -295,7 +295,7 @@ async def test_no_policy_observes_a_reward() -> None:
     assert not any("secretly" in str(list(each.observation)) for each in await ledger.transitions("t"))
 
 
-async def test_a_reward_is_refused_that_is_for_nothing_said_or_by_nobody() -> None:
+async def test_a_reward_needs_a_message_of_talk_and_an_author() -> None:
     """OP-022, OP-007: a message of talk, a finite number, and a name that is not the runtime's."""
     ledger = MemoryLedger()
     async with Executor(ledger, asking()) as executor:
@@ -321,8 +321,8 @@ async def test_a_reward_is_refused_that_is_for_nothing_said_or_by_nobody() -> No
         {"type": "X"},
     ],
 )
-async def test_a_row_that_is_no_reward_is_none(said: dict[str, Any]) -> None:
-    """OP-022: whoever wrote it; and what comes from outside is talk, so a reward in a file is none."""
+async def test_a_row_that_is_not_a_valid_reward_does_not_count(said: dict[str, Any]) -> None:
+    """OP-022: whatever its author. A reward in an imported file is talk, and does not count either."""
     ledger = MemoryLedger()
     asked = MessageBuilder().add_text("Well?").to_message()
     row = MessageBuilder(policy="ann").add_data(said).to_message()

@@ -55,7 +55,7 @@ def test_a_rule_is_data_and_travels_with_a_decision(rule: Rule, names: list[str]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "some"}, {"kind": "n_of_m", "n": 0}, {"kind": "groups", "groups": []}, "all"])
-def test_what_is_no_rule_is_refused(wrong: Any) -> None:
+def test_an_invalid_rule_is_refused(wrong: Any) -> None:
     call = calls_of(["a"])[0].model_copy(update={"metadata": {"options": {"rule": wrong}}})
     with pytest.raises(ValueError, match="names an invalid rule"):
         rule_in([call])
@@ -65,7 +65,7 @@ def test_what_is_no_rule_is_refused(wrong: Any) -> None:
 
 
 class Course:
-    """Options that say when they begin and end, and end when they are told to."""
+    """Options that record when they begin and end, and end when they are told to."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -96,7 +96,7 @@ class Course:
         return name
 
     def outcomes(self, *calls: tuple[str, dict[str, Any]], rule: Rule) -> list[str]:
-        """Have calls run by a rule, and return what came of each: its result, or its error."""
+        """Run calls by a rule, and return the outcome of each: its result or its error."""
 
         def clerk(observations: Conversation, choices: Choices) -> Any:
             if observations.calls():
@@ -135,15 +135,15 @@ def test_if_none_succeeds_all_have_ended() -> None:
     assert found == ["TOOL_FAILED", "TOOL_FAILED"]
 
 
-def test_so_many_of_them_are_enough() -> None:
+def test_the_rule_may_ask_for_a_number_of_successes() -> None:
     """OP-065"""
     course = Course()
     found = course.outcomes(call("a", "a"), call("b"), call("c", "c"), call("d"), rule=NOfM(n=2))
     assert found == ["a", "CANCELLED", "c", "CANCELLED"]
 
 
-def test_what_must_not_be_done_twice_is_waited_for_once_it_is_begun() -> None:
-    """G7: nobody could say what became of it, if it were cut off."""
+def test_a_started_once_call_is_waited_for() -> None:
+    """G7: its outcome would be unknown if it were cut off."""
     course = Course()
     found = course.outcomes(call("late", option="once"), call("b", "b"), call("c"), rule=FirstSuccess())
     assert found == ["late", "b", "CANCELLED"]
@@ -166,7 +166,7 @@ def test_groups_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize(("stops", "last"), [(True, "SKIPPED"), (False, "b")])
-def test_groups_after_one_that_has_failed_are_left_out_unless_they_are_not(stops: bool, last: str) -> None:
+def test_groups_after_a_failed_one_are_skipped_unless_the_rule_says_otherwise(stops: bool, last: str) -> None:
     """OP-065"""
     course = Course()
     course.options.add(course.wait, name="first", effects="none")
@@ -174,8 +174,8 @@ def test_groups_after_one_that_has_failed_are_left_out_unless_they_are_not(stops
     assert course.outcomes(call("b", "b"), call("a", "a", option="first", fails=True), rule=rule) == [last, "TOOL_FAILED"]
 
 
-async def test_what_a_policy_has_begun_that_is_cancelled_waits_for_a_person_and_the_run_goes_on() -> None:
-    """G7: nobody knows what became of it, so it is neither done again nor forgotten."""
+async def test_a_once_call_of_a_cancelled_policy_waits_for_a_person_and_the_run_continues() -> None:
+    """G7: its outcome is unknown, so it is neither repeated nor forgotten."""
     course = Course()
 
     options, ledger = course.options, MemoryLedger()

@@ -85,7 +85,7 @@ def counting(started: list[str]) -> Options:
 
 
 async def test_policies_choose_options_and_options_produce_results() -> None:
-    """OP-050, OP-005, OP-006, OP-020: a call is by whoever decides, its result by whoever ran; both are of one step."""
+    """OP-050, OP-005, OP-006, OP-020: a call is by the policy, its result by the option; both are of one step."""
     started: list[str] = []
     options, ledger = counting(started), MemoryLedger()
     options.add_policy(once_then("Done.", ("look", {"where": "here"}), ("look", {"where": "there"})), name="clerk")
@@ -204,7 +204,7 @@ async def test_a_plain_return_is_the_answer(value: Any, response: str | None) ->
     assert (await ran(options, MemoryLedger())).response == response
 
 
-async def test_an_answer_of_several_parts_is_told_as_text() -> None:
+async def test_an_answer_of_several_parts_is_returned_as_text() -> None:
     options = Options()
     parts = (
         Spoken(text="Here."),
@@ -236,7 +236,7 @@ async def test_a_policy_that_raises_ends_the_run_and_says_why() -> None:
     assert (await ledger.thread("t")).status == "failed"  # type: ignore[union-attr]
 
 
-async def test_what_a_policy_has_done_by_itself_is_not_run_again() -> None:
+async def test_a_call_that_a_policy_has_completed_itself_is_not_run_again() -> None:
     """OP-067: only calls without a result are run."""
     started: list[str] = []
     options, ledger = counting(started), MemoryLedger()
@@ -303,7 +303,7 @@ async def test_a_policy_may_be_a_generator() -> None:
     assert started == ["look here"]
 
 
-async def test_a_decision_that_asks_for_what_is_no_rule_runs_nothing() -> None:
+async def test_a_decision_with_an_invalid_rule_runs_nothing() -> None:
     started: list[str] = []
     options = counting(started)
 
@@ -317,7 +317,7 @@ async def test_a_decision_that_asks_for_what_is_no_rule_runs_nothing() -> None:
     assert "names an invalid rule" in (outcome.error_message or "")
 
 
-async def test_a_decision_that_no_thread_takes_in_ends_the_run_with_a_code() -> None:
+async def test_a_decision_that_the_ledger_refuses_ends_the_run_with_a_code() -> None:
     options = Options()
 
     @options.policy()
@@ -371,7 +371,7 @@ async def test_secrets_of_a_shared_tool_are_not_written_down_and_it_does_not_run
     assert "4711-0815" not in "".join(rows)
 
 
-async def test_an_option_is_for_those_it_is_given_to() -> None:
+async def test_an_option_may_be_given_to_some_policies_only() -> None:
     options, ledger = Options(), MemoryLedger()
     offered: list[tuple[str, ...]] = []
 
@@ -390,7 +390,7 @@ async def test_an_option_is_for_those_it_is_given_to() -> None:
     assert [each.error_type for each in results(await talk(ledger))] == ["PERMISSION_DENIED"]
 
 
-async def test_a_run_waits_for_a_person_and_goes_on_when_the_same_is_asked_again() -> None:
+async def test_a_run_waits_for_a_person_and_continues_with_the_same_request() -> None:
     started: list[str] = []
     options, ledger = counting(started), MemoryLedger()
 
@@ -411,7 +411,7 @@ async def test_a_run_waits_for_a_person_and_goes_on_when_the_same_is_asked_again
 
 
 @pytest.mark.parametrize("said", [None, False])
-async def test_an_executor_whose_options_no_longer_ask_does_not_go_on(said: bool | None) -> None:
+async def test_an_executor_whose_options_no_longer_need_approval_does_not_continue(said: bool | None) -> None:
     """S5, G22: the same option without its approval, while the question is open and after a no: nothing is paid."""
     started, ledger = list[str](), MemoryLedger()
 
@@ -441,8 +441,8 @@ async def test_an_executor_whose_options_no_longer_ask_does_not_go_on(said: bool
     assert started == (["pay 5"] if said is None else [])
 
 
-async def test_what_strangers_wrote_counts_in_the_next_run_of_the_thread_too() -> None:
-    """S8: an option that does not allow it needs a person's word from then on."""
+async def test_taint_lasts_into_the_next_run_of_the_thread() -> None:
+    """S8: an option that does not allow untrusted content needs an approval from then on."""
     options, ledger = Options(), MemoryLedger()
 
     @options.option(effects="none", untrusted=True, allows_untrusted=True)
@@ -531,7 +531,7 @@ async def test_policies_inside_of_each_other_end_at_the_depth_that_is_allowed() 
     assert [each.error_type for each in results(await talk(ledger))] == ["BUDGET_EXCEEDED"] * 4
 
 
-async def test_what_is_open_below_an_option_that_took_too_long_is_closed() -> None:
+async def test_open_calls_below_an_option_that_timed_out_are_closed() -> None:
     options, ledger = Options(), MemoryLedger()
 
     @options.option(effects="none")
@@ -561,7 +561,7 @@ async def test_what_is_open_below_an_option_that_took_too_long_is_closed() -> No
         (ExecutorLimits(seconds=1e-9), "1e-09 seconds"),
     ],
 )
-async def test_a_run_that_goes_too_far_ends_with_a_name_for_it_and_nothing_open(limits: ExecutorLimits, says: str) -> None:
+async def test_a_run_beyond_its_limits_ends_with_a_code_and_nothing_open(limits: ExecutorLimits, says: str) -> None:
     started: list[str] = []
     options, ledger = counting(started), MemoryLedger()
 
@@ -577,7 +577,7 @@ async def test_a_run_that_goes_too_far_ends_with_a_name_for_it_and_nothing_open(
     assert len(started) <= 6
 
 
-async def test_what_a_thread_may_cost_ends_a_run_too() -> None:
+async def test_the_budget_of_a_thread_ends_a_run_too() -> None:
     started: list[str] = []
     options, ledger = counting(started), MemoryLedger()
 
@@ -710,7 +710,7 @@ async def test_an_agent_that_is_added_to_an_executor_takes_part_and_executors_sh
 # ---------------------------------------------------------------- replay
 
 
-async def test_the_same_again_gives_what_is_recorded_and_asks_nobody() -> None:
+async def test_the_same_request_gets_the_recorded_answer_and_asks_nobody() -> None:
     """OP-063: a decision that is recorded is not asked for again, and an option that is finished does not run again."""
     started: list[str] = []
     options, ledger, decided = counting(started), MemoryLedger(), list[int]()
@@ -767,7 +767,7 @@ async def test_another_program_against_the_same_history_is_stopped(change: str) 
         (call,) = [each for each in await talk(ledger) if each.kind == "option_call"]
         forged = OptionResultPayload(invocation_id=call.invocation_id or "", option_name="pay", result="forged")
         await ledger.post("t", Message(policy="pay", payload=forged, to=("clerk",)))
-        assert (await ran(options, ledger)).response == "Done."  # who posts a result has answered the call
+        assert (await ran(options, ledger)).response == "Done."  # a posted result is the answer to the call
         return
     else:
         rows = [record.message async for record in ledger.read("t")]
@@ -781,7 +781,7 @@ async def test_another_program_against_the_same_history_is_stopped(change: str) 
     assert not started
 
 
-async def test_what_was_said_in_the_thread_before_is_observed_but_not_what_was_nested() -> None:
+async def test_a_policy_observes_earlier_messages_of_the_thread_but_no_nested_ones() -> None:
     options, ledger = Options(), MemoryLedger()
     seen: list[list[str]] = []
 
@@ -804,7 +804,7 @@ async def test_what_was_said_in_the_thread_before_is_observed_but_not_what_was_n
     assert [each["step"] async for each in export_transitions(ledger, "t")] == [1, 4]
 
 
-async def test_who_decides_must_be_said_where_there_are_several() -> None:
+async def test_the_policy_must_be_named_if_there_are_several() -> None:
     options = Options()
     for name in ("ada", "bob"):
         options.add_policy(lambda observations, choices: "Yes.", name=name)

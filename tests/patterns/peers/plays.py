@@ -1,4 +1,4 @@
-"""Plays for the tests: who says what when it is asked, a ledger to say it in, and letters by what they say."""
+"""Plays for the tests: scripted agents, a ledger for them, and short forms of letters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ __all__ = ["QUICK", "Hearing", "Play", "asks", "calls", "line", "says", "spec", 
 
 QUICK = Patience(backoff=0, attempts=1)
 Part = Callable[[str, Sequence[Any]], ModelResponse]
-"""What somebody says, given what it was last asked, and what its tools gave since."""
+"""Returns an agent's next message from its last request and the tool results since."""
 
 
 def says(text: str) -> ModelResponse:
@@ -39,7 +39,7 @@ def calls(*wanted: tuple[str, dict[str, Any]]) -> ModelResponse:
 
 
 def asks(*wanted: tuple[str, str], **more: Any) -> ModelResponse:
-    """Ask others, all in one step: each a name and a request."""
+    """Ask several agents in one step: each a name and a request."""
     return calls(*(("invoke_agent", {"target": target, "request": request, **more}) for target, request in wanted))
 
 
@@ -137,7 +137,7 @@ async def talk_in(ledger: Ledger, thread_id: str, lane: str = "talk") -> list[Me
 
 
 def briefly(letters: Iterable[marsys.Message]) -> list[str]:
-    """Return letters in a few words: role, who to whom, and what."""
+    """Return letters in a few words: role, sender, receiver and text."""
     return [
         f"{each.role} {each.caller}>{(each.metadata or {})['callee']}: {each.error_type or each.content}" for each in letters
     ]

@@ -1,6 +1,6 @@
 """A program of peers that is killed: ada asks bob and carl at once, then bob again and dora, who fails; each has its tools.
 
-Before that, ada's memory and the one that carl shares get messages; in the end ada is told one more, and writes an agent_call.
+Before that, ada's memory and the shared memory of carl get messages. At the end ada gets one more, and writes an agent_call.
 
 `pay` must not be done twice, `reserve` may be under the same key, `look` does nothing to the world.
 """

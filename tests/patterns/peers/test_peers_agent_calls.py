@@ -27,8 +27,8 @@ def call(name: str = "bob", content: Any = "Find X", caller: str | None = "ada",
     return Message("agent_call", content, name=name, metadata=metadata, **more)
 
 
-async def test_calls_of_one_task_are_told_apart() -> None:
-    """MA-062: two of one agent at once, answered the other way round: each answer is of its call, also when read again."""
+async def test_calls_of_one_task_are_distinguished() -> None:
+    """MA-062: two calls of one agent at once, answered in reverse order: each answer belongs to its call, also on replay."""
     # Mutant: `Exchange._about` in _letters.py says no `interaction_id` -> this test is red.
     second_is_done = asyncio.Event()
 
@@ -153,7 +153,7 @@ async def test_a_task_that_a_model_begins_has_an_id_of_its_own() -> None:
         (["bob", "Find X"], {}, "the request or the caller is missing"),
     ],
 )
-async def test_what_is_no_call_is_refused(given: list[Any], more: dict[str, Any], words: str) -> None:
+async def test_an_invalid_call_is_refused(given: list[Any], more: dict[str, Any], words: str) -> None:
     async with Peers(None, TEAM, topology=STAR, model=Play()) as peers:
         with pytest.raises(ValueError, match=words):
             await peers.invoke(*given, **more)

@@ -13,7 +13,7 @@ pytest.importorskip("apsw")
 
 
 async def left_after(ledger: MemoryLedger, letter: str) -> MemoryLedger:
-    """Return the ledger that a process leaves behind which dies when it has said a letter, and nothing since."""
+    """Return the ledger of a process that died right after it wrote a letter."""
     left = MemoryLedger()
     rows = [record.message async for record in ledger.read("t")]
     upto = next(number for number, row in enumerate(rows, 1) if row.id.endswith(letter))
@@ -28,8 +28,8 @@ async def left_after(ledger: MemoryLedger, letter: str) -> MemoryLedger:
         ("dora", PeerLimits(), "error:PEER_NOT_FOUND"),
     ],
 )
-async def test_what_was_decided_stands_whatever_holds_by_then(target: str, limits: PeerLimits, response: str) -> None:
-    """G6: a call that was let through is made, one that was refused is not, though the next process would decide otherwise."""
+async def test_recorded_decisions_hold_under_changed_limits(target: str, limits: PeerLimits, response: str) -> None:
+    """G6: an admitted call is made and a refused one is not, even if the next process would decide otherwise."""
     ledger = MemoryLedger()
     parts = {"ada": line(asks((target, "Help"))), "bob": lambda asked, given: says("here")}
     async with Peers(ledger, [spec("ada", "bob", "dora"), spec("bob")], model=Play(**parts)) as peers:

@@ -45,8 +45,8 @@ async def searched(ledger: MemoryLedger, *questions: str) -> Peers:
     return peers
 
 
-async def test_a_peer_remembers_what_it_was_told_said_did_and_heard_in_order() -> None:
-    """MA-060: order, and each thing once: what it asks others is a letter, in the place of the call by which it did."""
+async def test_a_peer_remembers_its_messages_calls_and_results_in_order() -> None:
+    """MA-060: each thing once and in order; a request to another peer is a letter, in the place of its tool call."""
     peers = await searched(MemoryLedger())
     ada, bob, carl = [await peers.memory(name, "t") for name in ("ada", "bob", "carl")]
     assert [(each.role, each.content) for each in ada.messages()] == [
@@ -86,7 +86,7 @@ async def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
 # Mutant: PeerMemory.search (_memory.py) finds nothing, everything, what is not remembered, or more than `limit`
 # -> this test is red.
 async def test_a_memory_is_searched_by_words() -> None:
-    """MA-060: all the words must be there, whoever said them; what others remember, or another thread has, is not found."""
+    """MA-060: all words must be there, in any author's message; other memories and other threads are not searched."""
     ledger = MemoryLedger()
     async with Peers(ledger, team(), topology=STAR, model=playing(), tools=[look]) as peers:
         await peers.run("Where is the cat?", thread_id="other")
@@ -110,7 +110,7 @@ async def test_a_memory_is_searched_by_words() -> None:
 
 
 async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
-    """MA-046, MA-060: append-only: an earlier state of the thread has a beginning of the memory, whoever was told what."""
+    """MA-046, MA-060: append-only: the memory of an earlier state of the thread is a prefix of the later one."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
     answer = (await peers.memory("ada", "t")).by_role("agent_response")[0]
@@ -134,7 +134,7 @@ async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
 
 
 async def test_messages_that_are_passed_on_keep_their_ids() -> None:
-    """MA-047, MA-062: carl remembers the very message that bob has written to ada, and its model is told what it says."""
+    """MA-047, MA-062: carl remembers bob's message to ada itself, and carl's model gets its text."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
     passed = (await peers.memory("ada", "t")).by_role("agent_response")[0]
@@ -167,7 +167,7 @@ async def test_a_model_passes_on_what_it_was_answered() -> None:
     assert "from bob]: heard" in play.prompts["carl"][0]
 
 
-async def test_what_is_not_remembered_cannot_be_passed_on() -> None:
+async def test_only_remembered_messages_can_be_passed_on() -> None:
     """MA-062: a peer has only what came to it; that is told as an error."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
@@ -196,7 +196,7 @@ ASKED = {"id": "call-1", "type": "function", "function": {"name": "look", "argum
 
 # Mutant: for_model (_processors.py) gives a letter as its role has it, or _with_results (_memory.py) drops or swaps a result
 # -> this test is red.
-async def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() -> None:
+async def test_a_memory_is_given_to_a_model_in_roles_that_every_provider_knows() -> None:
     """MA-060: the whole of it, in order. A model that uses an id again in its next turn gets the result of each turn."""
     places = iter(("under the bed", "on the roof"))
 
@@ -229,8 +229,8 @@ async def test_a_memory_is_told_to_a_model_in_roles_that_every_provider_knows() 
 
 # Mutant: for_model (_processors.py) has the words of others as the assistant's, PeerMemory.to encodes without `as_policy`, or
 # _with_results (_memory.py) yields a result without its call as it is -> this test is red.
-async def test_what_another_agent_has_said_and_done_is_not_told_as_the_peers_own() -> None:
-    """MA-060, MA-062: ada passes on a call, its result and her answer. To carl's model they are what somebody else says."""
+async def test_messages_of_another_agent_are_not_given_to_the_model_as_the_peers_own() -> None:
+    """MA-060, MA-062: ada passes on a call, its result and her answer. Carl's model gets them as another agent's."""
     ledger = MemoryLedger()
     peers = await searched(ledger)
     rows = await peers.memory("ada", "t")
@@ -262,7 +262,7 @@ def remembered() -> PeerMemory:
 
 
 def _longest_that_fits(memory: PeerMemory, most: int, cost: Callable[[Message], int]) -> list[Message]:
-    """Return what a window must be, found by trying: what the system said, and the longest whole end of the rest."""
+    """Return the expected window, found by trying: the system messages, and the longest whole end of the rest."""
     system, *rest = memory
     for begin in range(len(rest)):
         tried = Conversation([system, *rest[begin:]])
@@ -278,7 +278,7 @@ def _longest_that_fits(memory: PeerMemory, most: int, cost: Callable[[Message], 
 @settings(max_examples=30)
 @given(count=st.integers(0, 30), tokens=st.integers(0, 800))
 def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tokens: int) -> None:
-    """MA-060: by number, by tokens; what the system said is always in it, and what is older is left out."""
+    """MA-060: by number, by tokens; system messages are always in it, and older messages are left out."""
     memory = remembered()
 
     assert list(memory.window(count)) == _longest_that_fits(memory, count, lambda _: 1)
@@ -287,8 +287,8 @@ def test_a_window_has_the_longest_end_that_fits_and_cuts_no_pair(count: int, tok
 
 
 @pytest.mark.parametrize(("remember", "told"), [(0, 0), (1, 1), (5, 2)])
-async def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(remember: int, told: int) -> None:
-    """MA-060: what was finished before is remembered; the thread has it once."""
+async def test_a_model_gets_the_latest_exchanges_and_they_are_not_stored_again(remember: int, told: int) -> None:
+    """MA-060: finished exchanges are remembered; the thread has them once."""
     seen: list[int] = []
 
     class Noting(Play):
@@ -307,8 +307,8 @@ async def test_a_model_is_told_the_latest_exchanges_and_they_are_not_said_again(
     assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
 
 
-async def test_what_has_failed_or_still_goes_on_is_not_told_again() -> None:
-    """MA-060: bob is asked twice at once, and once more: it is told what it had finished, and nothing that is half done."""
+async def test_failed_and_unfinished_exchanges_are_not_given_to_the_model() -> None:
+    """MA-060: bob is asked twice at once, and once more: its model gets the finished exchanges only."""
     told: dict[str, list[str]] = {}
 
     class Noting(Play):

@@ -40,7 +40,7 @@ async def added(ledger: Ledger, *messages: Message, name: str = "ada", thread: s
     return await (await PeerMemory.read(ledger, thread, name)).append(*messages, **more)
 
 
-async def test_what_is_added_between_two_requests_is_told_once_and_in_its_place() -> None:
+async def test_an_added_message_is_given_to_the_model_once_and_in_its_place() -> None:
     """MA-060: before the next request, after what was said by then; the thread and the memory have it once."""
     # Mutant: `_mark` in _retelling.py returns no ids -> this test is red.
     ledger, play = MemoryLedger(), Hearing(ada=echo)
@@ -92,8 +92,8 @@ async def test_a_memory_may_end_in_any_role(last: Message) -> None:
 
 
 @pytest.mark.parametrize(("limits", "told"), [({"remember": 0}, 4), ({"told": 2}, 2), ({"told": 0}, 0), ({"remember": 1}, 4)])
-async def test_limits_say_how_much_is_told(limits: Any, told: int) -> None:
-    """MA-060: what falls out of the exchanges that are told is told as an addition; `told` bounds that."""
+async def test_limits_bound_how_much_a_model_gets(limits: Any, told: int) -> None:
+    """MA-060: a message outside of the latest exchanges is given as an addition; `told` bounds these."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
     async with Peers(ledger, [spec("ada")], model=play, limits=PeerLimits(**limits)) as peers:
         await added(ledger, *(user(f"Note {number}", id=f"m{number}") for number in range(4)))
@@ -118,7 +118,7 @@ async def test_the_same_again_is_no_news_and_another_of_the_same_id_is_refused()
     assert len(await memory.append()) == 2 + 1
 
 
-async def test_what_is_added_survives_its_process(tmp_path: Path) -> None:
+async def test_added_messages_survive_the_process(tmp_path: Path) -> None:
     """G6, MA-060: another process that opens the file has it, in its order, and verifies it."""
     url = f"sqlite:///{tmp_path / 'memory.db'}"
     async with open_ledger(url) as ledger:
@@ -139,7 +139,7 @@ async def test_secrets_are_not_added() -> None:
 
 
 async def test_a_tool_adds_to_a_memory_while_the_thread_is_at_work() -> None:
-    """MA-060: the thread has an owner then; what strangers wrote stays theirs, whoever is told it."""
+    """MA-060: the thread has an owner then. Text of strangers stays untrusted for every reader."""
     # Mutant: `PeerMemory.append` does not ask `current_taint` -> this test is red.
     ledger, toolkit = MemoryLedger(), Toolkit()
 
@@ -210,8 +210,8 @@ async def test_added_messages_are_found_cut_and_said_as_all_others() -> None:
     assert [each for each in check(plain, "openai-chat") if each.severity == "error"] == []
 
 
-async def test_letters_media_and_open_calls_are_told_as_a_model_can_take_them() -> None:
-    """MA-034, MA-060: what agents said is a user's or the agent's own; a call that nobody has answered is not told yet."""
+async def test_letters_media_and_open_calls_are_given_in_a_form_that_a_model_accepts() -> None:
+    """MA-034, MA-060: messages of agents are a user's or the agent's own; a call without a result is left out."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
     call, result = loop()
     messages = [
@@ -258,8 +258,8 @@ async def test_a_memory_with_additions_only_grows_at_its_end() -> None:
     assert len(some) == len(whole)
 
 
-async def test_a_shared_memory_is_told_as_it_was_when_the_peer_was_asked() -> None:
-    """G6, MA-060: a process that goes on after a crash tells the model the same, though others have added since."""
+async def test_a_model_gets_a_shared_memory_as_it_was_when_the_peer_was_asked() -> None:
+    """G6, MA-060: after a crash the model gets the same messages, though others have added more since."""
     # Mutant: `PeerActor._shared` in _peers.py reads to the end, without `before` -> this test is red.
     ledger = MemoryLedger()
     team, topology = [spec("ada", shares=("board",)), spec("bob")], star("ada", ["bob"])

@@ -30,7 +30,7 @@ def test_a_response_becomes_what_the_agent_says(agent: PeerAgent) -> None:
     assert (plain.message_id, plain.content, plain.tool_calls) == ("m1", "Here.", None)
 
 
-def test_what_cannot_be_understood_of_a_call_is_left_as_it_is(agent: PeerAgent) -> None:
+def test_an_invalid_call_is_left_unchanged(agent: PeerAgent) -> None:
     odd: Any = {"content": "", "tool_calls": [{"id": "c1"}, {"function": {"name": 7}}]}
     assert agent._input_message_processor()(odd)["tool_calls"] == odd["tool_calls"]
 

@@ -1,4 +1,4 @@
-"""Who there is: names that nobody else has, given out by as many threads as like; and whom each may ask. MA-062."""
+"""The registry: unique names, also from several threads; and topologies. MA-062."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +40,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_names_are_made_of_a_prefix_and_a_number_and_not_used_again() -> None:
-    """MA-062: `Prefix-N`, past those that somebody has taken by hand."""
+    """MA-062: `Prefix-N`, without the names that were registered by hand."""
     registry = PeerRegistry([spec("Finder-2")])
     made = [registry.register_new("Finder", instructions="Find.").name for _ in range(2)]
     registry.unregister("Finder-3")
@@ -51,7 +51,7 @@ def test_names_are_made_of_a_prefix_and_a_number_and_not_used_again() -> None:
 
 
 def test_threads_that_register_at_once_get_different_names() -> None:
-    """MA-062: thread-safe: of those who want the same name, one gets it; of those who want any, each gets its own."""
+    """MA-062: thread-safe: one thread gets a given name, and each thread gets its own generated name."""
     registry = PeerRegistry()
 
     def take(number: int) -> bool:
@@ -91,7 +91,7 @@ def test_topologies_say_who_may_ask_whom() -> None:
     "make",
     [lambda: star("a", ["b", "b"]), lambda: pipeline("a", "b", "a"), lambda: mesh("a", "a"), lambda: hierarchy({"a": ["a"]})],
 )
-def test_nobody_stands_in_two_places(make: Callable[[], object]) -> None:
+def test_no_peer_has_two_places_in_a_topology(make: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="is in two places"):
         make()
 
@@ -115,7 +115,7 @@ async def test_a_star_is_judged_by_its_flow() -> None:
 
 
 async def test_a_pipeline_is_judged_by_its_flow() -> None:
-    """MA-062: each asks the next and answers when that has answered; whoever leaves one out is off the flow."""
+    """MA-062: each peer asks the next one and answers after it; a run that skips one is off the flow."""
     specs = [spec("ada"), spec("bob"), spec("carl")]
     flow = pipeline_flow("ada", "bob", "carl")
     play = Play(ada=line(asks(("bob", "1"))), bob=line(asks(("carl", "2"))), carl=lambda asked, given: says("3"))
@@ -183,6 +183,6 @@ async def test_the_flows_of_the_document_judge_what_peers_remember() -> None:
             memory = list(await peers.memory("ada", "t"))
         said = [each for each in memory if flow is not COMMUNICATION or each.kind != "parts"]
         found[flow.name] = flow.check(said).state
-        others = {TOOL_USE, COMMUNICATION} - {flow}  # a conversation is all of them, for whoever only hears what is said
+        others = {TOOL_USE, COMMUNICATION} - {flow}  # each of them is also a conversation, if only the talk is read
         assert all(other.check(memory).state != "complete" for other in others)
     assert found == {"conversation": "complete", "tool use": "complete", "communication": "complete"}

@@ -44,7 +44,7 @@ class Seeing(Play):
 
 
 async def _asked(tool: str, arguments: dict[str, Any], **more: Any) -> tuple[Any, Seeing, Peers]:
-    """Have a peer call a tool once, and say what it gave."""
+    """Have a peer call a tool once, and return the result as the peer reports it."""
     play = Seeing(ada=line(calls((tool, arguments))))
     tools = more or {"tools": [weigh]}
     async with Peers(None, [spec("ada", tools=("weigh",))], model=play, patience=QUICK, **tools) as peers:
@@ -59,8 +59,8 @@ def _toolkit() -> dict[str, Any]:
 
 # Mutant: Toolkit.add (_toolkit.py) gives another schema, such as one without descriptions or types -> this test is red.
 @pytest.mark.parametrize("is_kit", [False, True], ids=["functions", "toolkit"])
-async def test_a_model_is_told_the_schema_that_type_hints_and_docstring_of_a_function_say(is_kit: bool) -> None:
-    """MA-061: schema from function: names, types, defaults, choices and what is required, with the words of the docstring."""
+async def test_a_model_gets_the_schema_from_type_hints_and_docstring_of_a_function(is_kit: bool) -> None:
+    """MA-061: schema from function: names, types, defaults, choices and required fields, with the docstring's text."""
     _, play, _ = await _asked("weigh", {"item": "fly"}, **(_toolkit() if is_kit else {}))
     (told,) = [each for each in play.told if each.name != "invoke_agent"]
     assert (told.name, told.description) == ("weigh", "Weigh something.")
@@ -78,7 +78,7 @@ async def test_a_model_is_told_the_schema_that_type_hints_and_docstring_of_a_fun
 
 
 # Mutant: Cast.add (_cast.py) grants an agent nothing, or every tool; or Toolkit.add takes a name twice -> this test is red.
-async def test_a_tool_is_registered_by_its_name_and_given_to_whom_names_it() -> None:
+async def test_a_tool_is_registered_by_its_name_and_given_to_the_peers_that_name_it() -> None:
     """MA-061: registration."""
     play = Seeing(ada=line(), bob=line(calls(("weigh", {"item": "fly"}))))
     specs = [spec("ada"), spec("bob", tools=("weigh",))]

@@ -1,4 +1,4 @@
-"""What strangers wrote, what a person must approve, and who is left alone, with peers in between. S4, S5; MA-062."""
+"""Untrusted content, approvals and circuit breakers, with peers in between. S4, S5; MA-062."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ STAR = star("ada", ["bob", "carl"])
 
 
 def kit(done: list[str]) -> Toolkit:
-    """Return a tool that reads what strangers wrote, and one that does something."""
+    """Return a tool that reads text of strangers, and one with an effect."""
     toolkit = Toolkit(approvers=["eva"])
 
     @toolkit.tool(effects="none", untrusted=True)
@@ -45,8 +45,8 @@ async def invocations(ledger: MemoryLedger) -> dict[str, Any]:
     return {each.to[0]: each.payload.arguments for each in said if each.payload.option_name == InvokePeer.message_type}
 
 
-async def test_what_a_callee_has_read_counts_for_its_caller() -> None:
-    """S4, S5: bob reads a page, so ada pays nobody without a person."""
+async def test_the_taint_of_a_callee_reaches_its_caller() -> None:
+    """S4, S5: bob reads a page, so ada needs an approval to pay."""
     done: list[str] = []
     ledger = MemoryLedger()
     play = Play(
@@ -66,8 +66,8 @@ async def test_what_a_callee_has_read_counts_for_its_caller() -> None:
     assert done == ["Mallory"]
 
 
-async def test_what_a_caller_has_read_counts_for_its_callee() -> None:
-    """S4, S5: ada reads a page and asks carl to pay: carl's words are a stranger's, and a person is asked, once."""
+async def test_the_taint_of_a_caller_reaches_its_callee() -> None:
+    """S4, S5: ada reads a page and asks carl to pay: carl is tainted, and a person is asked, once."""
     done: list[str] = []
     ledger = MemoryLedger()
     parts = {
@@ -89,7 +89,7 @@ async def test_what_a_caller_has_read_counts_for_its_callee() -> None:
     assert done == []
 
 
-async def test_what_nobody_strange_wrote_needs_no_person() -> None:
+async def test_trusted_content_needs_no_approval() -> None:
     """S4: the mark is made by the runtime, not by words that look like one."""
     done: list[str] = []
     ledger = MemoryLedger()
@@ -100,8 +100,8 @@ async def test_what_nobody_strange_wrote_needs_no_person() -> None:
     assert done == ["Pia"]
 
 
-async def test_what_is_passed_on_keeps_its_mark() -> None:
-    """S5: ada passes on what bob has read, in a later task that reads nothing itself."""
+async def test_a_forwarded_message_keeps_its_taint() -> None:
+    """S5: ada forwards what bob has read, in a later task that reads nothing itself."""
     done: list[str] = []
     ledger = MemoryLedger()
     play = Play(bob=line(calls(("read_page", {}))), carl=line(calls(("pay", {"to": "Mallory"}))))
@@ -114,8 +114,8 @@ async def test_what_is_passed_on_keeps_its_mark() -> None:
 
 
 @pytest.mark.parametrize(("tool", "is_strange"), [("read_page", True), ("read_diary", False), ("read_nothing", False)])
-async def test_the_result_of_a_tool_is_passed_on_with_its_mark(tool: str, is_strange: bool) -> None:
-    """S5: ada passes on what its own tool gave, an error too; only what strangers wrote makes carl ask a person."""
+async def test_a_forwarded_tool_result_keeps_its_taint(tool: str, is_strange: bool) -> None:
+    """S5: ada forwards a result of its own tool, or an error; only text of strangers makes carl ask a person."""
     done: list[str] = []
     toolkit = kit(done)
 
@@ -146,7 +146,7 @@ async def test_the_result_of_a_tool_is_passed_on_with_its_mark(tool: str, is_str
     assert f"{tool}({{}})" in play.prompts["carl"][0]
 
 
-async def test_while_one_waits_for_a_person_those_beside_it_finish() -> None:
+async def test_peers_beside_one_that_waits_for_a_person_finish() -> None:
     """MA-062: carl's payment must be approved; bob, asked at the same time, is answered once and not asked again."""
     done: list[str] = []
     ledger = MemoryLedger()
@@ -193,7 +193,7 @@ class Clock:
         return self.time
 
 
-async def test_who_fails_again_and_again_is_left_alone_for_a_while() -> None:
+async def test_a_peer_that_fails_repeatedly_is_not_asked_for_a_while() -> None:
     """MA-062: closed, open after five failures in a row, in all threads and after a restart; half-open after a minute."""
     clock, ledger = Clock(), MemoryLedger()
     is_broken = True
@@ -231,8 +231,8 @@ async def test_who_fails_again_and_again_is_left_alone_for_a_while() -> None:
     assert len(play.asked) == 5 + 1 + 2
 
 
-async def test_while_one_tries_others_do_not() -> None:
-    """MA-062: half-open is for one; who comes meanwhile is refused."""
+async def test_a_half_open_breaker_lets_one_call_through() -> None:
+    """MA-062: further calls are refused meanwhile."""
     clock = Clock()
     limits = PeerLimits(failures=1, recovery=10)
     is_broken = True

@@ -1,4 +1,4 @@
-"""Typed outputs: what the agent of a phase judges counts, code checks it, and the output of the phase says who decided."""
+"""Typed outputs: the agent's judgement counts, code checks it, and the output of the phase names who decided."""
 
 import asyncio
 from typing import Any
@@ -218,7 +218,7 @@ async def test_a_wrong_output_is_sent_back_with_what_is_wrong() -> None:
     assert set(ids.values()) >= set(result.outputs["experience"]["used"])
 
 
-async def test_what_stays_wrong_is_dropped_and_reported_and_the_rest_counts() -> None:
+async def test_wrong_entries_are_dropped_and_reported_and_the_rest_counts() -> None:
     judged = {
         "experience": [{"synthesis": "s", "used": ["9", "1"]}],
         "understanding": [{"summary": "s", "release": ["user-1", "2"]}],
@@ -387,7 +387,7 @@ async def test_only_the_sources_with_a_mark_are_cited_by_an_agent() -> None:
     assert [each["number"] for each in result.citations] == [2]
 
 
-async def test_what_earlier_threads_observed_is_told_apart_and_never_cited() -> None:
+async def test_observations_of_earlier_threads_are_separate_and_never_cited() -> None:
     """Neither an earlier question nor the words of a model are a source."""
     ledger = await known()
     notes = [{"notes": "Ninety degrees are too hot for green tea.", "entities": ["green tea"]}]

@@ -130,7 +130,7 @@ async def _prepared(ledger: Any, thread_id: str) -> int:
     raise AssertionError
 
 
-async def test_what_an_agent_has_itself_is_not_configured() -> None:
+async def test_settings_that_an_agent_has_itself_are_refused_in_the_configuration() -> None:
     mine = Agent(_giving("text"), name="mine")
     for phases, agents, why in (
         ({"yield": AgentConfig(model="scripted")}, {"yield": mine}, "phases.yield: an agent that exists has its own model"),

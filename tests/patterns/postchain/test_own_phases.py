@@ -48,7 +48,7 @@ NAMES = ["action", "experience", "critique", "intention", "understanding", "yiel
 
 @pytest.mark.parametrize(("stars", "cited"), [(5, ["docs/tea.md"]), (1, [])])
 async def test_a_phase_of_the_program_takes_its_place(stars: int, cited: list[str]) -> None:
-    """It is told what the others are told, its output is typed, and what it changes is changed."""
+    """It gets the same input as the others, its output is typed, and its operations take effect."""
     witness = Witness(judged={"critique": [{"verdict": "Vague.", "stars": stars}]})
     async with chain_on(witness=witness, config=QUIET, phases=ORDER) as chain:
         thread_id = await chain.create(QUESTION)

@@ -62,7 +62,7 @@ async def test_the_model_chooses_between_quotes_that_are_as_good_as_each_other(n
     assert (result.outputs["experience"]["by"], result.outputs["yield"]["by"]) == ("agent", "agent")
 
 
-async def test_where_there_is_nothing_to_choose_code_decides_and_says_so() -> None:
+async def test_code_decides_where_there_is_nothing_to_choose_and_says_so() -> None:
     chooser = Chooser()
     result = await ask(QUESTION, chooser, tea=TEA, soup="# Soup\n\nSoup is served hot.")
 

@@ -179,7 +179,7 @@ async def test_the_judgements_of_six_agents_count(make: Callable[[str], Model]) 
     ],
     ids=["a source that is not there", "a score out of range", "an invented quote", "the user's words"],
 )
-async def test_a_wrong_output_is_told_to_the_model_which_mends_it(
+async def test_the_model_gets_the_fault_of_its_output_and_corrects_it(
     make: Callable[[str], Model], phase: str, change: dict[str, Any], said: str
 ) -> None:
     """The validators of the form, and those that raise `ModelRetry`."""

@@ -88,7 +88,7 @@ async def _payment(ledger: Ledger, thread_id: str, effect: str) -> tuple[str, An
 
 
 async def _open_calls(url: str) -> list[str]:
-    """Return the calls that somebody must still answer: not those of a model that nobody has begun."""
+    """Return the open calls that need an answer: not those of a model that was never asked."""
     async with open_ledger(url, create=False) as ledger:
         found = [row.message for head in await ledger.heads() for row in await ledger.open_calls(head.thread_id)]
     return [message.id for message in found if message.lane != "talk" or message.to]

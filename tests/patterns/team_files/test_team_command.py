@@ -1,4 +1,4 @@
-"""`antiphon run --team`: who is asked and what they use on stderr, the answer on stdout; what is wrong in one line."""
+"""`antiphon run --team`: agents and tools on stderr, the answer on stdout, and errors in one line."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def test_for_programs_it_is_json_and_quietly_it_is_the_answer(folder: Path) -> N
     assert (quiet.stdout.splitlines()[0], quiet.stderr) == ("- units by city: Oslo 587, Kyoto 503, Rome 439", "")
 
 
-def test_a_file_that_is_wrong_is_said_in_one_line(folder: Path) -> None:
+def test_an_invalid_file_is_reported_in_one_line(folder: Path) -> None:
     (folder / "team.toml").write_text('pattern = "choir"')
     done = command("run", "--team", "team.toml", "Hello.")
     assert done.exit_code != 0
@@ -88,7 +88,7 @@ def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
     called: list[str] = []
 
     async def wait() -> str:
-        """Wait until somebody interrupts, the first time."""
+        """Wait for an interruption, the first time."""
         called.append("wait")
         if len(called) == 1:
             os.kill(os.getpid(), signal.SIGINT)

@@ -152,7 +152,7 @@ def test_a_model_that_is_named_counts_before_the_file(tmp_path: Path) -> None:
     assert "Scripted answer" in (outcome.response or "")
 
 
-def test_what_is_not_granted_cannot_be_used(tmp_path: Path) -> None:
+def test_a_tool_without_a_grant_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "script.toml").write_text(
         'turns = [{ calls = [{ tool = "read_file", arguments = { path = "secret.txt" } }] }, { text = "{result}" }]'

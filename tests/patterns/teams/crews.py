@@ -21,7 +21,7 @@ Act: TypeAlias = tuple[str, dict[str, Any]]
 Say: TypeAlias = "str | dict[str, Any] | list[Act] | Exception"
 """A text, a structured output, or tools to use."""
 Part: TypeAlias = "Say | Callable[[str, int], Say]"
-"""What somebody says, always; or by what it was asked and how often it has spoken."""
+"""An agent's message: always the same, or a function of its prompt and its number of messages so far."""
 
 
 def play(parts: dict[str, Part], asked: list[str] | None = None) -> FunctionModel:
@@ -100,7 +100,7 @@ def team_of(
 
 
 async def types_in(team: Team, thread_id: str) -> list[str]:
-    """Return what was said in a thread: `who: type`."""
+    """Return the messages of a thread as `sender: type`."""
     found = await team.store.get_messages(thread_id)
     return [f"{each.get('agent_key', each.get('from_manager', '-'))}: {each['type']}" for each in found]
 

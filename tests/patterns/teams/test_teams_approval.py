@@ -61,7 +61,7 @@ def paying(
 
 @pytest.mark.parametrize("by_script", [False, True])
 @pytest.mark.parametrize("same_process", [True, False])
-async def test_a_run_parks_until_somebody_approves_and_then_goes_on(by_script: bool, same_process: bool) -> None:
+async def test_a_run_parks_until_a_person_approves_and_then_continues(by_script: bool, same_process: bool) -> None:
     """What is beside it is finished meanwhile and not done again; nothing is paid before the word, and once after it."""
     ledger = MemoryLedger()
     paid: list[int] = []
@@ -130,8 +130,8 @@ async def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
         assert types == ["task", "injected_context", "action", "error", "final"]
 
 
-async def test_a_run_parks_where_nobody_knows_whether_something_was_done_and_goes_on_when_a_person_has_said_so() -> None:
-    """What must not be done twice is not: a person settles it, and the same run goes on with that."""
+async def test_a_run_parks_on_an_unknown_outcome_and_continues_when_a_person_settles_it() -> None:
+    """A `once` call is not repeated: a person settles it, and the same run continues with the outcome."""
     started: list[str] = []
     async with sending(started) as team:
         for _ in range(2):
@@ -319,7 +319,7 @@ async def test_a_host_that_ends_releases_what_waits_for_a_person() -> None:
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("hosts", [True, False])
 async def test_an_answer_that_comes_while_another_agent_works_is_not_missed(hosts: bool) -> None:
-    """The one who waits for both hears of the question only when the other has ended: then the answer is there already."""
+    """The agent that waits for both gets the question only when the other has ended: the answer is there already."""
     ledger, paid, asked, sight = MemoryLedger(), list[int](), list[str](), asyncio.Event()
     async with paying(ledger, paid, asked, by_script=False, sight=sight) as team:
         hosting = asyncio.create_task(team.system.host()) if hosts else None

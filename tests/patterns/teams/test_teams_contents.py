@@ -1,4 +1,4 @@
-"""What the messages of a turn say, word for word: contexts, traces and syntheses, beside what the models were really asked."""
+"""The contents of a turn's messages, word for word: contexts, traces and syntheses, compared with the real prompts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,8 +77,8 @@ async def place(team: Team, words: str) -> int:
 # ---------------------------------------------------------------- director_context
 
 
-async def test_the_orchestrator_plans_with_the_text_that_was_assembled_for_it_and_written_down_before() -> None:
-    """AF-032: who is in the team and can what, the conversation before, the request; the model is asked with exactly that."""
+async def test_the_orchestrator_plans_with_the_assembled_text_that_was_recorded_before() -> None:
+    """AF-032: the team with its tools, the earlier conversation, the request; the prompt is exactly that text."""
     # Mutant: `_orchestrator._Turn.take` does not say `director_context`, or says it after the plan -> red.
     # Mutant: `_orchestrator._Turn._plan` asks with the request alone instead of `brief` -> red.
     # Mutant: `_Turn._director_context` leaves out `described(...)`, or the lines of the conversation, or the request -> red.
@@ -114,10 +114,8 @@ STEP = ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "
     ],
     ids=["steps", "script", "whole", "given script"],
 )
-async def test_a_manager_plans_with_the_text_that_was_assembled_for_it_and_written_down_before(
-    desk: ManagerSpec, asks: str | None
-) -> None:
-    """AF-032: the goal and its notes, its workers with their tools, what the phase before came to; however it plans."""
+async def test_a_manager_plans_with_the_assembled_text_that_was_recorded_before(desk: ManagerSpec, asks: str | None) -> None:
+    """AF-032: the goal and its notes, its workers with their tools, the outcome of the previous phase; for each `plans`."""
     # Mutant: `_manager._Phase.lead` does not say `director_context`, or says it after `_assignments` -> red.
     # Mutant: `_Phase._director_context` leaves out the goal, the notes, the workers or the previous phase -> red.
     # Mutant: `_Phase._assignments` or `_written` asks with `self._request.goals` instead of `brief` -> red.
@@ -202,7 +200,7 @@ async def test_a_worker_gets_exactly_the_bundle_that_is_written_down() -> None:
 
 
 async def traced(part: Any, *tools: str, script: tuple[ScriptStep, ...] | None = None) -> tuple[list[Entry], str]:
-    """Return what a worker says that does this in a phase of its manager's, and how the turn ends."""
+    """Return the messages of a worker that does this in a phase of its manager, and the outcome of the turn."""
     desk = manager("desk", "ada", **({"plans": "whole"} if script is None else {"script": script}))
     parts: dict[str, Part] = {"orchestrator": planning(phase("desk", "Count it.")), "ada": part}
     async with team_of(parts, [agent("ada", *tools)], [desk], toolkit=kit()) as team:
@@ -214,7 +212,7 @@ def unlike(entries: list[Entry], *types: str) -> list[Entry]:
     return [each for each in entries if each["type"] not in types]
 
 
-def test_a_worker_that_thinks_says_its_task_each_action_with_what_came_of_it_and_the_end() -> None:
+def test_a_worker_records_its_task_each_action_with_its_result_and_the_end() -> None:
     """AF-055: every field of each; a call and its answer share a `call_id`, and so do the task and its end."""
     # Mutant: `_worker.TeamWorkerActor.do_task` says no `final`, or one that is no answer to the task -> red.
     # Mutant: `_worker.TeamWorkerActor._begin` leaves out the task, or who gave it -> red.
@@ -268,7 +266,7 @@ def test_a_worker_that_fails_ends_its_task_with_an_error_and_says_no_final(part:
     assert details in (None, end["content"].get("details"))
 
 
-def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
+def test_a_script_is_recorded_step_by_step_up_to_the_first_failure() -> None:
     """AF-055: without a model, the same trace; the error of a step has the code, the text and the tool."""
     # Mutant: `_worker.TeamWorkerActor._step` answers a failure with an `observation`, or `_run` goes on after it -> red.
     late = ScriptStep(name="Fetch", worker="ada", tool_name="fetch", args={"url": "http://x"})
@@ -290,7 +288,7 @@ def test_a_script_is_said_step_by_step_up_to_the_first_that_fails() -> None:
 
 @pytest.mark.parametrize("is_scripted", [True, False], ids=["script", "model"])
 async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: bool) -> None:
-    """AF-055: whoever looks while the tool runs sees the task and the action, and neither result nor final."""
+    """AF-055: a reader sees the task and the action while the tool runs, and neither result nor final."""
     # Mutant: `_worker.TeamWorkerActor._step` says the action after `toolkit.call` -> red.
     seen: list[list[str]] = []
     toolkit = Toolkit()
@@ -326,8 +324,8 @@ async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: boo
         (RuntimeError("the model is gone"), "ada: three | bob: failure: No page. | cyd: nothing"),
     ],
 )
-async def test_a_manager_makes_one_synthesis_of_what_all_its_workers_say(says: Any, content: str) -> None:
-    """AF-056: it is asked with the words of each, those who failed too; without a model they are joined."""
+async def test_a_manager_makes_one_synthesis_of_the_results_of_all_its_workers(says: Any, content: str) -> None:
+    """AF-056: its prompt has the result of each, failures too; without a model they are joined."""
     # Mutant: `_manager._Phase._summary` gives the words of the last worker alone, or leaves out those who failed -> red.
     # Mutant: `_manager._Phase._synthesise` says no `phase_id` or another `from_manager`, or is called for each worker -> red.
     heard: Heard = {}
@@ -392,5 +390,5 @@ async def test_a_synthesis_is_broadcast_if_it_is_global_and_is_the_orchestrators
     assert {name for name, view in seen.items() if synthesis in view} == (set(seen) if is_global else set())
     assert ("Under the sofa." in heard["late"][0]) is is_global
     assert ("Under the sofa." in heard["bob"][0]) is is_global
-    assert "Closed." in heard["clerk"][0]  # what the others broadcast is told as before
+    assert "Closed." in heard["clerk"][0]  # broadcasts of the others are passed on as before
     assert "Phase of desk: Under the sofa." in heard["orchestrator"][-1]

@@ -218,7 +218,7 @@ async def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() ->
         turn = asyncio.create_task(here.run("Work.", thread_id="t"))
         await began.wait()
         for name in ("worker", "@there"):
-            await bus.detach(name)  # nobody hears of it any more
+            await bus.detach(name)  # no other system reaches it any more
         outcome = await turn
         gone.set()
         assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_NOT_FOUND")

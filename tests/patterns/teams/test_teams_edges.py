@@ -52,7 +52,7 @@ async def test_a_thread_without_money_for_the_plan_is_a_stopped_outcome() -> Non
 
 
 async def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:
-    """A guard stops it, not its models: its workers do not get the phase instead, and what it began is ended."""
+    """A guard stops it, not its models: its workers do not get the phase instead, and its open work is closed."""
     toolkit = Toolkit()
 
     @toolkit.tool(effects="none")
@@ -69,7 +69,7 @@ async def test_a_manager_that_goes_round_in_circles_fails_its_phase() -> None:
         assert await team.ledger.open_calls("t") == ()
 
 
-async def test_notes_of_a_phase_are_told_to_its_manager() -> None:
+async def test_a_manager_gets_the_notes_of_its_phase() -> None:
     parts = {"orchestrator": planned(phase("desk", "Work.", notes="Quietly.")), "desk": STEPS, "ada": "Worked."}
     async with team_of(parts, [agent("ada")], [manager("desk", "ada")]) as team:
         await team.run("Work.", thread_id="t")

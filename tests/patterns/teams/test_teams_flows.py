@@ -1,4 +1,4 @@
-"""The flows of a team, as automata that judge the ledgers of real runs: who asks whom, and what each says in its turn."""
+"""The flows of a team, as automata that check the ledgers of real runs: the order of delegations and messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ WORKER = Flow(
 )
 MANAGER = Flow(
     "manager",
-    "A manager has its context, plans, delegates, hears of each end, and says what came of it.",
+    "A manager has its context, plans, delegates, gets each result, and writes a synthesis.",
     repeat(
         say("director_context"),
         repeat(say("script_plan")),

@@ -1,4 +1,4 @@
-"""Guards: loops, stagnation and endless work end as failures; who finishes in time is let be; words decide nothing."""
+"""Guards: loops, stagnation and endless work end as failures; a worker that finishes in time is not stopped."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from antiphon.patterns.teams._members import Deed, deeds_in, judge
 
 
 def work(part: Any, limits: TeamLimits = TeamLimits()) -> tuple[Any, list[dict[str, Any]], int]:  # noqa: B008 (frozen)
-    """Return what came of a worker that does this, what it has said, and how often the tool was started."""
+    """Run a worker; return its outcome, its messages, and how often the tool was started."""
     calls = 0
 
     async def main() -> Any:
@@ -104,7 +104,7 @@ def test_an_exception_of_a_tool_is_an_error_and_what_it_returns_an_observation()
     assert "it is dark" in entries[3]["content"]["error_message"]
 
 
-def test_what_was_done_is_told_apart_where_a_model_uses_an_id_again() -> None:
+def test_actions_are_told_apart_where_a_model_uses_an_id_again() -> None:
     """Three places with the same result are no loop, whatever the calls are named."""
     messages: list[ModelMessage] = []
     for place in ("attic", "cellar", "roof"):
@@ -135,7 +135,7 @@ def verdict(deeds: list[Deed], limits: TeamLimits) -> str | None:
 
 
 @given(DEEDS, LIMITS)
-def test_whoever_is_let_go_on_has_broken_no_limit_and_whoever_is_stopped_has(deeds: list[Deed], limits: TeamLimits) -> None:
+def test_a_worker_is_stopped_exactly_if_it_breaks_a_limit(deeds: list[Deed], limits: TeamLimits) -> None:
     code, latest = verdict(deeds, limits), deeds[-limits.window :]
 
     loops = any(latest.count(deed) >= limits.repeats for deed in latest)
@@ -150,7 +150,7 @@ def test_whoever_is_let_go_on_has_broken_no_limit_and_whoever_is_stopped_has(dee
 
 
 @given(st.integers(2, 30))
-def test_whoever_learns_something_each_time_is_only_stopped_by_the_number(count: int) -> None:
+def test_a_worker_with_new_results_is_stopped_only_by_the_limit_of_iterations(count: int) -> None:
     deeds = [Deed("look", str(number)) for number in range(count)]
     judge(deeds, count, TeamLimits(iterations=count + 1))
     with pytest.raises(RefusedError, match="is not through"):

@@ -1,4 +1,4 @@
-"""A team whose process is killed at any row: nothing is lost, nothing that must not be done twice is, and it goes on."""
+"""A team whose process is killed at any row: nothing is lost, no `once` call is repeated, and it continues."""
 
 from pathlib import Path
 

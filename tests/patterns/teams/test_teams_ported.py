@@ -122,8 +122,8 @@ async def test_a_host_plugs_in_its_own_message_store(tmp_path: Path) -> None:
     assert store.get_agent_messages("job_123", "analyst") == []  # a host that has no add_message writes for itself
 
 
-async def test_what_was_read_from_the_host_s_store_is_recorded(tmp_path: Path) -> None:
-    """G13: a turn that is taken up plans with what it had read, whatever the host has written since."""
+async def test_messages_read_from_the_host_s_store_are_recorded(tmp_path: Path) -> None:
+    """G13: a resumed turn plans with the recorded messages, whatever the host has written since."""
     store, ledger = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
     store.write_message("job_123", create_user_message("Hello"))
     async with analysts(store, ledger) as team:
@@ -274,7 +274,7 @@ async def test_a_script_ends_with_the_operation_of_its_last_tool() -> None:
 
 
 @pytest.mark.slow
-async def test_a_turn_that_is_cut_off_anywhere_comes_to_the_same_final_response(tmp_path: Path) -> None:
+async def test_a_turn_that_is_cut_off_anywhere_has_the_same_final_response(tmp_path: Path) -> None:
     """G13: after every append, with a store that says something else by then; the tool's result is read from the ledger."""
     store, whole = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
     store.write_message("job_123", create_user_message("Hello"))

@@ -1,4 +1,4 @@
-"""A turn of a team, from what a user says to the answer: who says what, in which order, and what the next one gets."""
+"""A turn of a team, from the request to the answer: the messages of each role, their order, and what each gets."""
 
 from typing import Any
 
@@ -172,7 +172,7 @@ def test_phases_that_do_not_need_each_other_are_done_side_by_side() -> None:
     run(main({"plan": {"parallel_workers": ["ada", "bob"], "rationale": "Two see more."}}))
 
 
-async def test_what_was_asked_before_in_a_thread_is_given_back_and_nobody_is_asked_again() -> None:
+async def test_a_repeated_request_gets_the_recorded_answer_and_asks_nobody() -> None:
     asked: list[str] = []
     ledger = MemoryLedger()
     parts = {"orchestrator": planned(phase("ada", "Count.")), "ada": counting}
@@ -195,12 +195,12 @@ async def test_a_plan_that_cannot_be_read_is_asked_for_again(wrong: dict[str, An
         assert (await team.run("Do it.", thread_id="t")).response == "Done."
 
 
-def test_what_is_no_object_is_no_plan() -> None:
+def test_a_plan_must_be_an_object() -> None:
     with pytest.raises(ValidationError, match="valid dictionary"):
         PlanDraft.model_validate("first this, then that")
 
 
-async def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_and_that_is_said() -> None:
+async def test_a_request_without_a_readable_plan_goes_to_the_first_of_the_team_with_the_reason() -> None:
     parts = {"orchestrator": {"phases": []}, "ada": "I did it.", "bob": "Not me."}
     async with team_of(parts, [agent("ada"), agent("bob")]) as team:
         outcome = await team.run("Do it.", thread_id="t")
@@ -216,7 +216,7 @@ async def test_a_manager_without_readable_steps_gives_the_phase_to_its_first_wor
         assert (await team.run("Do it.", thread_id="t")).response == "I did it."
 
 
-async def test_a_phase_for_somebody_who_is_not_there_has_failed_and_the_others_are_run() -> None:
+async def test_a_phase_for_an_unknown_agent_fails_and_the_others_run() -> None:
     """Not skipped in silence: the delegation ends as a failure, and so does the turn."""
     parts = {"orchestrator": planned(phase("eve", "Spy."), phase("ada", "Work.")), "ada": "Worked."}
     async with team_of(parts, [agent("ada")]) as team:
@@ -239,7 +239,7 @@ async def test_a_manager_can_give_the_whole_to_all_of_its_workers() -> None:
 
 
 async def test_the_orchestrator_sees_the_last_messages_of_the_conversation_before_the_request() -> None:
-    """AF-060: eight messages, not eight turns; and what it was asked, it was asked with."""
+    """AF-060: eight messages, not eight turns; the recorded context is what the model got."""
     prompts: list[str] = []
 
     def planning(prompt: str, spoken: int) -> Any:

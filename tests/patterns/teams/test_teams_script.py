@@ -42,7 +42,7 @@ def step(name: str, worker: str = "ada", tool: str = "look", *, guided: bool = F
 
 
 def run_script(*steps: ScriptStep, **parts: Any) -> tuple[Any, list[dict[str, Any]], list[str], list[str]]:
-    """Return what came of a script, what was said, what the tools have done, and who was asked."""
+    """Return the outcome of a script, the messages, the starts of tools, and the agents that were asked."""
 
     async def main() -> Any:
         done: list[str] = []

@@ -36,7 +36,7 @@ def types(entries: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_store_shows_conversation_agent_team_and_global() -> None:
-    """AF-061: each view is what it says, in the order of the ledger, without what agents were asked themselves."""
+    """AF-061: each view has its messages in the order of the ledger, without the prompts of the agents."""
     async with busy_team() as team:
         await team.run("Where is the key?", thread_id="t")
         store = TeamStore(team.ledger)
@@ -74,7 +74,7 @@ async def test_an_agent_has_the_conversation_its_own_that_of_its_subordinates_an
         assert not any(each.get("agent_key") == "clerk" for each in history)
 
 
-async def test_what_another_pattern_says_in_the_same_thread_is_not_shown() -> None:
+async def test_messages_of_another_pattern_in_the_same_thread_are_not_shown() -> None:
     async with busy_team() as team:
         toolkit = Toolkit()
 

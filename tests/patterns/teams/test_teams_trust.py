@@ -1,4 +1,4 @@
-"""What strangers wrote taints whoever reads it, and whoever is told what came of that: through tasks, phases and turns."""
+"""Text of strangers taints its readers and the readers of their results: through tasks, phases and turns."""
 
 from typing import Any
 
@@ -45,8 +45,8 @@ def team(*phases: dict[str, Any], reader: Any, paid: list[str]) -> Team:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["reader", "desk"])
 @pytest.mark.parametrize("reader", [ORDER, {"status": "failed", "summary": ORDER}])
-async def test_a_worker_that_is_told_what_another_has_read_must_ask_a_person(first: str, reader: Any) -> None:
-    """A summary or a failure in a stranger's words does not wash them: also not by way of a manager."""
+async def test_a_worker_that_gets_text_of_a_tainted_worker_needs_an_approval(first: str, reader: Any) -> None:
+    """A summary or an error text keeps the taint, also through a manager."""
     paid: list[str] = []
     async with team(phase(first, "Read."), phase("payer", "Pay."), reader=reader, paid=paid) as reading:
         with pytest.raises(ParkedError):
@@ -55,7 +55,7 @@ async def test_a_worker_that_is_told_what_another_has_read_must_ask_a_person(fir
         assert (waiting.agent, waiting.tool, paid) == ("payer", "pay", [])
 
 
-async def test_an_answer_that_rests_on_what_strangers_wrote_taints_the_next_turn() -> None:
+async def test_a_tainted_answer_taints_the_next_turn() -> None:
     paid: list[str] = []
     async with team(phase("reader", "Read."), reader=ORDER, paid=paid) as reading:
         assert (await reading.run("What does the mail say?", thread_id="t")).response == ORDER
@@ -64,7 +64,7 @@ async def test_an_answer_that_rests_on_what_strangers_wrote_taints_the_next_turn
         assert paid == []
 
 
-async def test_who_has_read_nothing_of_strangers_is_free() -> None:
+async def test_an_untainted_worker_needs_no_approval() -> None:
     paid: list[str] = []
     async with team(phase("payer", "Pay."), reader=ORDER, paid=paid) as reading:
         assert (await reading.run("Pay Mallory.", thread_id="t")).status == "completed"

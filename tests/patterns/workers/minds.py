@@ -1,4 +1,4 @@
-"""Minds for the tests: models that do what they are told, and note what they were told; and what a killed process leaves."""
+"""Models for the tests that follow orders and record their prompts; and the ledger that a killed process leaves."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_calls_in_a_message_are_run_and_their_results_are_in_the_answer(toolkit:
     assert "- divide: TOOL_FAILED" in answer.content
 
 
-def test_the_model_is_told_what_came_of_them_and_what_was_given_with_the_message(toolkit: AgentToolkit) -> None:
+def test_the_model_gets_the_results_and_the_metadata_of_the_message(toolkit: AgentToolkit) -> None:
     """AT-041, AT-051, AT-052: incoming calls are run first; metadata such as a priority is told, the envelope is not."""
     told = Told()
     toolkit.grant_permission("worker", "divide")
@@ -102,7 +102,7 @@ def test_two_calls_with_one_id_are_an_error_and_nothing_is_started(toolkit: Agen
 
 
 def test_results_are_worked_into_the_answer(toolkit: AgentToolkit) -> None:
-    """AT-040, AT-045, AT-052: calls of the model are run, and it answers again with what came of them."""
+    """AT-040, AT-045, AT-052: the model's calls are run, and it answers again with their results."""
     toolkit.grant_permission("worker", "get_weather")
     model = calling(("get_weather", {"location": "Oslo"}), ("get_weather", {"place": "Rome"}), then="It is {0[temp]} degrees.")
 
@@ -204,7 +204,7 @@ def test_the_prompt_lists_the_tools_that_are_granted_now_each_once(toolkit: Agen
     assert told.tools == [["get_weather"], []]
 
 
-def test_what_an_agent_registers_it_may_use() -> None:
+def test_an_agent_may_use_the_tools_that_it_registers() -> None:
     """AT-036: what is given to an agent directly is granted to it; the prompt lists it once."""
     agent = ToolCapableAgent("worker", "Weather")
 

@@ -94,7 +94,7 @@ def test_an_agent_uses_tools_before_it_answers() -> None:
     assert flow.check([messages[0], messages[-1]], tool="count_words").state == "violated"
 
 
-def test_what_one_worker_has_come_to_goes_to_another_and_the_end_to_the_controller() -> None:
+def test_the_result_of_one_worker_goes_to_another_and_the_last_one_to_the_controller() -> None:
     """AT-046: Worker A → [Intermediate Result] → Worker B → [Final Result] → Controller; one task_id, a reply_to (A20)."""
     messages, said = played("collaboration")
 
@@ -116,8 +116,8 @@ def test_what_one_worker_has_come_to_goes_to_another_and_the_end_to_the_controll
 
 
 @pytest.mark.parametrize("name", ["request-response", "task-delegation", "tool-execution", "collaboration"])
-async def test_every_call_that_is_said_has_its_one_result(name: str) -> None:
-    """AT-047, G10: what was asked is answered, and stands in the thread so."""
+async def test_every_call_has_exactly_one_result(name: str) -> None:
+    """AT-047, G10: every request in the thread has its answer there."""
     module, ledger = example(), MemoryLedger()
     async with module.workers(ledger) as team:
         thread_id = await module.FLOWS[name](team)

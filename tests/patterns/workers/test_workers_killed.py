@@ -14,5 +14,5 @@ PROGRAM = Path(__file__).parent / "program.py"
 
 @pytest.mark.slow
 def test_workers_survive_being_killed_anywhere(tmp_path: Path) -> None:
-    """F13, G6, G7, G9: in each flow; what must not be done twice is settled by a person, and then it goes on."""
+    """F13, G6, G7, G9: in each flow; a person settles `once` calls, and then it continues."""
     check_survives(PROGRAM, tmp_path, within=("pay", "look", "model") if IS_LONG else ("pay",))

@@ -1,4 +1,4 @@
-"""A flow with a real small language model: what is looked at is who says what to whom, never its words."""
+"""A flow with a real small language model: the test checks senders and receivers, never the text."""
 
 from collections.abc import Iterator
 

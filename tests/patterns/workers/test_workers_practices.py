@@ -88,7 +88,7 @@ def test_an_agent_uses_tools_step_by_step_each_with_what_the_step_before_gave() 
         flow, messages = find_flow("tool-execution"), list(said)
         assert flow.check(messages).state == "complete"
         assert flow.check(messages[:-1]).state == "open"
-        assert flow.check([*messages[:2], messages[-1]]).state == "open"  # nothing came of the request
+        assert flow.check([*messages[:2], messages[-1]]).state == "open"  # the request has no result
 
     async def talk(ledger: MemoryLedger) -> Any:
         return await conversation(ledger, "t", tools=True)
@@ -106,7 +106,7 @@ def _step(payload: Any) -> str:
 
 
 async def test_metadata_is_there_for_processing_from_the_first_worker_to_the_last() -> None:
-    """AT-051: what a sender adds is told to the model, is in the thread, and goes along when a worker hands on.
+    """AT-051: metadata of a sender reaches the model, is in the thread, and is passed on with the task.
 
     What says how a message travels (`route`, `reply_to`, `in_reply_to`, `type`) is no matter for a model.
     """
@@ -129,7 +129,7 @@ async def test_metadata_is_there_for_processing_from_the_first_worker_to_the_las
 
 
 async def test_a_controller_routes_by_metadata() -> None:
-    """AT-051: its policy reads what came with the query, as it was given, and chooses who works on it."""
+    """AT-051: its policy reads the metadata of the query, and chooses the worker."""
     # Mutant: `_actors.ControllerActor.ask` gives the policy a message without its metadata -> red.
 
     async def by_department(query: StructuredMessage, assigner: Assigner) -> str:
@@ -179,7 +179,7 @@ def _talkative(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse |
     return ModelResponse([ToolCallPart(name, given, tool_call_id=f"c{name}") for name, given in calls])
 
 
-def test_secrets_reach_the_tools_and_leave_by_no_way_that_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_reach_the_tools_and_are_stored_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """AT-053, BP7: no byte of the store, no log line, no span with content, nothing that listeners are given.
 
     Secrets are in metadata, in words, in task data, in arguments, in what a tool returns and in what it raises.

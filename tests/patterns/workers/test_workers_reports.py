@@ -42,8 +42,8 @@ def _statuses(messages: list[StructuredMessage]) -> list[tuple[str | None, str |
     return [(each.source_agent, each.target_agent, each.task_id, each.content) for each in found]
 
 
-def test_what_tools_and_policies_report_is_told_live_and_stands_in_the_thread() -> None:
-    """AT-063, AT-014: of their task, to whoever waits for it, from threads and from the event loop, before the result."""
+def test_reports_of_tools_and_policies_are_sent_live_and_are_in_the_thread() -> None:
+    """AT-063, AT-014: the caller gets those of its task, from threads and from the event loop, before the result."""
     heard: list[tuple[str, StructuredMessage]] = []
 
     async def main() -> list[StructuredMessage]:

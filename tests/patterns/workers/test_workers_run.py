@@ -37,7 +37,7 @@ QUICK = Patience(attempts=1, backoff=0)
 
 
 def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[ModelMessage], AgentInfo], Any]:
-    """Return a responder that gives tasks at once if it is the controller, and says what it was told if it is not."""
+    """Return a responder that gives tasks at once as the controller, and otherwise repeats its prompt."""
 
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse | str:
         if not (info.instructions or "").startswith("You are the controller"):
@@ -53,8 +53,8 @@ def delegating(*tasks: tuple[str, str], then: str = "{0}") -> Callable[[list[Mod
 # ---------------------------------------------------------------- a controller that is an agent
 
 
-async def test_a_controller_gives_tasks_side_by_side_and_answers_with_what_they_come_to() -> None:
-    """AT-044: it is told who there is, and gets each result under the name of its worker."""
+async def test_a_controller_gives_tasks_side_by_side_and_answers_with_their_results() -> None:
+    """AT-044: it gets the list of workers, and each result under the name of its worker."""
     told = Told()
     responder = delegating(("ada", "add"), ("bob", "draw"), then="{0[result]} and {1[result]} by {1[worker]}")
     async with Workers(workers=[ADA, BOB], model=saying(responder, told)) as workers:
@@ -120,7 +120,7 @@ async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> Non
 
 
 async def test_task_data_and_deadlines_go_with_a_task() -> None:
-    """AT-051: what is given with a task is told; a worker that takes too long is an error with the code of it."""
+    """AT-051: the worker sees the data of its task; a worker that takes too long gives an error with the code TIMEOUT."""
 
     async def hurried(query: StructuredMessage, assigner: Assigner) -> str:
         task = await assigner.assign("ada", "Add.", task_data={"priority": "high"})
@@ -139,7 +139,7 @@ async def test_task_data_and_deadlines_go_with_a_task() -> None:
     assert said[1].metadata == {"type": "task", "priority": "high"}
 
 
-async def test_a_step_that_fails_is_not_handed_on_and_one_that_nobody_takes_is_an_error_to_whoever_waits() -> None:
+async def test_a_failed_step_is_not_handed_on_and_an_unknown_worker_is_an_error_for_the_caller() -> None:
     """AT-046, AT-050."""
 
     async def chain(query: StructuredMessage, assigner: Assigner) -> str:
@@ -174,8 +174,8 @@ async def test_a_policy_that_refuses_is_an_error_with_its_code() -> None:
     assert outcome == Outcome("t", "failed", error_code="CLOSED", error_message="not today")
 
 
-async def test_what_is_handed_on_to_a_worker_that_is_gone_is_an_error_to_whoever_waits() -> None:
-    """AT-046, AT-050: it says whose it is, and stands in the thread."""
+async def test_handing_on_to_a_stopped_worker_is_an_error_for_the_caller() -> None:
+    """AT-046, AT-050: the error names the worker, and is in the thread."""
 
     async def chain(query: StructuredMessage, assigner: Assigner) -> str:
         answer = await assigner.assign("ada", "Go.", route=["bob"])
@@ -214,7 +214,7 @@ async def test_three_may_work_on_one_task() -> None:
 # ---------------------------------------------------------------- who gets what
 
 
-async def test_a_message_goes_to_whom_it_is_for() -> None:
+async def test_a_message_reaches_its_target() -> None:
     """AT-051, AT-056: by `target_agent`; to the controller where none is named; an answer goes to `reply_to`."""
 
     async def policy(query: StructuredMessage, assigner: Assigner) -> str:
@@ -241,8 +241,8 @@ async def test_a_task_from_outside_is_answered_by_a_result() -> None:
 
 
 @pytest.mark.parametrize("kind", ["query", "task"])
-async def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
-    """AT-051: a `route` in the metadata is followed, whoever gives it; the last one answers whoever waits."""
+async def test_metadata_may_route_a_message(kind: str) -> None:
+    """AT-051: a `route` in the metadata is followed, whatever its author; the last worker answers the caller."""
     async with Workers(workers=[ADA, BOB], model=ECHO) as workers:
         message = StructuredMessage("Go.", {"type": kind, "route": ["bob"]}, "t", source_agent="me", target_agent="ada")
         answer = await workers.send(message)
@@ -253,7 +253,7 @@ async def test_metadata_says_who_goes_on_with_a_message(kind: str) -> None:
     assert not list((await conversation(workers.ledger, "t", tools=True)).orphans())
 
 
-async def test_what_cannot_be_said_is_refused_before_anything_happens() -> None:
+async def test_an_invalid_message_is_refused_before_anything_happens() -> None:
     """AT-050: names with a line break, a route that is none, two calls with one id."""
     wrong = [
         StructuredMessage("Hello.", task_id="t", source_agent="a\nb", target_agent="ada"),
@@ -374,8 +374,8 @@ async def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | No
 # ---------------------------------------------------------------- strangers
 
 
-async def test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to() -> None:
-    """S9: strangers' words taint the result of the task, and the next worker that is given it."""
+async def test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker() -> None:
+    """S9: text of strangers taints the result of the task, and the next worker that gets it."""
 
     def read_letter() -> str:
         """Read a letter."""
@@ -451,7 +451,7 @@ async def test_sensitive_arguments_reach_the_tool_and_stand_nowhere_in_the_ledge
 
 
 async def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
-    """AT-053, BP7: in metadata, in arguments, in what is said and in what comes back, on a ledger that redacts."""
+    """AT-053, BP7: in metadata, arguments, messages and results, on a ledger that redacts."""
 
     def look_up(api_key: str) -> dict[str, str]:
         """Look something up."""

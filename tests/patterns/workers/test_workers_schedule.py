@@ -160,7 +160,7 @@ async def test_a_team_says_how_many_tasks_wait_by_worker() -> None:
 
 
 def test_a_low_priority_is_delayed_and_never_forgotten() -> None:
-    """S15: every tenth task that begins is the one that has waited longest, however many urgent ones come."""
+    """S15: every tenth task that begins is the longest waiting one, however many urgent tasks come."""
 
     async def main() -> list[str]:
         slots, done = Slots(1), list[str]()
@@ -389,7 +389,7 @@ async def test_the_deadline_of_a_query_bounds_the_controller_and_its_workers() -
 
 
 async def test_a_deadline_passes_also_while_no_process_is_there() -> None:
-    """G9, AT-051: the next process does not go on with the task, and gives the error to whoever asks."""
+    """G9, AT-051: the next process does not continue the task, and returns the error to the caller."""
     ledger, before, after = MemoryLedger(), Bench(), Bench(is_open=True)
     late = task("late", deadline="1h")
     async with Workers(ledger, [ADA], model=before.model) as team:

@@ -72,12 +72,12 @@ KEY: dict[type, ModuleType | tuple[Test, ...]] = {
     ToolCapableAgent: agent_tests,
     Assigner: (
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
-        run_tests.test_what_a_worker_has_read_counts_for_whoever_gave_the_task_and_for_whom_it_is_handed_on_to,
+        run_tests.test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker,
     ),
     Workers: (
         run_tests.test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order,
         run_tests.test_a_worker_that_is_not_there_is_an_error_that_the_model_reads,
-        report_tests.test_what_tools_and_policies_report_is_told_live_and_stands_in_the_thread,
+        report_tests.test_reports_of_tools_and_policies_are_sent_live_and_are_in_the_thread,
         schedule_tests.test_a_team_says_how_many_tasks_wait_by_worker,
     ),
 }
@@ -147,9 +147,9 @@ def _no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_model")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # nobody awaits what a broken part leaves over
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a broken part leaves coroutines that nothing awaits
 @pytest.mark.parametrize(("cls", "name"), MEMBERS, ids=[f"{cls.__name__}.{name}" for cls, name in MEMBERS])
-def test_whatever_is_public_has_a_unit_test_that_fails_when_it_does_nothing(cls: type, name: str) -> None:
+def test_every_public_part_has_a_unit_test_that_fails_when_it_does_nothing(cls: type, name: str) -> None:
     """AT-062: every public part of the classes in turn; one that is added without a test fails here."""
     # Mutant: any public method without a test, such as `def shout(self): ...` in `StructuredMessage` -> red.
     with mock.patch.object(cls, name, _like(inspect.getattr_static(cls, name), lambda *_, **__: None)):
@@ -191,8 +191,8 @@ WRONG: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
 
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.parametrize("what", WRONG)
-def test_what_a_key_part_gives_is_tested_by_value(what: str) -> None:
-    """AT-062: a unit test fails where a part does its work and gives something that is wrong."""
+def test_the_result_of_a_key_part_is_tested_by_value(what: str) -> None:
+    """AT-062: a unit test fails where a part runs and returns a wrong value."""
     cls, name, change = WRONG[what]
     old = inspect.getattr_static(cls, name)
     function = old.__func__ if isinstance(old, classmethod) else old
@@ -218,7 +218,7 @@ def test_every_type_of_message_is_tested_by_value(kind: MessageType) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_benchmark_of_serialising_compares_says_the_same() -> None:
+def test_all_candidates_of_the_serialising_benchmark_write_the_same_message() -> None:
     """AT-060: the numbers are those of `make bench ARGS=codec:atlas`; each candidate writes and reads the same message."""
     written, read = candidates()["atlas write"], candidates()["atlas read"]
 

@@ -1,4 +1,4 @@
-"""What is said in a thread comes back as it was said; what is sensitive is taken out, and put back."""
+"""Messages come back unchanged from a thread; sensitive values are taken out, and put back."""
 
 from typing import Any
 
@@ -24,10 +24,10 @@ DATA = st.dictionaries(NAMES.map("x_{}".format), st.none() | st.booleans() | st.
 
 @pytest.mark.slow
 @given(TYPES, WORDS, st.tuples(NAMES, NAMES, NAMES), DATA)
-def test_what_agents_say_comes_back_as_it_was_said(
+def test_messages_of_agents_come_back_unchanged(
     kind: str, content: str, names: tuple[str, str, str], data: dict[str, Any]
 ) -> None:
-    """AT-047, AT-048, AT-051, AT-056: what every type says, its task, source, target and metadata; twice is once."""
+    """AT-047, AT-048, AT-051, AT-056: text, task, source, target and metadata of every type; a repeat changes nothing."""
     task_id, source, target = names
     message = StructuredMessage(content, {**data, "type": kind}, task_id, source_agent=source, target_agent=target)
 
@@ -44,8 +44,8 @@ def test_what_agents_say_comes_back_as_it_was_said(
 
 
 @pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # reports are no steps of the run
-def test_a_report_is_said_as_often_as_it_is_told_and_outside_of_a_run_nothing_is() -> None:
-    """AT-063: what is told by a program that runs again may be another thing."""
+def test_every_report_is_stored_and_outside_of_a_run_none_is() -> None:
+    """AT-063: a program that runs again may report something else."""
     status = StructuredMessage.create_status("half done", source_agent="ada", target_agent="user")
 
     async def main() -> int:
@@ -76,7 +76,7 @@ def _tools() -> dict[str, ToolkitTool]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["log_in", "other"]), WORDS), max_size=4))
-def test_what_is_taken_out_is_put_back_and_stands_nowhere_meanwhile(calls: list[tuple[str, str]]) -> None:
+def test_sensitive_values_are_taken_out_and_put_back(calls: list[tuple[str, str]]) -> None:
     """AT-053, BP7."""
     message, sensitive = StructuredMessage("go"), SensitiveArguments()
     for name, pin in calls:
@@ -91,7 +91,7 @@ def test_what_is_taken_out_is_put_back_and_stands_nowhere_meanwhile(calls: list[
     assert sensitive.put_back(bare) == bare
 
 
-def test_what_nobody_comes_for_is_let_go_of(monkeypatch: Any) -> None:
+def test_values_that_nobody_puts_back_are_released(monkeypatch: Any) -> None:
     monkeypatch.setattr(vaults, "_MOST", 2)
     sensitive, bare = SensitiveArguments(), list[StructuredMessage]()
     for number in range(3):

@@ -127,7 +127,7 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
             with _opened(found) as file:
                 _take_in(file, target, progress)
         except (OSError, zipfile.BadZipFile) as exc:
-            raise WeightsError(f"{found}: {exc}", "local") from exc
+            raise WeightsError(f"{found}: {getattr(exc, 'strerror', None) or exc}", "local") from exc
     return target
 
 

@@ -138,7 +138,9 @@ class Appender:
     # ------------------------------------------------------------ groups
 
     def _start_writer(self) -> None:
-        if not self._is_starting and len(self._writers) < _MOST_GROUPS:
+        # A writer that has ended is removed a step of the event loop later. If it counted until then, an append that comes in
+        # between would wait for the next append of this process.
+        if not self._is_starting and sum(not writer.done() for writer in self._writers) < _MOST_GROUPS:
             self._is_starting = True
             writer = asyncio.create_task(self._work())
             self._writers.add(writer)

@@ -17,7 +17,7 @@ from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey
 from antiphon.ledger._records import OpenCall, OpenCalls, Record, snapshot_hash
 from antiphon.ledger._request import AppendRequest, not_executed
 from antiphon.ledger._stored import Thread, split
-from antiphon.ledger.postgres._connection import Session
+from antiphon.ledger.postgres._connection import TRANSACTION, Session
 from antiphon.ledger.postgres._keys import hold_master, ledger_key, store_key
 from antiphon.ledger.postgres._rows import (
     THREAD,
@@ -105,7 +105,7 @@ _INDEXES = "\nindexes"
 
 
 async def hold_indexes(session: Session) -> None:
-    """Keep all threads until the end of the transaction: a deletion waits for it.
+    """Keep the indexes until the end of the transaction: a deletion waits for it before it removes words.
 
     Otherwise the words of a message that is deleted meanwhile would stay in the index. Transactions that index do not wait for
     each other.
@@ -266,20 +266,20 @@ LEFT JOIN antiphon.thread_keys AS own ON own.tenant = $1 AND own.thread = 0
 """  # noqa: S608 (columns of ours)
 """The rows of threads, locked, each with its wrapped key and that of the tenant; without a thread, one row with the latter."""
 
-_NEW_THREAD = """
+_NEW_THREAD = f"""
 INSERT INTO antiphon.threads (
     tenant, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens,
     cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq
 ) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
-RETURNING key, pg_current_xact_id()::text
-"""
-_THREAD = """
+RETURNING key, {TRANSACTION}
+"""  # noqa: S608 (text of ours)
+_THREAD = f"""
 UPDATE antiphon.threads SET seq = $3, hash = $4, epoch = $5, run = $6, open_from = $7, status = $8, pattern = $9,
     updated_at = $10, input_tokens = $11, output_tokens = $12, cost = $13, owner = $14, kind = $15, due_at = $16, posted = $17,
     unfit = $18, open_calls = $19
 WHERE tenant = $1 AND key = $2
-RETURNING pg_current_xact_id()::text
-"""
+RETURNING {TRANSACTION}
+"""  # noqa: S608 (text of ours)
 _SNAPSHOT = """
 INSERT INTO antiphon.snapshots (tenant, thread, fold, seq, hash, state) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state

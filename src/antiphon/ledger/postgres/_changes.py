@@ -93,6 +93,8 @@ async def restore(
         RestoreRefusedError: rows do not match, a thread exists already, or an origin does not exist.
     """
     names = [journal.thread_id for journal, _ in journals]
+    # Between two statements, a long journal is examined: that may take longer than a transaction may be idle.
+    await session.connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
     await lock_threads(session, [*names, *(journal.forked_from or "" for journal, _ in journals)])
     writer = RowWriter(session)
     return [await _restore(session, writer, journal, head, redaction) for journal, head in journals]
@@ -146,7 +148,8 @@ WITH RECURSIVE family (key) AS (
 )
 SELECT t.key, t.thread_id FROM family JOIN antiphon.threads AS t ON t.tenant = $1 AND t.key = family.key ORDER BY t.key
 """
-_OF_THREADS = ("thread_keys", "open_calls", "snapshots", "words", "term_entries", "media_uses", "messages")
+_OF_THREADS = ("thread_keys", "open_calls", "snapshots", "media_uses", "messages")
+_OF_INDEXES = ("words", "term_entries")
 _LOCK_MEDIA = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = ANY($2::bytea[]) ORDER BY hash FOR UPDATE"
 _UNUSED_MEDIA = """
 DELETE FROM antiphon.media AS m WHERE m.tenant = $1 AND m.hash = ANY($2::bytea[])
@@ -193,17 +196,24 @@ async def _locked_family(session: Session, key: int) -> list[tuple[int, str]]:
 
 async def _remove(session: Session, keys: Sequence[int]) -> None:
     """Delete threads, and media that no message uses any longer."""
-    await lock_indexes(session)
     used = "SELECT DISTINCT hash FROM antiphon.media_uses WHERE tenant = $1 AND thread = ANY($2::bigint[])"
     media = [row[0] for row in await session.fetch(used, keys)]
-    for table in _OF_THREADS:
-        sql = f"DELETE FROM antiphon.{table} WHERE tenant = $1 AND thread = ANY($2::bigint[])"  # noqa: S608 (names of ours)
-        await session.execute(sql, keys)
+    await _remove_rows(session, _OF_THREADS, keys)
+    # After the messages, which take most of the time: searches wait for this lock. Those that have just indexed some of the
+    # messages are waited for, and their words are deleted; later ones find no messages.
+    await lock_indexes(session)
+    await _remove_rows(session, _OF_INDEXES, keys)
     await session.execute("DELETE FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[])", keys)
     if media:
         # A statement of its own: it waits for appends that use the media again, and the next one sees their uses.
         await session.execute(_LOCK_MEDIA, media)
         await session.execute(_UNUSED_MEDIA, media)
+
+
+async def _remove_rows(session: Session, tables: Sequence[str], keys: Sequence[int]) -> None:
+    for table in tables:
+        sql = f"DELETE FROM antiphon.{table} WHERE tenant = $1 AND thread = ANY($2::bigint[])"  # noqa: S608 (names of ours)
+        await session.execute(sql, keys)
 
 
 async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple[str, ...]:

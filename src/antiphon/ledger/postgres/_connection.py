@@ -4,6 +4,12 @@ A statement that fails because a connection broke may have been committed: only 
 function again. So such a function must detect what an earlier attempt has stored: appends do, by the ids of their messages.
 `Pool.change_once` is for all others: it asks the server whether the transaction was committed.
 
+**Reused numbers.** After a crash or an asynchronous failover, a server may give the number of a lost transaction to another
+one, and then its answer is about that one. So the start time of the server is read with the number. If another server answers,
+"committed" is not trusted: the data decides (`is_stored`), or the caller gets the error that the outcome is unknown. A server
+that replaces crashed processes of its own keeps its start time. There, the answer is wrong only if nothing of the lost
+transaction was on the disk, and another client has used the number before this one asks again, some milliseconds later.
+
 **Poolers.** The tenant of row-level security and `synchronous_commit` are settings of a connection, which costs nothing per
 statement. A pooler in transaction mode, such as PgBouncer, gives each transaction another connection of the server, so such
 settings are lost. `open_pool` detects that. Then every call is a transaction of its own that starts with its settings, no
@@ -45,6 +51,9 @@ _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
 _KEPT_FOR = 0.1
 """Seconds after which a connection that `Pool.fetch` has kept is returned to the pool."""
+_IDLE_FOR = 30.0
+"""Seconds after which the server ends a transaction whose process says nothing. A process that was suspended in the middle of
+a transaction would otherwise keep its locks, and hold every `tail` back, until it continues."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds before the next attempt; the pause doubles each time."""
 
@@ -92,6 +101,23 @@ def _ended_if_unfinished(connection: Connection) -> Generator[None]:
         raise
 
 
+@contextmanager
+def _translating() -> Generator[None]:
+    """Map the errors of asyncpg.
+
+    If the caller is cancelled while its connection is broken, asyncpg fails to roll back, and that error replaces the
+    cancellation. A retry would then ignore the cancellation.
+    """
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
+    try:
+        yield
+    except _FOREIGN as exc:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from exc
+        raise translated(exc) from exc
+
+
 class Session:
     """A connection, as one tenant: the tenant is the first value (`$1`) of every statement."""
 
@@ -102,7 +128,7 @@ class Session:
         self.keyring = _NO_KEYS if keyring is None else keyring
         """The keys of encrypted threads."""
         self.transaction: str | None = None
-        """The id of the transaction, if a statement has returned it."""
+        """The transaction as `TRANSACTION` names it, if a statement has returned it."""
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Return all rows."""
@@ -123,11 +149,15 @@ class Session:
 
 _SETTINGS = """
 SELECT set_config('antiphon.tenant', $1, true), set_config('synchronous_commit', 'on', true),
-    set_config('lock_timeout', $2, true)
+    set_config('lock_timeout', $2, true), set_config('idle_in_transaction_session_timeout', $3, true)
 """
-_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text"
-_STATUS = """
-SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::text::xid8) END
+_SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
+TRANSACTION = f"pg_current_xact_id()::text || ' ' || {_SERVER}"
+"""The number of the transaction, and the start time of the server that gave it."""
+_TRANSACTION = f"SELECT pg_current_xact_id_if_assigned()::text || ' ' || {_SERVER}"
+_STATUS = f"""
+SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::text::xid8) END,
+    {_SERVER} = $2
 """
 """A server that took over without the transaction may not have reached its number, and `pg_xact_status` raises then."""
 
@@ -160,7 +190,7 @@ class Pool:
         if self.is_pooled:
             async with self.session() as session:
                 return await session.connection.fetch(sql, *values)
-        try:
+        with _translating():
             connection = await self._connection()
             try:
                 with _ended_if_unfinished(connection):
@@ -168,8 +198,6 @@ class Pool:
             except BaseException:
                 await self._pool.release(connection)
                 raise
-        except _FOREIGN as exc:
-            raise translated(exc) from exc
         self._keep_for_next(connection)
         return rows
 
@@ -215,7 +243,7 @@ class Pool:
         """Lend a connection: for one transaction, if an isolation is given."""
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed")
-        try:
+        with _translating():
             async with self._pool.acquire(timeout=self._patience) as connection:
                 session = Session(connection, self.tenant, self.keyring)
                 with _ended_if_unfinished(connection):
@@ -224,10 +252,8 @@ class Pool:
                         return
                     async with connection.transaction(isolation=isolation, readonly=readonly):
                         if self.is_pooled:
-                            await session.execute(_SETTINGS, _milliseconds(self._patience))
+                            await session.execute(_SETTINGS, _milliseconds(self._patience), _milliseconds(_IDLE_FOR))
                         yield session
-        except _FOREIGN as exc:
-            raise translated(exc) from exc
 
     async def read(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
         """Run a reading function on one snapshot of the database."""
@@ -244,17 +270,26 @@ class Pool:
         """Run a writing function in one transaction. It must tolerate that an earlier attempt was committed."""
         return await self._attempt(work, "read_committed")
 
-    async def change_once(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
+    async def change_once(
+        self,
+        work: Callable[[Session], Awaitable[ResultT]],
+        is_stored: Callable[[Session, ResultT], Awaitable[bool]] | None = None,
+    ) -> ResultT:
         """Run a function that writes, in one transaction; an attempt that was committed is not repeated.
 
         The id of the transaction is read before the commit: by a statement that returns it, or else by one more round trip.
-        That is the last one, after all locks: `_appends` says why.
+        That is the last one, after all locks: `_appends` says why. `is_stored` returns whether the data shows the change, for
+        a server that was restarted or replaced meanwhile.
+
+        Raises:
+            LedgerUnavailableError: the server failed for too long, or was replaced and `is_stored` is not given: whether the
+                change is stored is unknown.
         """
         made: list[tuple[str, ResultT]] = []
         """The transaction whose commit was not confirmed, and what it has returned."""
 
         async def once(session: Session) -> ResultT:
-            if made and await self._is_committed(session, made[0][0]):
+            if made and await self._is_committed(session, *made[0], is_stored):
                 return made[0][1]
             made.clear()
             result = await work(session)
@@ -264,14 +299,28 @@ class Pool:
 
         return await self.change(once)
 
-    async def _is_committed(self, session: Session, transaction: str) -> bool:
+    async def _is_committed(
+        self,
+        session: Session,
+        transaction: str,
+        result: ResultT,
+        is_stored: Callable[[Session, ResultT], Awaitable[bool]] | None,
+    ) -> bool:
         """Whether a transaction was committed. One that the server has not ended yet is waited for."""
         async with asyncio.timeout(self._patience):
             while True:
-                status = await session.connection.fetchval(_STATUS, transaction)
+                row = await session.connection.fetchrow(_STATUS, *transaction.split(" "))
+                status, is_same_server = (None, True) if row is None else tuple(row.values())
                 if status != "in progress":
-                    return bool(status == "committed")
+                    break
                 await asyncio.sleep(_FIRST_PAUSE)
+        if status != "committed" or is_same_server:
+            return bool(status == "committed")
+        if is_stored is None:
+            raise LedgerUnavailableError(
+                "PostgreSQL was restarted or replaced before it confirmed the change: look whether the change is stored"
+            )
+        return await is_stored(session, result)
 
     async def _attempt(
         self, work: Callable[[Session], Awaitable[ResultT]], isolation: _Isolation | None, *, readonly: bool = False
@@ -402,7 +451,12 @@ _IS_SET = "SELECT 1 WHERE encode(convert_to(current_setting('antiphon.tenant', t
 
 async def _connected(url: str, tenant: str, patience: float) -> tuple[_AsyncpgPool, bool]:
     """Return the connections to a server, and whether they go through a pooler."""
-    settings = {"antiphon.tenant": tenant, "synchronous_commit": "on", "lock_timeout": _milliseconds(patience)}
+    settings = {
+        "antiphon.tenant": tenant,
+        "synchronous_commit": "on",
+        "lock_timeout": _milliseconds(patience),
+        "idle_in_transaction_session_timeout": _milliseconds(_IDLE_FOR),
+    }
     try:
         try:
             pool = await _new_pool(url, patience, settings)

@@ -376,6 +376,18 @@ async def move(session: Session, thread_id: str, to: str, now: datetime, clock: 
     return thread
 
 
+async def is_owned_so(session: Session, threads: Sequence[Thread]) -> bool:
+    """Whether the owners and epochs of threads are stored as given, or were changed again since."""
+    sql = "SELECT key, epoch, owner FROM antiphon.threads WHERE tenant = $1 AND key = ANY($2::bigint[])"
+    found = {row[0]: (row[1], row[2]) for row in await session.fetch(sql, [thread.key for thread in threads])}
+    for thread in threads:
+        epoch, owner = found.get(thread.key, (0, None))
+        is_later = abs(epoch) > abs(thread.state.epoch)
+        if not is_later and (epoch, owner) != (thread.state.epoch, thread.state.owner):
+            return False
+    return True
+
+
 async def release(session: Session, thread_id: str, how: Release) -> Thread:
     """Release a thread, and return it.
 

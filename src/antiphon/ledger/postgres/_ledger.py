@@ -279,8 +279,10 @@ class PostgresLedger(Verbs):
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
         wanted = _hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
-        claim = await self._pool.change_once(lambda session: _hosts.claim_thread(session, wanted, self._clock))
-        thread, taken_from = claim
+        thread, taken_from = await self._pool.change_once(
+            lambda session: _hosts.claim_thread(session, wanted, self._clock),
+            lambda session, claim: _hosts.is_owned_so(session, [claim[0]]),
+        )
         self._appender.remember(thread)
         return Epoch(thread.state.epoch, thread.state.seq, taken_from)
 
@@ -299,7 +301,11 @@ class PostgresLedger(Verbs):
         )
         skew = self._skew // timedelta(microseconds=1)
         how = how._replace(now=how.now + skew, wake_at=None if how.wake_at is None else how.wake_at + skew)
-        self._appender.remember(await self._pool.change_once(lambda session: _hosts.release(session, thread_id, how)))
+        released = await self._pool.change_once(
+            lambda session: _hosts.release(session, thread_id, how),
+            lambda session, thread: _hosts.is_owned_so(session, [thread]),
+        )
+        self._appender.remember(released)
         if unfit is not None:
             self._hints.note_work(EVERYBODY)  # only hosts of other builds take it
         elif wake_at is not None and wake_at <= current_port().now():
@@ -310,7 +316,10 @@ class PostgresLedger(Verbs):
         wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
         if not await self._pool.look(lambda session: _hosts.has_due(session, wanted, self._clock)):
             return ()
-        taken = await self._pool.change_once(lambda session: _hosts.take(session, wanted, self._clock))
+        taken = await self._pool.change_once(
+            lambda session: _hosts.take(session, wanted, self._clock),
+            lambda session, some: _hosts.is_owned_so(session, [thread for thread, _ in some]),
+        )
         for thread, _ in taken:
             self._appender.remember(thread)
         return tuple(told for _, told in taken)

@@ -98,7 +98,8 @@ async def rerun(
     """
     life = await ledger.replay(thread_id, LIFE.fold())
     if life.status not in ("completed", "failed"):
-        raise ValueError(f"thread {thread_id!r} is {life.status}; only one that has ended can be compared")
+        state = "has not run" if life.status == "none" else f"is {life.status}"
+        raise ValueError(f"thread {thread_id!r} {state}; only one that has ended can be compared")
     rows = [record.message async for record in ledger.read(thread_id)]
     start = _begun_at(rows)
     copy = await _copied(ledger, thread_id, _unanswered(rows, start))

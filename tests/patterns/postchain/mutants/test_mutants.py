@@ -232,7 +232,7 @@ MUTANTS = (
         "sources",
         "left_out = _SAID if self.is_typed else _SAID[:2]",
         "left_out = _SAID[:2]",
-        (outputs.test_what_earlier_threads_observed_is_told_apart_and_never_cited,),
+        (outputs.test_observations_of_earlier_threads_are_separate_and_never_cited,),
     ),
     Mutant(
         "all relevant sources are cited, whatever the agent marks",
