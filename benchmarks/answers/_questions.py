@@ -33,7 +33,8 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`."""
+    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`;
+    `third-tune` and `third-check`: two halves of the third set, of which only the first was in view."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""
@@ -52,7 +53,7 @@ def read_questions(name: str = "questions") -> tuple[Question, ...]:
 
 
 def read_documents(name: str = "questions") -> dict[str, str]:
-    """Return the documents of a set by name: the pages of this project's documentation, and three others.
+    """Return the documents of a set by name: the pages of this project's documentation, and three to six others.
 
     The pages are those of one day, so that the figures do not change with them. The page about this benchmark is left out: it
     has questions. In `docs`, `tar --exclude=answers.md -cJf ../benchmarks/answers/pages.tar.xz *.md` takes those of today.

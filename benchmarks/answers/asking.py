@@ -64,7 +64,7 @@ def _is_from(citation: Mapping[str, Any], gold: Gold) -> bool:
         return False
     if not gold.heading:
         return _words(gold.sentence) in _words(citation["quote"])
-    headings = citation.get("heading") or ()
+    headings: Sequence[str] = citation.get("heading") or ()
     return bool(headings) and headings[-1] == gold.heading
 
 
