@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["SETS", "Gold", "Question", "plain", "read_documents", "read_questions"]
 
 HERE = Path(__file__).parent
-SETS = {"questions": "documents", "held_out": "held_out", "second": "second"}
+SETS = {"questions": "documents", "held_out": "held_out", "second": "second", "third": "third"}
 """The files with questions, each with the folder of its documents."""
 
 
@@ -21,7 +21,7 @@ class Gold:
 
     document: str
     heading: str
-    """The innermost heading above the sentence."""
+    """The innermost heading above the sentence; empty in a text without headings."""
     sentence: str
     """A sentence, the row of a table or a line of code, word for word; line breaks count as spaces."""
 
@@ -33,7 +33,8 @@ class Question:
     id: str
     language: str
     part: str
-    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`."""
+    """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`;
+    `third-tune` and `third-check`: two halves of the third set, of which only the first was in view."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""
@@ -52,14 +53,14 @@ def read_questions(name: str = "questions") -> tuple[Question, ...]:
 
 
 def read_documents(name: str = "questions") -> dict[str, str]:
-    """Return the documents of a set by name: the pages of this project's documentation, and three others.
+    """Return the documents of a set by name: the pages of this project's documentation, and three to six others.
 
     The pages are those of one day, so that the figures do not change with them. The page about this benchmark is left out: it
     has questions. In `docs`, `tar --exclude=answers.md -cJf ../benchmarks/answers/pages.tar.xz *.md` takes those of today.
     """
     with tarfile.open(HERE / "pages.tar.xz") as archive:
         pages = {f"docs/{each.name}": _text(archive, each) for each in archive.getmembers() if each.name.endswith(".md")}
-    return pages | {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / SETS[name]).glob("*.md"))}
+    return pages | {path.name: path.read_text(encoding="utf-8") for path in sorted((HERE / SETS[name]).iterdir())}
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:

@@ -60,8 +60,12 @@ class Asked:
 
 
 def _is_from(citation: Mapping[str, Any], gold: Gold) -> bool:
-    headings = citation.get("heading") or ()
-    return citation["source"] == gold.document and bool(headings) and headings[-1] == gold.heading
+    if citation["source"] != gold.document:
+        return False
+    if not gold.heading:
+        return _words(gold.sentence) in _words(citation["quote"])
+    headings: Sequence[str] = citation.get("heading") or ()
+    return bool(headings) and headings[-1] == gold.heading
 
 
 def _words(text: str) -> str:

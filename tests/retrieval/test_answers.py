@@ -315,3 +315,107 @@ def test_a_quote_needs_words_of_the_question_and_not_only_a_heading_that_has_the
 
     assert found.quote.text == "The lease of a host lasts ten seconds."
     assert rate("What is the lease of a host?", "It rains there.", "The lease of a host").score < 0.8
+
+
+@pytest.mark.parametrize(
+    ("language", "question", "answer", "other"),
+    [
+        ("en", "Who pays the fee of the boat?", "Peter pays the fee of the boat.", "The fee of the boat is $ 5 to pay."),
+        ("de", "Bis wann ist der Kurs zu bezahlen?", "Der Kurs ist bis Mai zu bezahlen.", "Der Kurs ist mit 5 € zu bezahlen."),
+        ("en", "How many boats sail when it rains?", "Four boats sail in rain.", "Boats sail in rain if they must."),
+        ("en", "How much does a large boat cost?", "A large boat costs $ 50.", "A large boat costs us 3 men."),
+    ],
+)
+def test_the_kind_that_a_question_asks_for_first_counts(language: str, question: str, answer: str, other: str) -> None:
+    """A number gives way to a price, and not to a condition."""
+    assert rate(question, f"{other} {answer}", language=language).quote.text == answer
+
+
+def test_wie_hoch_asks_for_any_amount() -> None:
+    found = rate("Wie hoch ist die Kaution für das Ruderboot?", "Die Kaution für das Ruderboot beträgt 50 €.", language="de")
+    height = rate("Wie hoch liegt die Hütte?", "Die Hütte liegt seit 1950 am See.", language="de")
+
+    assert found.is_likely
+    assert not height.is_likely
+
+
+def test_a_maximum_asks_for_a_number_with_a_limit() -> None:
+    text = "The lock had two boats at its opening. The lock takes no more than six boats."
+
+    assert rate("What is the maximum number of boats in the lock?", text).quote.text.endswith("no more than six boats.")
+
+
+def test_a_noun_that_asks_for_a_length_is_looked_for_too() -> None:
+    """Another length of the same thing is not an answer."""
+    question = "Quelle est la longueur du bateau ?"
+
+    assert rate(question, "Le bateau a une longueur de 12 m.", language="fr").is_likely
+    assert not rate(question, "Le bateau fait 40 km en une heure.", language="fr").is_likely
+
+
+def test_the_thing_that_is_counted_is_what_a_question_asks_for() -> None:
+    """Both sentences have one word of the question, and a number."""
+    counted, other = (rate("How many pears were stolen?", text) for text in ("We have 640 pears.", "We have 640 stolen."))
+
+    assert counted.score > other.score
+
+
+@pytest.mark.parametrize(
+    ("question", "thing", "verb", "language"),
+    [
+        ("Peut-on transporter un chien ?", "Un chien est admis partout.", "On peut transporter une valise.", "fr"),
+        ("Is the engine tested?", "The engine is looked at.", "A wheel was tested.", "en"),
+    ],
+)
+def test_a_thing_counts_more_than_what_is_done_with_it(question: str, thing: str, verb: str, language: str) -> None:
+    """An answer often has another verb, but it names the same thing."""
+    assert rate(question, thing, language=language).score > rate(question, verb, language=language).score
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [("Is the office closed at the weekend?", "The office is closed this week."), ("What was sent?", "What was the consent?")],
+)
+def test_english_words_that_only_look_alike_are_two_words(question: str, text: str) -> None:
+    same = rate(question, text.replace("week", "weekend").replace("consent", "sent"))
+
+    assert rate(question, text).score < same.score - 0.3
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "language"),
+    [
+        ("When does the course start?", "The course began in May.", "en"),
+        ("Où est la nouvelle clé ?", "La clé neuve est ici.", "fr"),
+    ],
+)
+def test_an_irregular_form_of_a_synonym_counts(question: str, text: str, language: str) -> None:
+    assert rate(question, text, language=language).is_likely
+
+
+def test_an_irregular_form_of_a_common_word_is_common() -> None:
+    text = "The key is in the drawer."
+
+    assert rate("Where has the key gone?", text).score == rate("Where does the key go?", text).score
+
+
+def test_a_word_in_the_title_of_the_document_counts_less_than_one_in_the_nearest_heading() -> None:
+    text = "Opened every day until dusk."
+    near, far = (rate("When is the garden open?", text, *path) for path in (("Manual", "Garden"), ("Garden", "Manual")))
+
+    assert near.score > far.score
+
+
+def test_an_identifier_of_the_question_must_be_in_the_quote_as_it_is_spelled() -> None:
+    question = "Who receives THREAD_RESULT?"
+
+    assert rate(question, "The client receives the result of the thread.").score < 0.9
+    assert rate(question, "The client receives THREAD_RESULT.").score == 1.0
+
+
+def test_headings_of_plain_text_and_names_of_columns_are_not_quoted() -> None:
+    plain = Passage("p1", "note.txt", "3.1.  The lease of a host\n\n   It lasts ten seconds.", ("3.1. The lease of a host",))
+    table = Passage("p2", "fruit.csv", "kind,harvest\npear,August", ("kind harvest",), kind="table")
+
+    assert [each.quote.text for each in rate_answers("How long is the lease of a host?", [plain])] == ["It lasts ten seconds."]
+    assert [each.quote.text for each in rate_answers("Which kind has a harvest?", [table])] == ["pear,August"]

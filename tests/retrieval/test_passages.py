@@ -135,3 +135,48 @@ def test_a_fence_without_an_end_is_no_code_block() -> None:
     assert [each.heading for each in passages_of("```\n\n# Real\n\ntext")] == [(), ("Real",)]
     assert passages_of("") == passages_of(" \n\t\n") == passages_of("\n", "table") == []
     assert passages_of("a") == [TextPiece("a", (), 1, 1)]
+
+
+MANUAL_PAGE = """NAME
+       mirror - copy a folder
+
+EXIT STATUS
+       0      Both sides are equal.
+
+       1      SOURCE IS GONE.
+"""
+NOTE = """Network Notes
+
+1.  Introduction
+
+   A lamp finds its keeper.
+
+2.  Messages
+
+2.1.  The call
+
+   A lamp sends a CALL.  2019 was wet.
+
+3 lamps are enough.
+"""
+
+
+def test_a_manual_page_and_a_numbered_note_have_headings() -> None:
+    """They have no marks for headings: capital letters or a number on a line of its own make one."""
+    page = [(piece.heading, piece.first, piece.last) for piece in passages_of(MANUAL_PAGE)]
+    note = [piece.heading for piece in passages_of(NOTE)]
+
+    assert page == [(("NAME",), 1, 2), (("EXIT STATUS",), 4, 7)]
+    assert note == [(), ("1. Introduction",), ("2. Messages", "2.1. The call")]
+
+
+def test_a_text_with_marks_for_headings_has_no_others() -> None:
+    (piece,) = passages_of("# Steps\n\n1. Install\n\nWARNING\n\n   It is loud.")
+
+    assert piece.heading == ("Steps",)
+
+
+def test_numbered_lines_that_follow_each_other_are_a_list() -> None:
+    (piece,) = passages_of("To start:\n\n1. Open the lid\n\n2. Press the button\n\n3. Wait")
+
+    assert piece.heading == ()

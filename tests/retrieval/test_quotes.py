@@ -116,3 +116,19 @@ def test_the_rest_of_code_whose_beginning_is_in_another_passage_is_code() -> Non
 
     assert [each.kind for each in units] == ["code", "code", "sentence", "sentence"]
     assert [each.kind for each in units_of("See:\n\n```text\nabc\n")] == ["sentence", "code"]
+
+
+def test_the_dot_of_a_date_does_not_end_a_sentence() -> None:
+    text = "Die Saison dauert vom 15. Juni bis zum 31. August. Im 19. Jahrhundert war der Preis 30. Danach stieg er."
+
+    assert [unit.text for unit in units_of(text)] == [
+        "Die Saison dauert vom 15. Juni bis zum 31. August.",
+        "Im 19. Jahrhundert war der Preis 30.",
+        "Danach stieg er.",
+    ]
+
+
+def test_a_heading_of_a_manual_page_is_not_part_of_the_sentence_below_it() -> None:
+    found = [(unit.kind, unit.text) for unit in units_of("OPTIONS\n       -n     Change nothing.")]
+
+    assert found == [("heading", "OPTIONS"), ("sentence", "-n     Change nothing.")]

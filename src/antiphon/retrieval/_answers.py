@@ -60,8 +60,9 @@ _MOST_ANNOUNCED: Final = 4
 """The maximum number of sentences that are quoted after a colon."""
 _PRICE: Final = 0.12
 """The penalty for each further sentence of a quote."""
-_HEADING, _COLUMN, _BESIDE, _ELSEWHERE, _WITHIN = 0.9, 0.9, 0.5, 0.2, 0.7
-"""The weights of a word in a heading, in the head of a table, next to the quote, elsewhere, or within a longer word."""
+_HEADING, _TITLE, _COLUMN, _BESIDE, _ELSEWHERE, _WITHIN = 0.9, 0.75, 0.9, 0.5, 0.2, 0.7
+"""The weights of a word in the nearest heading, in one above that, in the head of a table, next to the quote, elsewhere, or
+within a longer word."""
 _SHORTEST_PART: Final = 5
 """The least length of a word that is searched within longer ones, in letters."""
 _CODE: Final = 0.85
@@ -70,14 +71,24 @@ _LEAST: Final = 0.5
 """The least weight of a word, however many passages have it: they were found because they have it."""
 _LIGHT, _NO_NOUN, _FOCUS = 0.35, 0.7, 1.5
 """The weights of a common word, of a German word that is not a noun, and of the word that the question asks for."""
+_NO_NOUNS: Final = {
+    "en": re.compile(r"\w{3,}(?:ed|ly|able|ible|ful|ous|less)"),
+    "fr": re.compile(r"\w{2,}(?:er|ir|oir|dre|tre|ées?|és?|ables?|ibles?|euse?s?|elles?|ment)"),
+}
+"""The endings of words that are seldom nouns."""
 _SAME, _FORM, _REFERRED = 0.7, 0.85, 0.8
 """The weights of a synonym, of another form of a word, and of a word that a pronoun may refer to."""
 _SHORTEST_HEAD: Final = 4
 """The least length of a word that compounds end with, in letters."""
+_COMPOUNDING: Final = frozenset({"de", "nl", NO_LANGUAGE})
+"""The languages that write compounds as one word: an English `consent` is not a kind of `sent`."""
 _LONG, _LONGEST = 0.06, 400
 """The penalty of a quote with this many characters: of two equal quotes, the shorter one wins."""
 _NEAR, _FAR, _SCATTERED = 24, 48, 0.3
 """The distance in words within which the words of a question are close, the distance that is too far, and its penalty."""
+_LITERAL: Final = re.compile(r"--[\w-]+\w|\w+(?:_\w+)+")
+_MISSPELLED: Final = 0.8
+"""The weight of a quote that has the words of an identifier, but not the identifier."""
 _UNKNOWN: Final = 0.85
 """The weight of quotes if no passage has the word that the question asks for, or a name."""
 _BEHIND: Final = 0.25
@@ -86,6 +97,8 @@ _FOREIGN: Final = 0.85
 """The weight of a quote in another language than the question: words that look alike often mean something else."""
 _OWN, _BARE = 0.5, 0.2
 """The share of the found words that should be in the quote itself, and the penalty if none is."""
+_LONGEST_TITLE: Final = 120
+"""The maximum length of a heading, in characters."""
 _SHORTEST: Final = 12
 """The least length of a meaningful quote, in characters."""
 _TARGET: Final = re.compile(r"\]\([^)\s]*\)")
@@ -144,6 +157,14 @@ class _Kind(NamedTuple):
     """The pattern for such a thing, by the language of the text."""
     without: float
     """The weight of a quote without such a thing."""
+    is_general: bool
+    """Whether it gives way to another kind in the question."""
+    is_interrogative: bool
+    """Whether a word like "when" asks for it, which may also begin a clause."""
+
+    def without_asking(self, question: str) -> str:
+        """Return a question without the words that ask for such a thing, except nouns that a text about it has, too."""
+        return self.asks.sub(lambda found: found.groupdict().get("noun") or " ", question)
 
     def is_in(self, text: str, language: str) -> bool:
         """Whether a text in a language contains such a thing."""
@@ -177,14 +198,24 @@ def _words() -> _Words:
     )
 
 
-def _kind(name: str, asks: str, without: float, named: str = "", is_case_sensitive: bool = False, **languages: str) -> _Kind:
+def _kind(
+    name: str,
+    asks: str,
+    without: float,
+    *,
+    named: str = "",
+    is_case_sensitive: bool = False,
+    is_general: bool = False,
+    is_interrogative: bool = False,
+    **languages: str,
+) -> _Kind:
     """Return a kind of thing. A text in an unknown language may name it in any."""
     flags = re.NOFLAG if is_case_sensitive else re.IGNORECASE
     patterns = {code: (named, text) for code, text in languages.items()} | {NO_LANGUAGE: (named, *languages.values())}
     made = {
         code: re.compile("|".join(filter(None, each)).replace("NUMBER", _NUMBER), flags) for code, each in patterns.items()
     }
-    return _Kind(re.compile(asks, re.IGNORECASE), made, without)
+    return _Kind(re.compile(asks, re.IGNORECASE), made, without, is_general, is_interrogative)
 
 
 # ---------------------------------------------------------------- the question
@@ -199,6 +230,8 @@ class _Asked:
     language: str
     kind: _Kind | None
     """The kind of the answer, if the question implies one."""
+    literals: tuple[str, ...]
+    """Its identifiers and options, as they are spelled: `THREAD_RESULT`, `--port`."""
     doubt: float = 1.0
     """The weight of all quotes: less if no passage has the word that the question asks for."""
 
@@ -210,8 +243,8 @@ class _Asked:
 def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
     known, question = _words(), question[:_LONGEST_QUESTION]
     language = detect_language(question)
-    kind = next((each for each in known.kinds if each.asks.search(question)), None)
-    content = question if kind is None else kind.asks.sub(" ", question)
+    kind = _kind_asked(known.kinds, question)
+    content = question if kind is None else kind.without_asking(question)
     focus = known.focus[language].search(question) if language in known.focus else None
     rarity = _rarity(passages, language)
     weights: dict[str, float] = {}
@@ -224,7 +257,17 @@ def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
         first = next(words_in(question), "")
         named += [word for word in weights if word != first and any(letter.isupper() for letter in word)]
     is_unknown = any(not _is_known(word, language, passages) for word in named)
-    return _Asked(tuple(weights), tuple(weights.values()), language, kind, _UNKNOWN if is_unknown else 1.0)
+    doubt = _UNKNOWN if is_unknown else 1.0
+    return _Asked(tuple(weights), tuple(weights.values()), language, kind, tuple(_LITERAL.findall(question)), doubt)
+
+
+def _kind_asked(kinds: Iterable[_Kind], question: str) -> _Kind | None:
+    """Return the kind that a question asks for: the first one, unless that is general and a later one says more."""
+    places = [(found.start(), each) for each in kinds if (found := each.asks.search(question))]
+    asked = [each for _, each in sorted(places, key=lambda pair: pair[0])]  # the sort is stable
+    if asked and asked[0].is_general:
+        return next((each for each in asked[1:] if not each.is_interrogative), asked[0])
+    return asked[0] if asked else None
 
 
 Shares: TypeAlias = tuple[float, ...]
@@ -236,6 +279,7 @@ class Concept(NamedTuple):
 
     stems: tuple[str, ...]
     related: RelatedStems
+    language: str
 
 
 @lru_cache(maxsize=10_000)
@@ -243,14 +287,22 @@ def _concept(word: str, asked: str, language: str) -> Concept:
     """Return a word of a question in a text: its stems in the languages of both, or in all if one of them is unknown."""
     codes = LANGUAGES if NO_LANGUAGE in (asked, language) else (asked, language)
     stems = tuple(dict.fromkeys(term for code in (*codes, NO_LANGUAGE) for term in terms_in(word, code)))
-    return Concept(stems, related_to(stem_of(word, asked), asked) if language in (asked, NO_LANGUAGE) else RelatedStems())
+    related = related_to(stem_of(word, asked), asked) if language in (asked, NO_LANGUAGE) else RelatedStems()
+    return Concept(stems, related, asked)
 
 
 def _importance(word: str, language: str) -> float:
     """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
     if stem_of(word, language) in light_stems(language):
         return _LIGHT
-    return _NO_NOUN if language == "de" and word.islower() else 1.0
+    return _NO_NOUN if _is_no_noun(word, language) else 1.0
+
+
+def _is_no_noun(word: str, language: str) -> bool:
+    """Whether a word is probably a verb or an adjective: an answer often has another one, where a thing keeps its name."""
+    if language == "de":
+        return word.islower()
+    return language in _NO_NOUNS and word.islower() and _NO_NOUNS[language].fullmatch(word) is not None
 
 
 def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
@@ -313,7 +365,9 @@ class _Text:
     shares: Sequence[Shares]
     """Of each unit."""
     above: Shares
-    """Of the headings."""
+    """Of the nearest heading."""
+    title: Shares
+    """Of the headings above that one, and of the name of the document."""
     whole: Shares
     columns: Mapping[int, Shares]
     """Of the head of its table, by the line of a row."""
@@ -333,11 +387,13 @@ class _Text:
 
 def _text(asked: _Asked, passage: Passage) -> _Text:
     every, language = units_of(passage.text, passage.kind), _language(passage)
-    units = [each for each in every if each.kind != "heading"] or every
+    titles = [tuple(words_in(title)) for title in passage.heading]
+    units = [each for each in every if not _is_heading(each, titles)] or every
     terms = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
     heads = _heads(every, language)
-    above = frozenset(terms_in("\n".join((*passage.heading, PurePath(passage.source).stem)), language))
-    there = frozenset[str]().union(above, *terms, *heads.values())
+    above = frozenset(terms_in("\n".join(passage.heading[-1:]), language))
+    title = frozenset(terms_in("\n".join((*passage.heading[:-1], PurePath(passage.source).stem)), language))
+    there = frozenset[str]().union(above, title, *terms, *heads.values())
     concepts = asked.concepts(language)
     words = frozenset(stem for concept in concepts for stem in concept.stems)
     likeness = [  # a term that is one word of the question is not a synonym of another
@@ -356,9 +412,18 @@ def _text(asked: _Asked, passage: Passage) -> _Text:
         [frozenset(concept.stems) for concept in concepts],
         [shares(each) for each in terms],
         shares(above),
+        shares(title),
         shares(itertools.chain(*terms)),
         {line: shares(head) for line, head in heads.items()},
     )
+
+
+def _is_heading(unit: QuoteUnit, titles: Sequence[Sequence[str]]) -> bool:
+    """Whether a unit is a heading: one of a plain text, or the names of the columns of a table, says nothing by itself."""
+    if unit.kind in ("heading", "code") or len(unit.text) > _LONGEST_TITLE:
+        return unit.kind == "heading"
+    words = tuple(words_in(unit.text))
+    return any(words in (title[: len(words)], title[-len(words) :]) for title in titles)
 
 
 def _best(asked: _Asked, passage: Passage, standing: float) -> FoundAnswer | None:
@@ -419,6 +484,7 @@ def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
         (1.0, said),
         (_REFERRED, meant),
         (_HEADING, text.above),
+        (_TITLE, text.title),
         (_COLUMN, text.columns.get(run[0].first, text.none)),
         (_ELSEWHERE, text.whole),
     ]
@@ -431,6 +497,8 @@ def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
         score *= _CODE
     if asked.kind is not None and not any(asked.kind.is_in(each.text, text.language) for each in _telling(text, start, end)):
         score *= asked.kind.without
+    if any(literal not in shown(run) for literal in asked.literals):
+        score *= _MISSPELLED
     return score * asked.doubt - _PRICE * (len(run) - 1) - (0.3 if len(shown(run)) < _SHORTEST else 0.0)
 
 
@@ -472,9 +540,12 @@ def _likeness(concept: Concept, term: str) -> float:
     """Return how much a term has of a word: it may be the word, another form of it, another word for it, or a part of it."""
     if term in concept.stems:
         return 1.0
-    if term in concept.related.forms or any(is_form_of(stem, term) or _is_head(stem, term) for stem in concept.stems):
+    language, has_compounds = concept.language, concept.language in _COMPOUNDING
+    if term in concept.related.forms or any(is_form_of(stem, term, language) for stem in concept.stems):
         return _FORM
-    if any(is_form_of(stem, term) for stem in concept.related.same):
+    if has_compounds and any(_is_head(stem, term) for stem in concept.stems):
+        return _FORM
+    if any(is_form_of(stem, term, language) for stem in concept.related.same):
         return _SAME
     return _WITHIN if any(_is_part(stem, term) for stem in concept.stems) else 0.0
 

@@ -48,6 +48,10 @@ _LONGEST_HEADING: Final = 120
 _FENCE: Final = re.compile(r"\s{0,3}(`{3,}|~{3,})")
 _ATX: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _SETEXT: Final = re.compile(r" {0,3}(=+|-{3,})\s*")
+_NUMBERED: Final = re.compile(r"(\d{1,2}(?:\.\d{1,2})*\.?)[ \t]+[^\W\d_][^\n]{0,70}(?<![.,;:!?])")
+"""A heading of a plain text: a number and a title."""
+_CAPITALS: Final = re.compile(r"(?=[^\W\d_])(?=.*[^\W\d_]{3})[^a-zß-öø-ÿ\n|]{3,60}(?<![.,;!?])")
+"""A heading of a plain text in capital letters."""
 _SENTENCE_END: Final = re.compile(r"[.!?\u3002\uff01\uff1f][\"'»”)\]]*\s")
 _DEFINITION: Final = re.compile(
     r"(?P<indent>\s*)(?:(?:export|default|pub|public|private|protected|static|final|abstract|async|unsafe|const)\s+)*"
@@ -90,8 +94,10 @@ def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
         return list(_rows(lines))
     if kind == "pages":
         return list(_paged(lines))
-    blocks = _code_blocks(lines) if kind == "code" else _blocks(lines)
-    return list(_joined(lines, blocks))
+    blocks = list(_code_blocks(lines) if kind == "code" else _blocks(lines))
+    if kind == "markdown" and not any(block.level for block in blocks):
+        blocks = list(_with_headings(lines, blocks))
+    return list(_joined(lines, iter(blocks)))
 
 
 # ---------------------------------------------------------------- blocks
@@ -135,6 +141,39 @@ _FURTHEST: Final = 400
 
 def _has_end(lines: Sequence[str], number: int, fence: str) -> bool:
     return any(line.strip().startswith(fence) for line in lines[number + 1 : number + _FURTHEST])
+
+
+def _with_headings(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[_Block]:
+    """Yield the blocks of a text without marks for headings; a line that looks like a heading is one.
+
+    Numbered lines of one level that follow each other without a text between them are a list, or a table of contents.
+    """
+    levels = [_numbered_level(lines, block) for block in blocks]
+    for place, (block, level) in enumerate(zip(blocks, levels, strict=True)):
+        first = lines[block.first]
+        if level and level not in levels[max(0, place - 1) : place] + levels[place + 1 : place + 2]:
+            yield block._replace(level=level, title=_title(" ".join(first.split())))
+        elif is_capital_heading(lines, block.first):
+            yield _Block(block.first, block.first, 1, _title(first))
+            if block.first < block.last:
+                yield block._replace(first=block.first + 1)
+        else:
+            yield block
+
+
+def _numbered_level(lines: Sequence[str], block: _Block) -> int:
+    """Return the level of a line with a number and a title: 2 for `3.1.  The offer`; 0 for other blocks."""
+    found = _NUMBERED.fullmatch(lines[block.first]) if block.first == block.last else None
+    return 0 if found is None else 1 + found[1].rstrip(".").count(".")
+
+
+def is_capital_heading(lines: Sequence[str], number: int) -> bool:
+    """Whether a line is a heading in capital letters, as in a manual page: the line below it is indented or empty."""
+    line = lines[number]
+    if not line.isupper() or _CAPITALS.fullmatch(line) is None:
+        return False
+    below = lines[number + 1] if number + 1 < len(lines) else ""
+    return _is_blank(below) or below.startswith((" ", "\t"))
 
 
 def _title(text: str) -> str:

@@ -206,8 +206,14 @@ def related_to(stem: str, language: str) -> RelatedStems:
     lists = [_groups(kind, language) for kind in ("forms", "same")]
     is_listed = language != "de" or any(stem in each for each in lists)
     stems = {stem} if is_listed else {key for each in lists for key in each if is_form_of(stem, key)}
-    forms = frozenset[str]().union(*(lists[0].get(each, frozenset()) for each in stems))
-    return RelatedStems(forms, frozenset[str]().union(*(lists[1].get(each, frozenset()) for each in stems | forms)))
+    forms = _others(lists[0], stems)
+    same = _others(lists[1], stems | forms)
+    return RelatedStems(forms, same | (_others(lists[0], same) - forms - stems))
+
+
+def _others(groups: Mapping[str, frozenset[str]], stems: Iterable[str]) -> frozenset[str]:
+    """Return the stems that are in a group with one of some stems."""
+    return frozenset[str]().union(*(groups.get(each, frozenset()) for each in stems))
 
 
 def related_stems(stems: Iterable[str], language: str) -> frozenset[str]:
@@ -218,19 +224,21 @@ def related_stems(stems: Iterable[str], language: str) -> frozenset[str]:
 
 _SHORTEST_FORM, _ALIKE, _LEFT = 4, 5, 2
 """Letters of a stem, those that two forms of a word share, and those that may be left of the longer one."""
-_ENDING: Final = re.compile("al|ed?|en|end|ern?|est?|et|ier|ing|ion|ir|ite|iv|ment|n|or|st|t|te|ten|tes|ung|ur")
+_ENDING: Final = re.compile("al|ed?|en|ern?|est?|et|ier|ing|ion|ir|ite|iv|ment|n|or|st|t|te|ten|tes|ung|ur")
 """The letters by which two stems of one word may differ."""
+_GERMAN_ENDING: Final = re.compile(f"{_ENDING.pattern}|end")
 _PARTICIPLE: Final = re.compile(r"(ab|an|auf|aus|ein|her|hin|los|mit|nach|um|vor|weg|wieder|zu|)ge(\w{3,})")
 
 
-def is_form_of(stem: str, other: str) -> bool:
+def is_form_of(stem: str, other: str, language: str = "de") -> bool:
     """Whether two stems are probably of one word: they begin alike, as `verlass` and `verlasst`, or one has `ge` within."""
     if stem == other:
         return True
     shorter, longer = (stem, other) if len(stem) <= len(other) else (other, stem)
     if stem[:_SHORTEST_FORM] == other[:_SHORTEST_FORM] and len(shorter) >= _SHORTEST_FORM:
         alike = next((place for place, letter in enumerate(shorter) if letter != longer[place]), len(shorter))
-        if alike == len(shorter) and _ENDING.fullmatch(longer[alike:]):
+        ending = _GERMAN_ENDING if language in ("de", NO_LANGUAGE) else _ENDING  # an English `weekend` is not a `week`
+        if alike == len(shorter) and ending.fullmatch(longer[alike:]):
             return True
         if alike >= _ALIKE and len(longer) - alike <= _LEFT:
             return True
@@ -248,8 +256,9 @@ def _without_ge(stem: str) -> tuple[str, ...]:
 
 @cache
 def light_stems(language: str) -> frozenset[str]:
-    """Return the stems of common words with little meaning."""
-    return frozenset(stem_of(word, language) for word in word_lists()["light"].get(language, "").split())
+    """Return the stems of common words with little meaning, and of their irregular forms."""
+    stems = frozenset(stem_of(word, language) for word in word_lists()["light"].get(language, "").split())
+    return stems | _others(_groups("forms", language), stems)
 
 
 @cache

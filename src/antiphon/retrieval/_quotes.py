@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from antiphon.retrieval._documents import Kind
+from antiphon.retrieval._documents import Kind, is_capital_heading
 from antiphon.retrieval._language import concepts_in, detect_language, term_set, terms_in
 
 _MOST_UNITS: Final = 4
@@ -33,6 +33,10 @@ _SHORT_FORM: Final = re.compile(
     r"|p|pp|Mme|Sr|Sra|Sig|dott|ex|env|approx|resp|ggf|inkl|min|max|Jan|Feb|Apr|Jun|Jul|Aug|Sep|Sept|Okt|Oct|Nov|Dez|Dec)\.$"
 )
 """Abbreviations: a dot that does not end a sentence."""
+_AFTER_ORDINAL: Final = re.compile(
+    r"(?:Januar|Jänner|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\w*\b"
+)
+"""Words after a German ordinal number: its dot does not end a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
     fence = _open_fence(lines)
     for number, line in enumerate(lines):
         opening = _FENCE.match(line)
-        is_text = not fence and not opening and not _HEADING.match(line) and not _is_row(line) and bool(line.strip())
+        is_heading = bool(_HEADING.match(line)) or is_capital_heading(lines, number)
+        is_text = not fence and not opening and not is_heading and not _is_row(line) and bool(line.strip())
         if not is_text or _ITEM.match(line):
             yield from _sentences(paragraph)
             paragraph = []
@@ -153,7 +158,7 @@ def _units(lines: Sequence[str]) -> Iterator[QuoteUnit]:
             fence = "" if fence and line.strip().startswith(fence) else fence or opening[1]
         elif fence and line.strip():
             yield QuoteUnit(line.rstrip(), number, number, "code")
-        elif _HEADING.match(line):
+        elif is_heading:
             yield QuoteUnit(line.strip().strip("#").strip(), number, number, "heading")
         elif _is_row(line) and not _RULE.fullmatch(line):
             # The names of the columns apply to every row, like a heading.
@@ -203,7 +208,8 @@ def _sentences(paragraph: Iterable[tuple[int, str]]) -> Iterator[QuoteUnit]:
 
 def _ends(text: str) -> Iterator[int]:
     for match in _END.finditer(text):
-        if not _SHORT_FORM.search(text[max(0, match.start() - 12) : match.start() + 1]):
+        is_date = text[match.start() - 1].isdigit() and _AFTER_ORDINAL.match(text, match.end())
+        if not is_date and not _SHORT_FORM.search(text[max(0, match.start() - 12) : match.start() + 1]):
             yield match.end()
 
 
