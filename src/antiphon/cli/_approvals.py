@@ -75,7 +75,8 @@ def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, appro
         try:
             return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
         except NotWaitingError as exc:
-            fail(f"{exc}; `{typed(ledger, 'approvals')}` lists those that wait")
+            waits = id in [each.id for each in await service.list_approvals(found)]  # then this person may not answer it
+            fail(str(exc) if waits else f"{exc}; `{typed(ledger, 'approvals')}` lists those that wait")
 
     given = with_ledger(ledger, work)
     word, may = ("approved", "may") if approved else ("denied", "may not")
