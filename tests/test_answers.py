@@ -15,11 +15,11 @@ _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
 def sections(text: str) -> list[tuple[str, str]]:
-    """Return each heading with the text up to the next one; a comment in code is no heading."""
+    """Return each heading with the text up to the next one, after the text without a heading; a comment in code is none."""
     masked = _CODE.sub(lambda found: found[0].replace("#", " "), text)
     found = list(_HEADING.finditer(masked))
-    ends = [*(each.start() for each in found[1:]), len(text)]
-    return [(each[1], text[each.end() : end]) for each, end in zip(found, ends, strict=True)]
+    ends = [*(each.start() for each in found), len(text)]
+    return [("", text[: ends[0]]), *((each[1], text[each.end() : end]) for each, end in zip(found, ends[1:], strict=True))]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,24 @@ def test_half_of_the_sixty_questions_that_are_held_out_have_no_answer() -> None:
 
 def test_half_of_the_second_set_that_is_held_out_have_no_answer() -> None:
     questions = read_questions("second")
-    others = [each.id for name in SETS if name != "second" for each in read_questions(name)]
 
     assert len(questions) == 72
-    assert len({*others, *(each.id for each in questions)}) == 182
     assert sum(not each.gold for each in questions) == 36
     assert sorted({each.language for each in questions}) == ["de", "en", "fr"]
+
+
+def test_half_of_the_third_set_and_of_each_of_its_halves_have_no_answer() -> None:
+    questions = read_questions("third")
+
+    for part in ("third-tune", "third-check"):
+        assert Counter(bool(each.gold) for each in questions if each.part == part) == {True: 15, False: 15}
+    assert sorted({each.language for each in questions}) == ["de", "en", "fr"]
+
+
+def test_each_question_has_an_id_of_its_own() -> None:
+    ids = Counter(each.id for name in SETS for each in read_questions(name))
+
+    assert ids.total() == len(ids) == 50 + 60 + 72 + 60
 
 
 @pytest.mark.slow
