@@ -21,8 +21,8 @@ from antiphon.ledger._listing import terms_of, words_of
 from antiphon.ledger._records import genesis, link
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite._appends import insert_thread
+from antiphon.ledger.sqlite._checksums import message_checksum, set_checksum
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.ledger.sqlite._sql import message_checksum, set_checksum
 from antiphon.messages import Limits, thaw, use_limits
 
 TRACE = Path("antiphon-was-here")

@@ -26,6 +26,7 @@ from antiphon.ledger._encryption import ThreadKey, WrappedKey
 from antiphon.ledger._records import OpenCall, OpenCalls, Pairing, Record, snapshot_hash, to_micros
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, ThreadSegment, split
+from antiphon.ledger.sqlite._checksums import NO_CHECKSUM, check_written, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._keys import call_columns, find_key, has_keys, ledger_key, store_key
 from antiphon.ledger.sqlite._rows import (
     find_open_calls,
@@ -37,14 +38,7 @@ from antiphon.ledger.sqlite._rows import (
     records_with_id,
 )
 from antiphon.ledger.sqlite._schema import check_schema
-from antiphon.ledger.sqlite._sql import (
-    NO_CHECKSUM,
-    Connection,
-    check_written,
-    message_checksum,
-    state_checksum,
-    thread_checksum,
-)
+from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_THREADS = 10_000
 """Threads whose state is remembered."""

@@ -14,10 +14,11 @@ from antiphon.ledger._stored import Thread
 from antiphon.ledger._values import Head, ThreadJournal
 from antiphon.ledger._verification import Base, existing, missing_origin, restored
 from antiphon.ledger.sqlite._appends import Appends, insert_thread
+from antiphon.ledger.sqlite._checksums import check_written, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._keys import call_columns, ledger_key, remove_key, store_key, thread_key
 from antiphon.ledger.sqlite._keys import forget as forget_keys
 from antiphon.ledger.sqlite._rows import find_thread, forget_media, link_at, open_at, position_of
-from antiphon.ledger.sqlite._sql import Connection, check_written, note_removed, set_checksum, set_owner
+from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._terms import forget_thread
 
 

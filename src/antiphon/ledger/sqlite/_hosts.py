@@ -35,10 +35,11 @@ from antiphon.ledger._records import from_micros, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._stored import TakeRequest, Thread
 from antiphon.ledger.sqlite._appends import insert_thread
+from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._keys import find_key
 from antiphon.ledger.sqlite._rows import find_thread, thread_of
 from antiphon.ledger.sqlite._schema import LIMIT_TABLES
-from antiphon.ledger.sqlite._sql import Connection, check_written, host_checksum, note_removed, set_checksum, set_owner
+from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
 SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum

@@ -23,8 +23,9 @@ from antiphon.ledger._encryption import (
 )
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._records import OpenCall
+from antiphon.ledger.sqlite._checksums import check_written, set_owner
 from antiphon.ledger.sqlite._schema import KEY_TABLES
-from antiphon.ledger.sqlite._sql import Connection, check_written, set_owner
+from antiphon.ledger.sqlite._sql import Connection
 
 _HAS_KEYS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'thread_keys')"
 _KEY = "SELECT master, wrapped FROM thread_keys WHERE thread = ?"

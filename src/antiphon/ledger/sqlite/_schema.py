@@ -30,7 +30,8 @@ import orjson
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger._admission import State
-from antiphon.ledger.sqlite._sql import Connection, set_checksum, set_owner
+from antiphon.ledger.sqlite._checksums import set_checksum, set_owner
+from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import is_name
 from antiphon.messages.keys import kind_of
 

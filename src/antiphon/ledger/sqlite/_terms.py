@@ -18,10 +18,11 @@ from zlib import crc32
 
 from antiphon.ledger._records import Record
 from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, check_vector
+from antiphon.ledger.sqlite._checksums import check_written
 from antiphon.ledger.sqlite._keys import check_collection
 from antiphon.ledger.sqlite._rows import record_at, records_of
 from antiphon.ledger.sqlite._schema import TERM_TABLES, VECTOR_TABLES
-from antiphon.ledger.sqlite._sql import Connection, check_written
+from antiphon.ledger.sqlite._sql import Connection
 
 _STEP = 200
 """Messages whose terms are stored in one change."""

@@ -23,10 +23,11 @@ from antiphon.ledger._redaction import is_digest
 from antiphon.ledger._stored import Subject, Thread, join
 from antiphon.ledger._values import Damage, Diagnosis, Head
 from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener
+from antiphon.ledger.sqlite._checksums import COUNTERS, host_checksum, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._keys import complaints_about_keys, find_key
 from antiphon.ledger.sqlite._rows import find_open_calls, find_thread, key_of, lineage, link_at, media_at, name_of
 from antiphon.ledger.sqlite._schema import differences
-from antiphon.ledger.sqlite._sql import COUNTERS, Connection, host_checksum, message_checksum, state_checksum, thread_checksum
+from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._terms import TERM_COPY, complaints_about_terms
 from antiphon.messages import Message
 

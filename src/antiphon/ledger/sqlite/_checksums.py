@@ -1,0 +1,112 @@
+"""Checksums of the data that cannot be computed from the messages.
+
+`verify` computes most of a ledger's columns again from the messages. The other columns get a checksum when they are written:
+
+- `messages.checksum` covers the position of a row: the order of commits across threads.
+- `threads.checksum` covers the key, name, epoch, status, pattern and times of a thread, whether it is redacted, its owner and
+  kind, when it is due, and the builds that are unfit for it.
+- `hosts.checksum` covers a row of `hosts`, and `limits.checksum` a row of `limits`.
+- Counters hold how many messages, threads and hosts were removed. Keys are assigned without a gap and never twice. So the
+  number of rows and of removed rows must add up to the last key, and a row that was removed by other means is noticed.
+
+They are signed numbers of 32 bits, which SQLite writes in four bytes. So a changed row keeps its size and is overwritten in
+place, which matters because a row of `threads` changes with every append.
+
+The checksums have no key. They detect accidents and edits by SQL. An attacker can compute them again; only heads that were
+kept elsewhere detect that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from antiphon.errors import LedgerCorruptError
+from antiphon.ledger._admission import State
+from antiphon.ledger.sqlite._sql import Connection
+
+COUNTERS = (
+    "searchable",
+    "repeated",
+    "unchecked",
+    "removed messages",
+    "removed threads",
+    "removed hosts",
+    "redaction",
+    "limits",
+)
+"""All counters. `unchecked` is the last position from before checksums existed; `redaction` is a digest (see `Redaction`)."""
+
+NO_CHECKSUM = -(2**31)
+"""The value until the checksum is known; it has the size of a checksum."""
+
+
+_OWNERSHIP = State._fields.index("owner")
+"""The index of the first field of a state that format 4 added; all later fields are of format 4 too."""
+_UNOWNED = tuple(State._field_defaults[name] for name in State._fields[_OWNERSHIP:])
+_OWNER = """
+UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit = ?, checksum = ? WHERE key = ?
+"""
+
+
+def message_checksum(position: int, digest: bytes) -> int:
+    """Return the checksum of a row of `messages`. The row's hash covers everything except the position."""
+    return crc32(digest, position & 0xFFFFFFFF) - 2**31
+
+
+def state_checksum(key: int, state: State) -> int:
+    """Return the part of a thread's checksum that most appends do not change.
+
+    Add a later column here. Hash it only if its value differs from that of older rows, so that their checksums stay valid.
+    """
+    covered = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    digest = crc32(b"%a %a %a %a %a %a" % covered)  # as `ascii`: what `repr` escapes depends on the version of Python
+    if state.is_redacted is not None:
+        digest = crc32(b" %d" % state.is_redacted, digest)
+    ownership = state[_OWNERSHIP:]
+    return digest if ownership == _UNOWNED else crc32(b" %a %a %a %a %a" % ownership, digest)
+
+
+def thread_checksum(part: int, updated_at: int) -> int:
+    """Return the checksum of a row of `threads`: `state_checksum`, and the time."""
+    return crc32(updated_at.to_bytes(8, "big", signed=True), part) - 2**31
+
+
+def set_checksum(connection: Connection, key: int, state: State) -> None:
+    """Give a thread's row its checksum."""
+    checksum = thread_checksum(state_checksum(key, state), state.updated_at)
+    connection.run("UPDATE threads SET checksum = ? WHERE key = ?", (checksum, key))
+    check_written(connection.changes(), 1)
+
+
+def set_owner(connection: Connection, key: int, state: State) -> None:
+    """Write a thread's epoch, owner, kind, due time and unfit builds, with its checksum."""
+    checksum = thread_checksum(state_checksum(key, state), state.updated_at)
+    connection.run(_OWNER, (state.epoch, *state[_OWNERSHIP:], checksum, key))
+    check_written(connection.changes(), 1)
+
+
+def host_checksum(row: Sequence[object]) -> int:
+    """Return the checksum of a row of `hosts` or `limits`; `row` has all other columns."""
+    return crc32(ascii(tuple(row)).encode()) - 2**31
+
+
+def note_removed(connection: Connection, table: str, rows: int) -> None:
+    """Count rows that were removed from a numbered table."""
+    _count(connection, f"removed {table}", rows)
+
+
+def _count(connection: Connection, name: str, value: int) -> None:
+    connection.run("UPDATE counters SET value = value + ? WHERE name = ?", (value, name))
+    check_written(connection.changes(), 1)
+
+
+def check_written(written: int, expected: int) -> None:
+    """Check that SQLite has written the expected number of rows.
+
+    Raises:
+        LedgerCorruptError: it has not; something in the file prevents it, such as a trigger.
+    """
+    if written != expected:
+        reason = f"{written} rows were written where {expected} should have been"
+        raise LedgerCorruptError(f"{reason}: a trigger swallows or adds rows, or a row is missing; run verify")
