@@ -285,7 +285,7 @@ async def test_an_answer_that_comes_when_no_host_lives_is_taken_by_the_next_one(
 
 # ---------------------------------------------------------------- worlds
 
-SEEDS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("hosts") // 2
+SEEDS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else count("approvals")
 GROUPS = 5
 _ENOUGH = 200
 """Worlds in which each fault happens."""
