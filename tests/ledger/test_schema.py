@@ -1,8 +1,10 @@
 """The schema of a ledger's file: earlier forms are brought up to date, and one that was altered is refused (G11, G20, S14)."""
 
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from threading import Barrier
 
 import apsw
 import pytest
@@ -240,3 +242,17 @@ def test_an_append_that_is_not_written_is_not_acknowledged(
 
 def _none(connection: Connection, version: int | None = None) -> list[str]:
     return []
+
+
+def test_connections_that_create_a_file_at_the_same_time_all_get_the_ledger(tmp_path: Path) -> None:
+    """SQLite refuses one of two switches to the log at once, without the busy timeout; and tables appear while one looks."""
+
+    def opened(path: Path, barrier: Barrier) -> None:
+        barrier.wait(10)
+        connect(LedgerFile(str(path), 10.0), create=True).close()
+
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(60):
+            barrier = Barrier(6)
+            for each in [threads.submit(opened, tmp_path / f"{number}.db", barrier) for _ in range(6)]:
+                each.result(30)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,6 +32,9 @@ _PAGE = 2048
 
 _CACHE = 8 * 1024
 """KiB of pages that a connection may keep."""
+
+_PAUSE = 0.01
+"""Seconds before another attempt to turn the write-ahead log on."""
 
 FATAL = (
     apsw.BusyError,
@@ -140,9 +144,23 @@ def _prepare(connection: Connection, place: LedgerFile, *, is_protected: bool) -
     if is_protected:
         connection.setting("query_only", True)
         return
-    mode = connection.setting("journal_mode", "WAL")
-    if mode != "wal":
+    if _journal_mode(connection, place.busy_timeout) != "wal":
         raise LedgerUnavailableError(f"{place.path!r} is where SQLite cannot keep a write-ahead log; use a local disk")
+
+
+def _journal_mode(connection: Connection, patience: float) -> object:
+    """Turn the write-ahead log on, and return the mode that the file has then.
+
+    If two processes do so for a new file, SQLite refuses one of them at once, without the busy timeout. So it tries again.
+    """
+    give_up_at = time.monotonic() + patience  # noqa: TID251 (as SQLite measures its busy timeout)
+    while True:
+        try:
+            return connection.setting("journal_mode", "WAL")
+        except apsw.BusyError:
+            if time.monotonic() > give_up_at:  # noqa: TID251
+                raise
+        time.sleep(_PAUSE)
 
 
 def _words(body: object) -> str:

@@ -342,7 +342,12 @@ def migrate(connection: Connection, path: str) -> None:
         LedgerCorruptError: its version or its schema was altered.
         LedgerFormatError: another program wrote it, or a later version.
     """
-    if _version(connection, path) == len(MIGRATIONS):
+    connection.run("BEGIN")  # one snapshot for all that is read: another process may be creating the tables at the same time
+    try:
+        is_current = _version(connection, path) == len(MIGRATIONS)
+    finally:
+        connection.run("COMMIT")
+    if is_current:
         check_schema(connection, path)
         return
     # Read the version again under the write lock: another process may have migrated the file in between.
