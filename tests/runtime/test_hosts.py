@@ -127,6 +127,76 @@ async def test_the_same_id_with_something_else_is_refused() -> None:
             await other.ask("probe/1", Ping(text="y"), thread_id="t", id="m")
 
 
+class Unready(MemoryLedger):
+    """A ledger whose answers take a while, and that cannot be posted to when it is told so."""
+
+    is_late = has_failed = False
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        found = await super().by_invocation(invocation_id, thread_id=thread_id)
+        await asyncio.sleep(self.is_late)
+        return found
+
+    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+        await asyncio.sleep(self.is_late)
+        return await super().append(thread_id, messages, **more)
+
+    async def post(self, thread_id: str, message: Message, **more: Any) -> Record:
+        if self.has_failed:
+            raise LedgerUnavailableError("simulated")
+        return await super().post(thread_id, message, **more)
+
+
+async def test_two_copies_of_a_question_that_look_before_either_is_posted_get_one_answer() -> None:
+    """Each has its own timestamp: the second was refused, as if it said something else."""
+    ledger = Unready()
+    async with _two(ledger) as (owner, other):
+        ledger.is_late = True
+        asking = [asyncio.ensure_future(other.ask("probe/1", Ping(text="x"), thread_id="t", id="m", within=60))]
+        await asyncio.sleep(0.5)
+        asking += [asyncio.ensure_future(other.ask("probe/1", Ping(text="x"), thread_id="t", id="m", within=60))]
+
+        assert await asyncio.gather(*asking) == [Pong(text="x!")] * 2
+        assert (await owner.ask("probe/1", Do(what="list"), thread_id="t")).said == ("first", "x")
+
+
+async def test_a_copy_of_a_question_that_cannot_be_posted_fails_with_it() -> None:
+    """The thread is lost while the first copy is appended, and then the ledger fails: the second waited for ever."""
+    ledger = Unready()
+    async with _two(ledger) as (owner, _):
+        await taken_by_another(ledger, "t")
+        ledger.is_late = ledger.has_failed = True
+        asking = []
+        for _ in range(2):
+            asking += [asyncio.ensure_future(owner.ask("probe/1", Ping(text="x"), thread_id="t", id="m", within=1e6))]
+            await asyncio.sleep(1.5)  # the first has looked, and is being appended
+        outcomes = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 60)
+
+        assert [type(each) for each in outcomes] == [LedgerUnavailableError] * 2
+
+
+async def test_a_copy_of_a_question_gets_the_answer_of_the_new_owner_when_the_first_caller_is_gone() -> None:
+    """The copy shared the wait of the first caller, and was forgotten with it."""
+    ledger = MemoryLedger()
+    async with _two(ledger) as (owner, _):
+        asking = []
+        for _ in range(2):
+            do = Do(what="wait", seconds=20)
+            asking += [asyncio.ensure_future(owner.ask("probe/1", do, thread_id="t", id="m", within=1e6))]
+            await asyncio.sleep(1)
+        epoch = await taken_by_another(ledger, "t")
+        with suppress(ReplyTimeoutError):
+            await owner.tell("probe/1", Note(text="refused"), thread_id="t", within=5)  # so the owner learns it
+        asking[0].cancel()
+        await asyncio.sleep(1)
+        (call,) = [record.message for record in await ledger.open_calls("t") if record.message.invocation_id == "m"]
+        payload = OptionResultPayload(invocation_id="m", option_name=Do.message_type, result=Done(said=("there",)).to_data())
+        reply = Message(policy="probe/1", payload=payload, to=("client",), lane="control", correlation_id=call.correlation_id)
+        await ledger.append("t", [reply], epoch=epoch)
+
+        assert await asyncio.wait_for(asking[1], 60) == Done(said=("there",))
+
+
 async def test_a_notice_for_a_thread_of_another_host_arrives_there_once() -> None:
     ledger = MemoryLedger()
     async with _two(ledger) as (owner, other):

@@ -455,12 +455,12 @@ class DeliveryState:
         for duplicate in self.duplicates:
             duplicate.fail(error)
 
-    def fail_duplicates(self, error: BaseException | None = None) -> None:
+    def fail_duplicates(self, error: BaseException | None = None, *, is_unposted: bool = False) -> None:
         """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come.
 
-        If another host has the thread, its outcome comes from the ledger.
+        If another host has the thread, its outcome comes from the ledger, unless it could not be posted there.
         """
-        if self.evicted is not None:
+        if self.evicted is not None and not is_unposted:
             return
         reason = error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
         for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):

@@ -116,7 +116,11 @@ class Durable:
             if is_of_own_thread or delivery.is_of_host:
                 raise  # the handler that sent it stops; a message about this host is never posted
             # Another host owns the thread: from the start, or since the last write, when it may already be evicted here.
-            await self._post(delivery)
+            try:
+                await self._post(delivery)
+            except BaseException as exc:
+                delivery.fail_duplicates(exc, is_unposted=True)
+                raise
         finally:
             cell.held -= 1
 
@@ -135,16 +139,26 @@ class Durable:
 
     async def _post(self, delivery: DeliveryState) -> None:
         """Post a message to the host that has its thread, unless it is there already; its caller waits for the answer."""
-        if delivery.may_be_known:
-            call, result = await self._recorded(delivery)
-            if call is not None:
-                _check_same(call.message, delivery)
-                if result is None:
-                    self._elsewhere.add(delivery)
-                else:
-                    delivery.settle(result)
-                return
-        await self._elsewhere.post(delivery)
+        if delivery.may_be_known and await self._await_posted(delivery):
+            return
+        try:
+            await self._elsewhere.post(delivery)
+        except errors.AppendRefusedError:
+            # A duplicate may have been posted since the look, with another timestamp.
+            if not delivery.may_be_known or not await self._await_posted(delivery):
+                raise
+
+    async def _await_posted(self, delivery: DeliveryState) -> bool:
+        """Let a caller wait for the answer to a message that is stored already; return whether it is."""
+        call, result = await self._recorded(delivery)
+        if call is None:
+            return False
+        _check_same(call.message, delivery)
+        if result is None:
+            self._elsewhere.add(delivery)
+        else:
+            delivery.settle(result)
+        return True
 
     async def _append_and_deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         if delivery.may_be_known and await self._find_recorded(cell, delivery):

@@ -316,12 +316,15 @@ class RemoteAnswers:
                 delivery.fail(error)
 
     def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
-        """Stop waiting: there is an answer, or the caller is gone."""
+        """Stop waiting: there is an answer, or the caller is gone. Then its duplicates wait themselves."""
         waiting = self._waiting.get(key, [])
         if delivery in waiting:
             waiting.remove(delivery)
         if not waiting:
             self._waiting.pop(key, None)
+        if not delivery.is_settled:
+            for duplicate in delivery.duplicates:
+                self.add(duplicate)
         if not self._waiting and self._tail is not None:
             self._tail.cancel()
             self._tail = None
