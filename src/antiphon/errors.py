@@ -59,6 +59,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait until it has, then try again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
+│       └── AlreadyAnsweredError  .decision .by: the approval has its answer; also a ValueError
 ├── RetrievalError                .source: a document cannot be added or searched
 │   ├── DocumentError             the file has no text, is damaged, too large or in another encoding; the text says what to do
 │   ├── EmbeddingMismatchError    .stored .given: the stored vectors are of another embedder; use that one, or drop them
@@ -99,6 +100,7 @@ from typing import Any
 __all__ = [
     "ActorFailedError",
     "ActorStoppedError",
+    "AlreadyAnsweredError",
     "AntiphonError",
     "AppendConflictError",
     "AppendRefusedError",
@@ -742,6 +744,17 @@ class OwnProgramError(ServiceError):
 
 class NotWaitingError(ServiceError):
     """No such approval or parked call waits, or not for this person."""
+
+
+class AlreadyAnsweredError(NotWaitingError, ValueError):
+    """The approval has its answer, which counts. Another answer changes nothing."""
+
+    def __init__(self, reason: str, thread_id: str, decision: str, by: str) -> None:
+        super().__init__(reason, thread_id, decision, by)
+        self.decision = decision
+        """`approved` or `denied`."""
+        self.by = by
+        """The person who answered."""
 
 
 # ---------------------------------------------------------------- delivery

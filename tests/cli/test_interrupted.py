@@ -225,9 +225,28 @@ def test_the_printed_command_completes_what_was_interrupted(fake: FakeOpenAI, tm
             assert resumed.exit_code == 0, f"{command} after {running.text}\n{resumed.text}"
             assert ANSWER.split()[0] in resumed.text
             assert "Traceback" not in running.text + resumed.text
+            assert "dead letter" not in running.text + resumed.text
         again += _check(place, needed, in_flight)
     counted = f"{pattern}, {how}: {MOMENTS} of {MOMENTS} complete; requests in flight that were asked again: {again}"
     print(counted)  # noqa: T201 (what `make chaos` is run for)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", TEAMS)
+def test_ctrl_c_right_after_a_team_has_started_prints_how_to_go_on_and_nothing_else(
+    fake: FakeOpenAI, tmp_path: Path, pattern: str
+) -> None:
+    """It printed a dead letter: `TEAM_END_TURN … ACTOR_STOPPED`."""
+    place = Place(fake, tmp_path, pattern)
+    running = place.begin()
+    while not place.printed(running):
+        time.sleep(0.002)
+    running.interrupt()
+    running.wait()
+    text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", running.text)
+    assert running.exit_code == 130, text
+    assert "dead letter" not in text
+    assert text.endswith(f"stopped; go on with: python -m antiphon {shlex.join(place.printed(running))}\n")
 
 
 @pytest.mark.slow

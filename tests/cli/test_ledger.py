@@ -241,6 +241,17 @@ def test_a_tail_goes_on_from_its_cursor_without_gap_or_repeat(url: str) -> None:
     assert seen == [*(("chat", number) for number in range(1, 6)), ("other", 1)]
 
 
+def test_a_tail_from_a_wrong_cursor_names_the_command_that_starts_at_the_beginning(url: str) -> None:
+    refused = run("tail", "chat", "--after", "yesterday", "--ledger", url)
+
+    assert refused.exit_code == 2
+    said = " ".join(refused.stderr.split())
+    assert said.startswith(
+        "--after: expected a cursor of tail or horizon, got 'yesterday'; to start with the stored messages: `"
+    )
+    assert said.endswith(f"antiphon tail chat --from-start --ledger {url}`")
+
+
 def test_a_tail_for_programs_has_the_message_as_it_is_stored(url: str) -> None:
     row = run("tail", "chat", "--from-start", "--count", "1", "--json", "--ledger", url).stdout
 

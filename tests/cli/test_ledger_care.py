@@ -365,8 +365,10 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, command: tuple[str, ...
     (tmp_path / "diary.db").write_text("Dear diary, " * 100)
     alter(f"sqlite:///{tmp_path}/shop.db", "CREATE TABLE orders (id)")
 
-    assert "is not a SQLite file, so not a ledger" in refusal(*command, "--ledger", "sqlite:///diary.db")
-    assert "is a SQLite file of something else, not a ledger" in refusal(*command, "--ledger", "sqlite:///shop.db")
+    diary, shop = (" ".join(refusal(*command, "--ledger", f"sqlite:///{name}.db").split()) for name in ("diary", "shop"))
+    assert "is not a SQLite file, so not a ledger; check the path, or import" in diary
+    assert "is a SQLite file of something else, not a ledger; check the path, or import" in shop
+    assert all("`antiphon import FILE --ledger NEW.db`" in each for each in (diary, shop))
 
 
 @each_command

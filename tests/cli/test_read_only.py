@@ -95,6 +95,29 @@ def test_a_log_that_a_killed_process_has_left_is_read_too(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [0o755, 0o555], ids=["file", "folder"])
+def test_a_ledger_that_may_only_be_read_is_backed_up(folder: Path, mode: int) -> None:
+    """It said that the copy could not be written: "attempt to write a readonly database"."""
+    protect(folder / "kept", mode)
+
+    done = bound(folder, "antiphon backup copy.db --ledger kept/ledger.db && antiphon verify --ledger copy.db")
+
+    assert done.returncode == 0, done.stderr
+    assert "threads: 1, messages: 5; no damage found" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_backup_to_a_folder_that_cannot_be_written_says_what_to_do(folder: Path) -> None:
+    protect(folder / "kept", 0o555)
+
+    done = bound(folder, "antiphon backup kept/copy.db --ledger kept/ledger.db")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("the backup 'kept/copy.db' cannot be written: ")
+    assert done.stderr.endswith("; choose a folder that this process may write\n")
+
+
 async def test_a_program_reads_and_is_refused_when_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For root as well, where `access` says so: on a disk that is mounted read-only."""
     url = f"sqlite:///{tmp_path}/ledger.db"

@@ -17,7 +17,7 @@ from typing import Any, cast
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
 from antiphon.runtime import Context, handles, run
-from antiphon.service._soak import Bank, Paid, Pay, WitnessedLedger, run_shop
+from antiphon.service._soak_host import Bank, Paid, Pay, WitnessedLedger, run_shop
 from antiphon.testing import Witness
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from tests.postgres import running_postgres
 from tests.runtime.test_hosts_processes import start_host, wait_for_effects
 
-from antiphon.service import _soak
+from antiphon.service import _soak, _soak_host
 from antiphon.service._soak import HEARTBEAT
 
 
@@ -153,7 +153,7 @@ class Soak(_soak.Soak):
     def add_host_with_clock(self, clock: JumpingClock, seconds: float) -> str:
         """Start a host that has another wall clock than this process."""
         name = f"h{len(self._children)}"
-        arguments = [sys.executable, "-m", _soak.__name__, str(self.folder), name, str(HEARTBEAT), str(seconds)]
+        arguments = [sys.executable, "-m", _soak_host.__name__, str(self.folder), name, str(HEARTBEAT), str(seconds)]
         environment = {**clock.environment, "ANTIPHON_LEDGER": self.url}
         child = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
         self.hosts[name] = self.started(child)

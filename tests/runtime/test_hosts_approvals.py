@@ -20,7 +20,7 @@ from typing_extensions import override
 from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.toolkit import Approval, answer, find_approval, pending_approvals
 from antiphon.agents.toolkit._approvals import approval_id
-from antiphon.errors import DeliveryError, LedgerUnavailableError, ParkedError
+from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailableError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
@@ -262,9 +262,11 @@ async def test_of_two_people_who_answer_at_once_one_counts_and_the_other_is_told
             answer(ledger, waiting.id, principal="ada", approved=True),
             return_exceptions=True,
         )
-        assert [str(each) for each in said if isinstance(each, ValueError)] == [f"{waiting.id!r} is answered already"]
         await asyncio.sleep(20)
         decided = cast("Approval", await find_approval(ledger, waiting.id)).standing(waiting.digest)
+        (told,) = [each for each in said if isinstance(each, AlreadyAnsweredError)]
+        assert (told.thread_id, told.decision, told.by) == ("t", decided, "ada" if decided == "approved" else "grace")
+        assert str(told) == f"{waiting.id!r} is answered already: {told.by!r} {decided} it"
         assert await _result(ledger, "m") == ("paid" if decided == "approved" else "denied")
 
 

@@ -101,7 +101,7 @@ class Site(soak.Site):
         seen = [each for each in self.witnessed() if (each.what, each.who) != ("claim", "a") or each.at < went_on]
         rest, window, parked = asyncio.run(self.judge(seen))
         assert not rest, rest
-        return parked, window
+        return {thread for thread, _ in parked}, window
 
     def taken_over_after(self, moment: float, *names: str) -> list[float]:
         """Return how long after a moment each thread was claimed by these hosts for the first time since, in order."""

@@ -349,6 +349,17 @@ class Opened:
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
         await self.journal.write(thread_id, rows, **({"status": "completed"} if self.had_stopped else {}))
 
+    async def end_waiting(self) -> None:
+        """Record that this attempt ended because the run waits for a person, if this process owns the run.
+
+        Its row ends, as those of a message that a closing system leaves: attempts that died or failed count, waiting does not.
+        """
+        if self.tenure is None or self.is_finished or not self.again:
+            return
+        thread_id, run = self.course.thread_id or "", self.course.invocation_id
+        with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
+            await self.journal.write(thread_id, [ended(AGAIN, self.again[-1], thread_id=thread_id, parent_id=run)])
+
     async def fail(self, error: Exception) -> None:
         """Record the error that ended the program, if this process owns the run: the run has failed, or is stopped."""
         if self.tenure is None or self.is_finished:

@@ -676,6 +676,11 @@ class LedgerRun:
         if self._opened is not None:
             await self._opened.give_up(error)
 
+    async def end_waiting(self) -> None:
+        """Record that the program ended because the run waits for a person."""
+        if self._opened is not None:
+            await self._opened.end_waiting()
+
     async def fail(self, error: Exception) -> None:
         """Record that the program ended with an error. The run stays open, and can be continued."""
         if self._opened is not None:
@@ -992,6 +997,8 @@ async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
         await run.give_up(mismatches[0])
     elif isinstance(error, Exception) and not all(map(_is_not_the_programs, errors)):
         await run.fail(error)
+    elif all(isinstance(each, ParkedError) for each in errors):
+        await run.end_waiting()
 
 
 def _is_not_the_programs(error: BaseException) -> bool:

@@ -49,7 +49,7 @@ class RunStatus:
     began_at: datetime
     ended_at: datetime | None = None
     attempts: int = 1
-    """How often it was started or continued."""
+    """How often it was started or continued. An attempt that ended because the run waits for a person does not count."""
     reason: str | None = None
     """The reason why it is parked, failed, stopped or waiting."""
     input: Json = None

@@ -23,7 +23,7 @@ from antiphon.errors import DocumentError, MissingReaderError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import AddedFiles, Document, Passage, Passages
+    from antiphon.service import AddedDocument, AddedFiles, Document, Passage, Passages
 
 STDIN = Path("-")
 """As the name of a file: what is piped into the command."""
@@ -69,13 +69,18 @@ def add(
         return
     if len(added.documents) > _SHOWN:
         new = sum(each.is_new for each in added.documents)
-        open_console().print(f"{new} documents added, {len(added.documents) - new} as they were")
+        again = sum(each.new_language is not None for each in added.documents)
+        changed = f", {again} indexed again as {language}" if again else ""
+        open_console().print(f"{new - again} documents added{changed}, {len(added.documents) - new} as they were")
         return
-    rows = [
-        (each.source, str(each.passages), str(each.version), "added" if each.is_new else "as it was")
-        for each in added.documents
-    ]
+    rows = [(each.source, str(each.passages), str(each.version), _outcome(each)) for each in added.documents]
     print_table(open_console(), ("source", "passages", "version", ""), rows)
+
+
+def _outcome(added: AddedDocument) -> str:
+    if added.new_language is not None:
+        return f"indexed again as {added.new_language}"
+    return "added" if added.is_new else "as it was"
 
 
 @knowledge.command()

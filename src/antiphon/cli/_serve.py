@@ -21,7 +21,7 @@ from antiphon.cli._live import ModelOption, typed
 from antiphon.cli._output import INTERRUPTED, print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.errors import NotWaitingError
+from antiphon.errors import LedgerError, NotWaitingError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -167,13 +167,16 @@ def soak(
 
     It tests the hosts of this version on this machine, with a database of its own in a temporary folder. Every process records
     what it does, and the record is compared with the ledger. Exit code 1 if a rule is broken. Ctrl-C ends the faults early.
-    Needs the extras `up` and `postgres`.
+    Needs the extras `agents`, `up` and `postgres`.
     """
+    hurried = threading.Event()
 
     async def work() -> tuple[SoakResult, bool]:
         task = asyncio.current_task()
 
         def hurry() -> None:
+            note("ending the hosts and the database")
+            hurried.set()
             if task is not None:
                 task.cancel()
 
@@ -184,20 +187,26 @@ def soak(
     with complaints():
         try:
             result, is_stopped = asyncio.run(work())
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, LedgerError):  # a query that is cancelled may fail instead
+            if not hurried.is_set():
+                raise
             fail("interrupted before the result was known", code=INTERRUPTED)
     if is_stopped and any(each.rule == "R0" for each in result.breaches):
         fail("stopped before the first order was acknowledged, so nothing was tested; let it run for longer", code=INTERRUPTED)
-    if as_json:
-        print_json({"is_clean": result.is_clean, "figures": result.figures, "breaches": [*map(asdict, result.breaches)]})
-    else:
-        print_table(open_console(), ("count", "what"), [(str(number), name) for name, number in result.figures.items()])
-        for breach in result.breaches[:20]:
-            note(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")
+    _print_result(result, as_json=as_json)
     if not result.is_clean:
         for line in result.log:
             note(line)
         raise typer.Exit(1)
+
+
+def _print_result(result: SoakResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"is_clean": result.is_clean, "figures": result.figures, "breaches": [*map(asdict, result.breaches)]})
+        return
+    print_table(open_console(), ("count", "what"), [(str(number), name) for name, number in result.figures.items()])
+    for breach in result.breaches[:20]:
+        note(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")
 
 
 # ---------------------------------------------------------------- tokens

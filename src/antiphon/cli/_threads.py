@@ -27,7 +27,7 @@ from antiphon.cli._ledger import (
 from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
 from antiphon.cli._screen import ask_yes, cut, fail, note, open_console, print_table, rendered, styled, wheel
-from antiphon.errors import PlaceError, UnknownThreadError
+from antiphon.errors import CursorError, PlaceError, UnknownThreadError
 from antiphon.messages import current_port
 from antiphon.service import visible
 
@@ -194,11 +194,19 @@ def tail(
     if after is not None and from_start:
         fail("--after and --from-start are two places to begin; give one of them", code=2)
     reader = _Reader(thread, "" if from_start else after, count, _put_json if for_programs else _put)
+    place = () if thread is None else (thread,)
+
+    async def read(opened: Ledger) -> None:
+        try:
+            await reader.read(opened)
+        except CursorError as exc:
+            command = typed(ledger, "tail", *place, "--from-start")
+            fail(f"--after: {exc}; to start with the stored messages: `{command}`", code=2)
+
     try:
-        with_ledger(ledger, reader.read)
+        with_ledger(ledger, read)
     except KeyboardInterrupt:  # the usual end
         if reader.cursor is not None:
-            place = () if thread is None else (thread,)
             note("continue from here with:", command=typed(ledger, "tail", *place, "--after", reader.cursor))
 
 

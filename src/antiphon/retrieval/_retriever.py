@@ -106,7 +106,9 @@ class AddedDocument:
     version: int
     """How many versions the source has had."""
     is_new: bool
-    """Whether anything was written. A known text is not written again."""
+    """Whether anything was written. A known text is not written again, unless another language is given for it."""
+    new_language: str | None = None
+    """The language that was given for a known text; None if it was not known, or had that language."""
 
 
 class Retriever(Protocol):
@@ -170,6 +172,7 @@ class _Document:
     version: int = 0
     digest: str = ""
     """Empty if it was removed, or was never there."""
+    language: str | None = None
 
     @property
     def is_there(self) -> bool:
@@ -193,7 +196,8 @@ class KnowledgeBase:
     async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
         """Add a document, or a new text of a known source, atomically.
 
-        By default, `kind` follows from the source's name, and `language` is detected.
+        By default, `kind` follows from the source's name, and `language` is detected. A known text is stored again if the
+        given language is another one, because the index depends on the language.
 
         Raises:
             LedgerError: it could not be written.
@@ -211,14 +215,16 @@ class KnowledgeBase:
         attempt = 0
         while True:
             document = await self._document(source)
-            if document.digest == digest:
+            is_known = document.digest == digest
+            if is_known and language in (None, document.language):
                 return AddedDocument(source, len(pieces), document.version, is_new=False)
             about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
             about |= {"language": chosen, "kind": chosen_kind}
             messages = [_message(document, about, number, piece) for number, piece in enumerate(pieces, start=1)]
             attempt += 1
             if await self._append(document, messages, is_last=attempt == _ATTEMPTS):
-                return AddedDocument(source, len(pieces), document.version + 1, is_new=True)
+                changed = language if is_known else None
+                return AddedDocument(source, len(pieces), document.version + 1, is_new=True, new_language=changed)
 
     async def remove(self, source: str, *, erase: bool = False) -> bool:
         """Remove a document, and return whether there was one. It is no longer found; its passages stay in the ledger.
@@ -360,17 +366,17 @@ class KnowledgeBase:
         own, thread_id = f"kb-{digest[:_DIGITS]}", f"{self._index.name}/kb-{digest[:_DIGITS]}"
         last = await self._last(thread_id)
         if last is not None and (about := _about(last.message)) is not None and about.source == source:
-            return _Document(thread_id, own, last.seq, about.version, about.digest)
+            return _Document(thread_id, own, last.seq, about.version, about.digest, about.language)
         if last is not None:  # another source, whose digest starts with the same digits
             own, thread_id = f"kb-{digest}", f"{self._index.name}/kb-{digest}"
             last = await self._last(thread_id)
             about = None if last is None else _about(last.message)
             if last is not None and about is not None:
-                return _Document(thread_id, own, last.seq, about.version, about.digest)
+                return _Document(thread_id, own, last.seq, about.version, about.digest, about.language)
         shared = await self._ledger.by_correlation(own, thread_id=self._index.name)
         found = [about for record in shared if (about := _about(record.message)) and about.source == source]
         if found:
-            return _Document(self._index.name, own, None, found[-1].version, found[-1].digest)
+            return _Document(self._index.name, own, None, found[-1].version, found[-1].digest, found[-1].language)
         return _Document(thread_id, own, 0)
 
     async def _last(self, thread_id: str) -> Record | None:

@@ -295,7 +295,9 @@ class Dispatcher:
                 self._leave_to_next(delivery)
                 raise ActorStoppedError("it takes no more messages", delivery.to)
         except DeliveryError as exc:
-            self._dead.add(delivery, exc.code, exc.reason)
+            # While the system closes, a caller outside of it gets the error, and nobody has to look into the message.
+            if delivery.parent is not None or not self._lifetime.is_closing:
+                self._dead.add(delivery, exc.code, exc.reason)
             raise
         return cell
 

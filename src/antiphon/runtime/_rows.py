@@ -164,13 +164,24 @@ def stopped_error(row: Message) -> StoppedError:
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
-    """Return the first number whose row name is unused in the thread.
+    """Return the first number whose row name is unused in the thread. Numbers are used without gaps.
 
     Ended rows keep their names. The ledger refuses a second row with the same name, or treats it as the first.
     """
-    while await ledger.by_invocation(name(first), thread_id=thread_id):
-        first += 1
-    return first
+
+    async def is_used(number: int) -> bool:
+        return bool(await ledger.by_invocation(name(number), thread_id=thread_id))
+
+    if not await is_used(first):
+        return first
+    used, step = first, 1
+    while await is_used(used + step):  # in longer and longer steps: a run may have waited a thousand times
+        used, step = used + step, 2 * step
+    free = used + step
+    while free - used > 1:
+        middle = (used + free) // 2
+        used, free = (middle, free) if await is_used(middle) else (used, middle)
+    return free
 
 
 def begun(

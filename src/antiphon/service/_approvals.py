@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import NotWaitingError
+from antiphon.errors import AlreadyAnsweredError, NotWaitingError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, OptionCallPayload, thaw
 from antiphon.runtime import Parked, System
@@ -34,13 +34,16 @@ async def answer_approval(
     """Approve or deny exactly that call, under a name. The thread continues when its program runs.
 
     Raises:
-        NotWaitingError: there is no such approval, it was answered or has expired, or this person may not answer it.
+        AlreadyAnsweredError: it has an answer, which counts; the error names it.
+        NotWaitingError: there is no such approval, it has expired, or this person may not answer it.
         LedgerError: the answer could not be stored.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 
     try:
         return await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason)
+    except AlreadyAnsweredError:
+        raise
     except ValueError as exc:
         raise NotWaitingError(str(exc)) from exc
 

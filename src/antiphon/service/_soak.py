@@ -5,16 +5,17 @@ effects to a file of its own, the *witness*; each line is on the disk before the
 `check_witness` compares these files with the ledger. It finds messages that were acknowledged and are not there, rows in the
 wrong order, and effects that started twice.
 
-The faults are real: SIGKILL of one host or of all, SIGSTOP past the lease and within it, SIGTERM, crashes of the database, cut
-connections. A quarter of the time there is none. A host that is killed is replaced.
+Every tenth order needs an approval. This process answers each after a random time, and denies some. Afterwards,
+`check_approvals` finds approved orders that were not paid once, and paid orders that were not approved.
 
-The module is also the program of such a host: `python -m antiphon.service._soak FOLDER NAME HEARTBEAT SECONDS`. The URL of
-the ledger is in `ANTIPHON_LEDGER`, because everybody on the machine can read the arguments of a process.
+The faults are real: SIGKILL of one host or of all, SIGSTOP past the lease and within it, SIGTERM, crashes of the database, cut
+connections. A quarter of the time there is none. A host that is killed is replaced. `_soak_host` is the program of a host.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random  # noqa: TID251 (which fault comes next is chosen by a seed, not by the port)
 import shutil
@@ -24,19 +25,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-from antiphon.errors import LedgerError, SetupError
-from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledger
+from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.errors import AlreadyAnsweredError, LedgerError, SetupError
+from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload
-from antiphon.protocol import Reply, Request
-from antiphon.runtime import Actor, Context, Settings, System, handles, run
-from antiphon.service._up import LOCK, locked, place_database
+from antiphon.service import _soak_host
+from antiphon.service._soak_host import APPROVER, PROCESS, Order
+from antiphon.service._up import LOCK, LocalDatabase, locked, place_database
 from antiphon.testing import Breach, Event, Evidence, Witness, check_witness, content_of, gather_evidence, read_events
+
+ResultT = TypeVar("ResultT")
 
 HEARTBEAT: Final = 0.5
 LEASE: Final = 3 * HEARTBEAT
@@ -46,6 +51,14 @@ _PATIENCE: Final = 60.0
 """Seconds that a host has to end after SIGTERM."""
 _FAULTY: Final = 0.75
 """The share of the time in which there are faults."""
+_APPROVED: Final = 10
+"""Every order of this number needs an approval, if an answer comes."""
+_THINKS: Final = 5.0
+"""Seconds that the person takes for an answer, at most."""
+_DENIES: Final = 0.25
+"""The share of the approvals that the person denies."""
+_LOOK: Final = 0.2
+"""Seconds between two looks for approvals that wait."""
 _LOGGED: Final = 20
 """Lines of the hosts' log that a result keeps."""
 _COMMAND: Final = "antiphon soak"
@@ -54,144 +67,37 @@ _PREFIX: Final = "antiphon-soak-"
 _REPORT: Final = 10.0
 """Seconds between two lines about the progress."""
 
-# ---------------------------------------------------------------- the program of a host
+# ---------------------------------------------------------------- hosts, orders, and what must hold
 
 
-class Paid(Reply, frozen=True, type="HOST_PAID"):
-    """The bank has paid."""
+class _PostedLedger:
+    """A ledger that records what is posted to it."""
 
-    receipt: str
-
-
-class Pay(Request[Paid], frozen=True, type="HOST_PAY"):
-    """Pay somebody."""
-
-    to: str
-
-
-class Ordered(Reply, frozen=True, type="HOST_ORDERED"):
-    """The order is paid."""
-
-    receipt: str
-
-
-class Order(Request[Ordered], frozen=True, type="HOST_ORDER"):
-    """Order something."""
-
-    what: str
-
-
-class WitnessedLedger:
-    """A ledger whose claims and appends are recorded by a witness."""
-
-    def __init__(self, ledger: Ledger, witness: Witness) -> None:
+    def __init__(self, ledger: Ledger, events: list[Event]) -> None:
         self._ledger = ledger
-        self._witness = witness
+        self._events = events
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def take(self, by: Host, **more: Any) -> tuple[TakenThread, ...]:
-        """Take threads, and record each as a claim."""
-        found = await self._ledger.take(by, **more)
-        for taken in found:
-            self._witness.say("claim", thread=taken.thread_id, epoch=taken.epoch)
-        return found
-
-    async def claim(self, thread_id: str, **more: Any) -> Epoch:
-        """Claim a thread, and record it."""
-        epoch = await self._ledger.claim(thread_id, **more)
-        self._witness.say("claim", thread=thread_id, epoch=epoch)
-        return epoch
-
-    async def append(
-        self, thread_id: str, messages: Sequence[Message], *, epoch: int | None = None, **more: Any
-    ) -> tuple[Record, ...]:
-        """Append messages; record the attempt before it, and its outcome."""
-        for message in messages:
-            self._witness.say("inv", thread=thread_id, id=message.id, content=content_of(message), epoch=epoch or 0)
-        try:
-            records = await self.append_below(thread_id, messages, epoch, **more)
-        except LedgerError:
-            for message in messages:
-                self._witness.say("fail", thread=thread_id, id=message.id, epoch=epoch or 0)
-            raise
-        for message in messages:
-            self._witness.say("ok", thread=thread_id, id=message.id, epoch=epoch or 0)
-        return records
-
-    async def append_below(
-        self, thread_id: str, messages: Sequence[Message], epoch: int | None, **more: Any
-    ) -> tuple[Record, ...]:
-        """Append messages to the ledger itself."""
-        return await self._ledger.append(thread_id, messages, epoch=epoch, **more)
+    async def post(self, thread_id: str, message: Message) -> Record:
+        """Post a message; record the attempt before it, and that it was acknowledged."""
+        attempt = Event(what="inv", at=Witness.now(), thread=thread_id, id=message.id, content=content_of(message))
+        self._events.append(attempt)
+        record = await self._ledger.post(thread_id, message)
+        self._events.append(Event(what="ok", at=Witness.now(), thread=thread_id, id=message.id))
+        return record
 
 
-class Shop(Actor):
-    """Takes orders, and has the bank pay."""
+class Judgement(NamedTuple):
+    """What the witnesses and the ledger say."""
 
-    @handles
-    async def order(self, order: Order, context: Context) -> Ordered:
-        """Pay for an order."""
-        paid = await context.ask("bank/1", Pay(to=order.what), within=600)
-        return Ordered(receipt=paid.receipt)
-
-
-class Bank(Actor):
-    """Pays once for each request; a payment takes some seconds."""
-
-    def __init__(self, witness: Witness, seconds: float) -> None:
-        self.witness, self.seconds = witness, seconds
-
-    @handles
-    async def pay(self, pay: Pay, context: Context) -> Paid:
-        """Pay, as a `once` effect."""
-        thread_id = context.thread_id or ""
-
-        async def at_the_bank(key: str) -> str:
-            epoch = context.journal.epoch(thread_id)
-            self.witness.say("fx", thread=thread_id, id=key, key=key, epoch=epoch, is_once=True)
-            await self.work()
-            self.witness.say("fxend", thread=thread_id, id=key)
-            return f"receipt {pay.to}"
-
-        return Paid(receipt=await context.effect("pay", {"to": pay.to}, at_the_bank, effects="once"))
-
-    async def work(self) -> None:
-        """Take the time of a payment."""
-        await asyncio.sleep(self.seconds)
-
-
-async def run_shop(ledger: Ledger, name: str, heartbeat: float, make_bank: Callable[[], Actor]) -> None:
-    """Host the threads of the shop, until the process is told to end. Print `ready`, and `ending`."""
-    settings = Settings(within=600, host=name, build="1", heartbeat=heartbeat, block_limit=None)
-    async with System(ledger, settings=settings) as system:
-        system.register("shop", Shop, grace=60, concurrency=1000)
-        system.register("bank", make_bank, grace=60, concurrency=50)
-        os.write(1, b"ready\n")
-        try:
-            await system.host()
-        except asyncio.CancelledError:
-            os.write(1, b"ending\n")
-            raise
-
-
-async def _host(folder: str, name: str, heartbeat: str, seconds: str) -> None:
-    witness = Witness(Path(folder) / f"{name}.witness", name)
-    asyncio.get_running_loop().call_later(1, _end_with_parent, os.getppid())
-    async with open_ledger(os.environ["ANTIPHON_LEDGER"]) as ledger:
-        own = cast("Ledger", WitnessedLedger(ledger, witness))
-        await run_shop(own, name, float(heartbeat), lambda: Bank(witness, float(seconds)))
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this host when the soak is gone that has started it."""
-    if os.getppid() != parent:
-        os._exit(1)
-    asyncio.get_running_loop().call_later(1, _end_with_parent, parent)
-
-
-# ---------------------------------------------------------------- hosts, orders, and what must hold
+    breaches: list[Breach]
+    window: int
+    """How many effects began in the documented window: a host compares its epoch, is stopped, loses the thread, and then
+    begins the effect."""
+    parked: set[tuple[str, str]]
+    """The parked calls, each with its thread."""
 
 
 class Site:
@@ -203,6 +109,7 @@ class Site:
         self.events: list[Event] = []
         """The witness of this process, which posts the orders."""
         self._children: list[subprocess.Popen[str]] = []
+        self._has_ended = False
 
     def start(self, name: str, *, heartbeat: float = HEARTBEAT, seconds: float = 0.1) -> subprocess.Popen[str]:
         """Start a host, and wait until it is ready.
@@ -210,7 +117,7 @@ class Site:
         Raises:
             SetupError: it has ended before.
         """
-        arguments = (sys.executable, "-m", __spec__.name, str(self.folder), name, str(heartbeat), str(seconds))
+        arguments = (sys.executable, "-m", _soak_host.__name__, str(self.folder), name, str(heartbeat), str(seconds))
         environment = {**os.environ, "ANTIPHON_LEDGER": self.url}
         with self._log.open("ab") as log:
             child = subprocess.Popen(  # noqa: S603 (this program)
@@ -235,6 +142,8 @@ class Site:
             SetupError: it has ended before.
         """
         self._children.append(child)
+        if self._has_ended:  # after the line above: `end` kills what is in the list
+            child.kill()
         if child.stdout is None or not any(line.strip() == "ready" for line in child.stdout):
             raise SetupError(
                 f"a host of the soak has not started: {next(reversed(self.log_lines()), 'it has logged nothing')}"
@@ -242,26 +151,28 @@ class Site:
         return child
 
     def end(self) -> None:
-        """Kill all hosts."""
+        """Kill all hosts, and those that another thread is starting."""
+        self._has_ended = True
         for child in self._children:
             child.kill()
             child.wait()
             if child.stdout is not None:
                 child.stdout.close()
 
-    async def post_order(self, ledger: Ledger, number: int, thread_id: str) -> None:
+    async def post_order(self, ledger: Ledger, number: int, thread_id: str, *, needs_approval: bool = False) -> None:
         """Post an order to a thread.
 
         Raises:
             LedgerError: the ledger cannot be used; whether it has the order is not known.
         """
-        arguments = Order(what=f"book {number}").to_data()
+        arguments = Order(what=f"book {number}", needs_approval=needs_approval).to_data()
         payload = OptionCallPayload(invocation_id=f"m{number}", option_name=Order.message_type, arguments=arguments)
         message = Message(policy="client", payload=payload, to=("shop/1",), lane="control", id=f"m{number}")
-        attempt = Event(what="inv", at=Witness.now(), thread=thread_id, id=message.id, content=content_of(message))
-        self.events.append(attempt)
-        await ledger.post(thread_id, message)
-        self.events.append(Event(what="ok", at=Witness.now(), thread=thread_id, id=message.id))
+        await self.posting(ledger).post(thread_id, message)
+
+    def posting(self, ledger: Ledger) -> Ledger:
+        """Return a ledger whose posted messages are in the witness of this process."""
+        return cast("Ledger", _PostedLedger(ledger, self.events))
 
     def ledger(self) -> AbstractAsyncContextManager[Ledger]:
         """Open the ledger."""
@@ -281,11 +192,8 @@ class Site:
         """Return what the hosts have recorded, in the order of time."""
         return read_events(sorted(self.folder.glob("*.witness")))
 
-    async def judge(self, seen: Sequence[Event]) -> tuple[list[Breach], int, set[str]]:
-        """Return the broken rules, how many effects began in the documented window, and the threads with a parked call.
-
-        The window: a host compares its epoch, is stopped, loses the thread, and then begins the effect.
-        """
+    async def judge(self, seen: Sequence[Event]) -> Judgement:
+        """Compare what was witnessed with the ledger."""
         evidence, parked = await self._gather()
         parking = [Event(what="park", at=0, thread=thread, id=call) for thread, call in parked]
         events = [*self.events, *_written_by(seen), *parking]
@@ -295,7 +203,7 @@ class Site:
         began = {(event.thread, event.id): event.epoch for event in events if event.what == "fx"}
         late = [each for each in window if (each.thread, each.id, began[each.thread, each.id]) not in compared]
         rest = [each for each in found if each not in window or each in late]
-        return rest, len(window) - len(late), {thread for thread, _ in parked}
+        return Judgement(rest, len(window) - len(late), set(parked))
 
     async def _gather(self) -> tuple[Evidence, list[tuple[str, str]]]:
         """Return the rows of the ledger, and its open calls: after the run, only parked calls are open."""
@@ -339,6 +247,27 @@ def _written_by(events: Sequence[Event]) -> list[Event]:
         elif event.what != "fail" or (row is not None and row.who == event.who and row.at < event.at):
             kept.append(event)
     return [*kept, *last.values()]
+
+
+def check_approvals(
+    asked: Mapping[str, str], answers: Mapping[str, bool], seen: Iterable[Event], parked: Iterable[tuple[str, str]]
+) -> list[Breach]:
+    """Return the orders that were not paid as they were answered.
+
+    `asked` has the thread of each order that needs an approval, `answers` whether it was approved. A payment whose host was
+    killed after its intent is parked, and may not have started.
+    """
+    paid = Counter((event.thread, event.id.partition("/")[0]) for event in seen if event.what == "fx")
+    unsure = {(thread, call.partition("/")[0]) for thread, call in parked}
+    found = list[Breach]()
+    for order, thread in asked.items():
+        number, is_approved = paid[thread, order], answers.get(order)
+        if is_approved and number != 1 and (number or (thread, order) not in unsure):
+            found.append(Breach("A1", thread, order, f"it was approved, and its payment started {number} times"))
+        elif not is_approved and number:
+            word = "not answered" if is_approved is None else "denied"
+            found.append(Breach("A2", thread, order, f"it was {word}, and its payment started"))
+    return found
 
 
 async def is_at_rest(ledger: Ledger) -> bool:
@@ -402,6 +331,11 @@ class Soak(Site):
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self.hosts: dict[str, subprocess.Popen[str]] = {}
         self.faults: Counter[str] = Counter()
+        self._thinking = random.Random(f"answers {seed}")  # noqa: S311 (its own: the faults follow from the seed alone)
+        self.asked: dict[str, str] = {}
+        """The orders that need an approval, each with its thread."""
+        self.answers: dict[str, bool] = {}
+        """By order, whether it was approved."""
         self.orders = 0
         self.stuck = 0
         self.ended = 0
@@ -413,14 +347,36 @@ class Soak(Site):
         self.hosts[name] = self.start(name)
         return name
 
-    async def order_until(self, stop: asyncio.Event, every: float, threads: int) -> None:
+    async def order_until(self, stop: asyncio.Event, every: float, threads: int, *, with_approvals: bool = False) -> None:
         """Post orders to threads in turn, until an event is set. One that fails has an unknown outcome, as for any client."""
         async with self.ledger() as ledger:
             while not stop.is_set():
+                number, thread_id = self.orders, f"t{self.orders % threads}"
+                needs_approval = with_approvals and number % _APPROVED == 0
+                if needs_approval:
+                    self.asked[f"m{number}"] = thread_id
                 with suppress(LedgerError):
-                    await self.post_order(ledger, self.orders, f"t{self.orders % threads}")
+                    await self.post_order(ledger, number, thread_id, needs_approval=needs_approval)
                 self.orders += 1
                 await asyncio.sleep(every)
+
+    async def answer_until(self, stop: asyncio.Event) -> None:
+        """Approve or deny the orders that wait, each after some seconds, until an event is set.
+
+        The decision is made once. If the ledger cannot be used, the same answer is given again.
+        """
+        due: dict[str, float] = {}
+        async with self.ledger() as ledger:
+            while not stop.is_set():
+                with suppress(LedgerError):
+                    for approval in await pending_approvals(ledger):
+                        if due.setdefault(approval.id, Witness.now() + self._thinking.uniform(0, _THINKS)) > Witness.now():
+                            continue
+                        order = f"m{str(approval.arguments['what']).rpartition(' ')[2]}"
+                        approved = self.answers.setdefault(order, self._thinking.random() >= _DENIES)
+                        with suppress(AlreadyAnsweredError):  # an answer that was not acknowledged
+                            await answer(self.posting(ledger), approval.id, principal=APPROVER, approved=approved)
+                await asyncio.sleep(_LOOK)
 
     def _any_host(self) -> str:
         return self._random.choice(sorted(self.hosts))
@@ -484,6 +440,10 @@ class Soak(Site):
         fault()
         self.faults[fault.__name__] += 1
 
+    async def in_thread(self, work: Callable[[], object]) -> None:
+        """Do something in another thread. If the caller is cancelled, end the hosts first: the thread may wait for one."""
+        await _in_thread(work, self.end)
+
     async def suffer(self, seconds: float, every: float, stop: asyncio.Event) -> None:
         """Cause a fault every few seconds, a quarter of the time none; until the time is over, or `stop` is set."""
         faults = (
@@ -498,7 +458,7 @@ class Soak(Site):
         until = Witness.now() + seconds
         while (began := Witness.now()) < until and not stop.is_set():
             if self._random.random() < _FAULTY:
-                await asyncio.to_thread(self.do, self._random.choice(faults))
+                await self.in_thread(partial(self.do, self._random.choice(faults)))
             pause = min(began + every, until) - Witness.now()
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), max(0.0, pause))
@@ -517,17 +477,23 @@ class Soak(Site):
         """Compare the witnesses with the ledger."""
         seen = self.witnessed()
         breaches, window, parked = await self.judge(_without_old_claims(seen))
+        breaches = [*breaches, *check_approvals(self.asked, self.answers, seen, parked)]
         rules = Counter(each.rule for each in breaches)
+        orders = {event.id for event in self.events if event.what == "ok" and event.id.startswith("m")}
         figures = {
-            "orders acknowledged": sum(event.what == "ok" for event in self.events),
+            "orders acknowledged": len(orders),
+            "orders approved": sum(self.answers.values()),
+            "orders denied": len(self.answers) - sum(self.answers.values()),
             "effects started": sum(event.what == "fx" for event in seen),
             "acknowledged messages lost (R1, R2, R12)": rules["R1"] + rules["R2"] + rules["R12"],
             "messages out of order (R3, R4, R8)": rules["R3"] + rules["R4"] + rules["R8"],
             "once effects started twice, or before their intent (R6, R7)": rules["R6"] + rules["R7"],
             "orders neither answered nor parked (R10)": rules["R10"],
+            "approved orders that were not paid once (A1)": rules["A1"],
+            "orders paid without an approval (A2)": rules["A2"],
             f"stuck {STUCK:.0f} s after the last fault": self.stuck,
             "hosts that ended by themselves": self.ended,
-            "threads with a parked call": len(parked),
+            "threads with a parked call": len({thread for thread, _ in parked}),
             "effects started in the documented window": window,
             **{f"fault: {name.replace('_', ' ')}": number for name, number in sorted(self.faults.items())},
         }
@@ -563,47 +529,91 @@ def _without_old_claims(events: Sequence[Event]) -> list[Event]:
 
 async def suffer_under_load(soak: Soak, plan: SoakPlan, stop: asyncio.Event | None = None) -> None:
     """Let orders come and faults happen; then wait until everything has ended."""
-    done = asyncio.Event()
-    ordering = asyncio.ensure_future(soak.order_until(done, 1 / plan.rate, plan.threads))
+    no_orders, no_answers = asyncio.Event(), asyncio.Event()
+    ordering = asyncio.ensure_future(soak.order_until(no_orders, 1 / plan.rate, plan.threads, with_approvals=True))
+    answering = asyncio.ensure_future(soak.answer_until(no_answers))
     try:
-        await soak.suffer(plan.seconds, plan.every, stop or asyncio.Event())
+        try:
+            await soak.suffer(plan.seconds, plan.every, stop or asyncio.Event())
+        finally:
+            no_orders.set()
+            await ordering
+        await soak.rest()  # with answers: an order that waits for one has not ended
     finally:
-        done.set()
-        await ordering
-    await soak.rest()
+        no_answers.set()
+        await answering
 
 
-@contextmanager
-def _soaking(folder: Path, seed: int) -> Generator[Soak]:
-    """Start a database, and end it and the hosts at the end of the block."""
+async def _in_thread(work: Callable[[], ResultT], if_cancelled: Callable[[], None] | None = None) -> ResultT:
+    """Do something in another thread. If the caller is cancelled, wait until the thread has done it.
+
+    Otherwise a host or a database that the thread starts would be left behind.
+    """
+    doing = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        if if_cancelled is not None:
+            if_cancelled()
+        await asyncio.gather(doing, return_exceptions=True)
+        raise
+
+
+def _place_database(folder: Path) -> LocalDatabase:
     if os.geteuid() == 0:
         folder.chmod(0o711)  # the user that PostgreSQL runs as must be able to enter it
+    return place_database(folder, _COMMAND)
+
+
+@asynccontextmanager
+async def _soaking(folder: Path, seed: int, begin: Callable[[], None]) -> AsyncGenerator[Soak]:
+    """Start a database, and end it and the hosts at the end of the block. `begin` is called before it is started."""
     with locked(folder):
-        database = place_database(folder, _COMMAND)
-        database.start()
+        database = await _in_thread(partial(_place_database, folder))
+        begin()
         soak = Soak(folder, database, seed=seed)
         try:
+            await _in_thread(database.start)
             yield soak
         finally:
             soak.end()
-            with suppress(SetupError):  # it was being restarted
-                database.stop()
+            database.stop("immediate")  # nobody needs its data
 
 
 def _remove_left(told: Callable[[str], None]) -> None:
-    """Stop the databases of soaks that were killed, and remove their folders.
+    """End what soaks that were killed have left: their databases, and hosts that were suspended. Remove their folders.
 
-    The hosts of a killed soak end by themselves, its database does not. The kernel releases the lock of a dead process.
+    Other hosts of a killed soak end by themselves, its database does not. The kernel releases the lock of a dead process.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError, SetupError):  # it is in use, or another user's
-            if folder.lstat().st_uid != os.geteuid() or not (folder / LOCK).exists():
+        with ExitStack() as stack:
+            try:
+                if folder.lstat().st_uid != os.geteuid() or not (folder / LOCK).exists():
+                    continue
+                stack.enter_context(locked(folder))
+            except (OSError, SetupError):  # it is in use, or another soak has just removed it
                 continue
-            with locked(folder):
+            try:
+                _kill_hosts(folder)
                 if (folder / "postgres" / "data" / "postmaster.pid").exists():
                     place_database(folder, _COMMAND).stop("immediate")
-            shutil.rmtree(folder)
-            told(f"removed {folder}: it is of a soak that was killed")
+                shutil.rmtree(folder)
+            except (OSError, SetupError) as exc:
+                reason = f"{folder} is of a soak that was killed, and cannot be removed: {exc}"
+                told(f"{reason}; end the PostgreSQL in it, and delete it")
+            else:
+                told(f"removed {folder}: it is of a soak that was killed")
+
+
+def _kill_hosts(folder: Path) -> None:
+    """Kill the hosts of a folder that still run. A running host has locked its file, so the process id in it is its own."""
+    for path in folder.glob(f"*{PROCESS}"):
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with suppress(ValueError, ProcessLookupError):  # it is just starting, or has just ended
+                    os.kill(int(file.read()), signal.SIGKILL)
 
 
 async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
@@ -629,13 +639,17 @@ async def run_soak(
         SetupError: the database or a host cannot be started.
     """
     told = hear or _unheard
-    await asyncio.to_thread(_remove_left, told)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _soaking(Path(folder), plan.seed) as soak:
-        load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
-        told(f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
+    await _in_thread(partial(_remove_left, told))
+    load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
+    begin = partial(told, f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
+        soak = await stack.enter_async_context(_soaking(Path(folder), plan.seed, begin))
+        if stop is not None and stop.is_set():
+            return SoakResult({}, (Breach("R0", "", "", "it was stopped before the first order"),), is_clean=False)
         for _ in range(plan.hosts):
             if stop is None or not stop.is_set():
-                await asyncio.to_thread(soak.add_host)
+                await soak.in_thread(soak.add_host)
         reporting = asyncio.ensure_future(_report(soak, told))
         try:
             await suffer_under_load(soak, plan, stop)
@@ -643,7 +657,3 @@ async def run_soak(
             reporting.cancel()
         told("comparing what each process recorded with the ledger")
         return await soak.result()
-
-
-if __name__ == "__main__":
-    run(_host(*sys.argv[1:]))

@@ -103,9 +103,19 @@ class LocalDatabase:
     def _run(self, program: str, *words: str) -> None:
         command = [*self.as_user, str(self.binaries / program), *words]
         environment = {**os.environ, "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
-        done = subprocess.run(  # noqa: S603 (ours)
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
-        )
+        try:
+            done = subprocess.run(  # noqa: S603 (ours)
+                command,
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE,
+                check=False,
+                start_new_session=True,  # Ctrl-C reaches this process alone, and does not interrupt `initdb` or `pg_ctl`
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise SetupError(f"{program} of PostgreSQL takes more than {_PATIENCE:g} s; see {self.folder}/log") from exc
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
             raise SetupError(f"{program} of PostgreSQL failed: {said[-1] if said else done.returncode}; see {self.folder}/log")

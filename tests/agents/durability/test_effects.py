@@ -11,7 +11,19 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import UserError
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, NotDone, Unsettled, _opening, current_effect, current_run, ledger_run
+from antiphon.agents import (
+    LedgerDurability,
+    LedgerRun,
+    NotDone,
+    Toolkit,
+    Unsettled,
+    _opening,
+    current_effect,
+    current_run,
+    ledger_run,
+    runs,
+)
+from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import EffectFailedError, FencedError, ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -308,6 +320,52 @@ async def test_a_run_that_a_person_has_retried_can_be_parked_again(monkeypatch: 
             await system.settle("t", parked.invocation_id, retry=True)
     async with ledger_run("t", ledger=ledger) as run:
         await run.effect("go", {}, _nothing)
+    assert not await ledger.open_calls("t")
+
+
+async def test_a_start_that_only_waited_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S15: a server that continued a waiting run at each request had it parked after 50 requests."""
+    monkeypatch.setattr(_opening, "_RECOVERIES", 2)
+    ledger = MemoryLedger()
+
+    async def live(error: BaseException | None) -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.effect("go", {}, _nothing)
+            if error is not None:
+                raise error
+
+    waits = ParkedError("it waits for an answer")
+    for error in (waits, waits, DiedError(), waits, waits, waits):
+        with pytest.raises(type(error)) as caught:
+            await live(error)
+        assert caught.value is error
+    (status,) = await runs(ledger)
+    assert status.attempts == 2
+    with pytest.raises(DiedError):
+        await live(DiedError())
+    with pytest.raises(ParkedError, match="it was begun 3 times, and never ended"):
+        await live(None)
+
+
+async def test_a_run_that_waits_for_an_approval_may_be_continued_any_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_opening, "_RECOVERIES", 2)
+    ledger, toolkit = MemoryLedger(), Toolkit()
+
+    @toolkit.tool(approval=True, to=["clerk"])
+    async def pay() -> str:
+        return "paid"
+
+    async def live() -> str:
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.now()
+            return str((await toolkit.call("clerk", "pay", {})).result)
+
+    for _ in range(20):
+        with pytest.raises(ParkedError, match="antiphon approve"):
+            await live()
+    (waiting,) = await pending_approvals(ledger)
+    await answer(ledger, waiting.id, principal="ada", approved=True)
+    assert await live() == "paid"
     assert not await ledger.open_calls("t")
 
 

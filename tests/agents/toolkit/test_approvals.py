@@ -15,7 +15,7 @@ from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, not
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
-from antiphon.errors import ParkedError
+from antiphon.errors import AlreadyAnsweredError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, use_port
 
@@ -362,7 +362,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
     async def work(ledger: Ledger) -> None:
         approval = await asked(bank(Witness()), ledger)
         await answer(ledger, approval.id, principal="ada", approved=False)
-        with pytest.raises(ValueError, match="is answered already"):
+        with pytest.raises(AlreadyAnsweredError, match="is answered already: 'ada' denied it"):
             await answer(ledger, approval.id, principal="bob", approved=True)
         with pytest.raises(ValueError, match="there is no approval 'approval-x'"):
             await answer(ledger, "approval-x", principal="ada", approved=True)

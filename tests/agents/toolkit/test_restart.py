@@ -107,10 +107,8 @@ def test_a_question_is_answered_once_by_a_permitted_person(url: str) -> None:
     assert (refused.exit_code, refused.stderr) == (1, "'mallory' may not answer; ada may\n")
     assert (denied.exit_code, denied.stdout) == (0, "order\n")
     assert denied.stderr == "denied: clerk may not call pay in thread order\n"
-    assert (late.exit_code, late.stderr) == (
-        1,
-        f"'{waiting['id']}' is answered already; `python -m antiphon approvals --ledger {url}` lists those that wait\n",
-    )
+    listing = f"`python -m antiphon approvals --ledger {url}` lists those that wait"
+    assert (late.exit_code, late.stderr) == (1, f"'{waiting['id']}' is answered already: 'ada' denied it; {listing}\n")
     assert run("approvals", "--ledger", url).stderr == "nothing waits for an approval\n"
 
 

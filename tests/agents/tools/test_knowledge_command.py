@@ -26,7 +26,7 @@ def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
     found = json.loads(run("knowledge", "search", "Where", "do", "you", "ship?", "--json", "--ledger", ledger).stdout)
 
     assert first.stdout.splitlines()[1].split() == ["shop.md", "2", "1", "added"]
-    assert again == [{"source": "shop.md", "passages": 2, "version": 1, "is_new": False}]
+    assert again == [{"source": "shop.md", "passages": 2, "version": 1, "is_new": False, "new_language": None}]
     assert [(each["source"], each["text"]) for each in found] == [("shop.md", "# Shipping\n\nWe ship to Spain.")]
     shown = run("knowledge", "search", "refunds", "ship", "--limit", "1", "--ledger", ledger).stdout
     assert shown.count("shop.md") == 1
@@ -102,6 +102,35 @@ def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
     assert len(listed) == 45
     assert {"source": "shop.md", "passages": 2, "version": 1} in listed
     assert "docs/deep/08.md  1         1" in run("knowledge", "list", "--ledger", ledger).stdout
+
+
+def test_an_unchanged_file_is_indexed_again_in_another_language(ledger: str) -> None:
+    """It said "as it was", and the file stayed in the language that was detected."""
+    Path("wagen.md").write_text("Die Wagen")
+
+    added = run("knowledge", "add", "wagen.md", "--language", "en", "--ledger", ledger)
+    german = run("knowledge", "add", "wagen.md", "--language", "de", "--ledger", ledger)
+    again = run("knowledge", "add", "wagen.md", "--language", "de", "--ledger", ledger)
+    without = run("knowledge", "add", "wagen.md", "--ledger", ledger)
+    found = json.loads(run("knowledge", "search", "Wagen", "--json", "--ledger", ledger).stdout)
+
+    assert added.stdout.splitlines()[1].split(maxsplit=3) == ["wagen.md", "1", "1", "added"]
+    assert german.stdout.splitlines()[1].split(maxsplit=3) == ["wagen.md", "1", "2", "indexed again as de"]
+    for each in (again, without):
+        assert each.stdout.splitlines()[1].split(maxsplit=3) == ["wagen.md", "1", "2", "as it was"]
+    assert [(each["language"], each["version"]) for each in found] == [("de", 2)]
+
+
+def test_many_files_are_indexed_again_in_another_language(ledger: str) -> None:
+    Path("docs").mkdir()
+    for number in range(45):
+        Path(f"docs/{number:02}.md").write_text(f"About subject{number}.")
+    run("knowledge", "add", "docs", "--language", "en", "--ledger", ledger)
+    Path("docs/99.md").write_text("About this.")
+
+    again = run("knowledge", "add", "docs", "--language", "nl", "--ledger", ledger)
+
+    assert again.stdout == "1 documents added, 45 indexed again as nl, 0 as they were\n"
 
 
 def test_a_document_is_erased_and_an_unknown_one_is_reported(ledger: str) -> None:

@@ -156,6 +156,32 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_
         assert (again.status, again.error_code) == ("failed", "CANCELLED")
 
 
+async def test_a_turn_that_is_cancelled_after_the_team_has_closed_stays_open_and_is_no_dead_letter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """So does Ctrl-C: the team closes first. It printed `dead letter: TEAM_END_TURN`, and raised ActorStoppedError."""
+    began = asyncio.Event()
+    toolkit = Toolkit()
+
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait for ever."""
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    waits = parts(lambda prompt, spoken: [("wait", {})])
+    async with team_of(waits, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit) as team:
+        turn = asyncio.create_task(team.run("Work.", thread_id="t"))
+        await began.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    assert await team.ledger.open_calls("t")
+    assert not team.system.dead_letters
+    assert "dead letter" not in caplog.text
+
+
 async def _rest(ledger: Ledger) -> None:
     """Wait until nothing of the thread is open."""
     async for _ in ledger.tail(thread_id="t"):

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.agents.toolkit._tool import APPROVAL_EXPIRED, check_agent
-from antiphon.errors import AppendRefusedError
+from antiphon.errors import AlreadyAnsweredError, AppendRefusedError
 from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -221,7 +221,8 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     """Answer a question, under a name.
 
     Raises:
-        ValueError: there is no such question, it was answered, it has expired, or this person may not answer it.
+        AlreadyAnsweredError: it has an answer, which counts. It is also a ValueError.
+        ValueError: there is no such question, it has expired, or this person may not answer it.
         LedgerError: it could not be stored.
     """
     check_agent(principal)
@@ -230,13 +231,26 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
         raise ValueError(f"there is no approval {id!r}")
     if (refusal := asked.refusal(principal)) is not None:
         raise ValueError(refusal)
+    if asked.answer is not None and asked.answer.policy != RUNTIME_POLICY:
+        raise _answered(asked)
     if asked.is_late(current_port().now()):
         raise ValueError(f"approval {id!r} expired at {asked.expires_at.isoformat()}")
     try:
         await ledger.post(asked.thread_id, _answer_row(asked, principal, approved, reason))
     except AppendRefusedError:
-        raise ValueError(f"{id!r} is answered already") from None
+        there = await find_approval(ledger, id, thread_id=asked.thread_id)
+        if there is None or there.answer is None:  # the thread refuses it for another reason
+            raise
+        raise _answered(there) from None
     return asked
+
+
+def _answered(approval: Approval) -> ValueError:
+    decision = approval.standing(approval.digest)
+    if approval.answer is None or decision == "expired":
+        return ValueError(f"{approval.id!r} was closed without an answer")
+    by = approval.answer.policy
+    return AlreadyAnsweredError(f"{approval.id!r} is answered already: {by!r} {decision} it", approval.thread_id, decision, by)
 
 
 def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:

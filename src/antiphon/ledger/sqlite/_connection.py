@@ -21,7 +21,7 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._listing import words_of
-from antiphon.ledger.sqlite._schema import migrate
+from antiphon.ledger.sqlite._schema import OTHER_FILE, migrate
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
 
 _LEAST = (3, 51, 3)
@@ -175,7 +175,7 @@ def translated(exc: Exception, path: str) -> LedgerError:
         case apsw.FullError():
             return LedgerFullError(f"there is no space left for {path!r}; make some, then try again")
         case apsw.NotADBError():
-            return LedgerFormatError(f"{path!r} is not a SQLite file, so not a ledger")
+            return LedgerFormatError(f"{path!r} is not a SQLite file, so not a ledger; {OTHER_FILE}")
         case apsw.ReadOnlyError():
             return LedgerUnavailableError(
                 f"{path!r} cannot be written to: {exc}; look at who may write the file and its folder"

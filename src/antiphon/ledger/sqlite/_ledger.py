@@ -710,7 +710,12 @@ def _copied(place: LedgerFile, target: Path) -> None:
     partial.unlink(missing_ok=True)
     connection = connect(place)
     try:
+        # SQLite applies `query_only` to the new file as well. A file that this process must not write is opened read-only.
+        connection.setting("query_only", False)
         connection.run("VACUUM INTO ?", (os.fspath(partial),))
+    except apsw.CantOpenError as exc:
+        reason = f"the backup {str(target)!r} cannot be written: {exc}"
+        raise LedgerUnavailableError(f"{reason}; choose a folder that this process may write") from exc
     except apsw.Error as exc:
         partial.unlink(missing_ok=True)
         raise translated(exc, os.fspath(target)) from exc

@@ -38,6 +38,8 @@ from antiphon.messages.keys import kind_of
 
 APPLICATION_ID = 0x616E7470
 """`antp`: marks a file as a ledger."""
+OTHER_FILE = "check the path, or import a conversation into a new ledger: `antiphon import FILE --ledger NEW.db`"
+"""What to do with a file that is not a ledger."""
 
 _FIRST = """
 CREATE TABLE threads (
@@ -382,7 +384,7 @@ def _version(connection: Connection, path: str) -> int:
     if application != APPLICATION_ID:
         tables = connection.value("SELECT count(*) FROM sqlite_schema")
         if tables or version:
-            raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger")
+            raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger; {OTHER_FILE}")
     elif version < 1:
         raise LedgerCorruptError(f"{path!r} has ledger format {version}, which does not exist; restore a backup")
     if version > len(MIGRATIONS):

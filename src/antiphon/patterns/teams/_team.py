@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Unpack
@@ -17,7 +18,7 @@ from typing_extensions import override
 
 from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
-from antiphon.errors import DeliveryError, WithdrawnError
+from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Json, current_port, thaw
 from antiphon.patterns.cast import (
@@ -349,5 +350,6 @@ class Team(Pattern):
             await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
-        """Close the calls that a cancelled turn left open."""
-        await self.system.tell(address, EndTurn(turn=turn), thread_id=thread_id, id=f"{turn}.end")
+        """Close the calls that a cancelled turn left open. In a closed system they stay open for the next one."""
+        with suppress(ActorStoppedError):
+            await self.system.tell(address, EndTurn(turn=turn), thread_id=thread_id, id=f"{turn}.end")
