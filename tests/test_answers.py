@@ -71,10 +71,19 @@ def test_half_of_the_third_set_and_of_each_of_its_halves_have_no_answer() -> Non
     assert sorted({each.language for each in questions}) == ["de", "en", "fr"]
 
 
+def test_half_of_the_fourth_set_have_no_answer_in_each_language() -> None:
+    questions = read_questions("fourth")
+
+    assert Counter((each.language, bool(each.gold)) for each in questions) == {
+        (language, has_answer): 5 for language in ("de", "en", "fr") for has_answer in (True, False)
+    }
+    assert {each.part for each in questions} == {"fourth"}
+
+
 def test_each_question_has_an_id_of_its_own() -> None:
     ids = Counter(each.id for name in SETS for each in read_questions(name))
 
-    assert ids.total() == len(ids) == 50 + 60 + 72 + 60
+    assert ids.total() == len(ids) == 50 + 60 + 72 + 60 + 30
 
 
 @pytest.mark.slow

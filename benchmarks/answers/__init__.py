@@ -1,1 +1,1 @@
-"""Answers over documents: fifty questions with their gold passages, and the documents that they are asked about."""
+"""Answers over documents: five sets of questions with their gold passages, and the documents that they are asked about."""

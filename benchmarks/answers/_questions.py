@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["SETS", "Gold", "Question", "plain", "read_documents", "read_questions"]
 
 HERE = Path(__file__).parent
-SETS = {"questions": "documents", "held_out": "held_out", "second": "second", "third": "third"}
+SETS = {"questions": "documents", "held_out": "held_out", "second": "second", "third": "third", "fourth": "fourth"}
 """The files with questions, each with the folder of its documents."""
 
 
@@ -34,7 +34,7 @@ class Question:
     language: str
     part: str
     """`tune` or `check`: two halves of the first set, both in view when the scoring was fitted; `held-out`, or `second`;
-    `third-tune` and `third-check`: two halves of the third set, of which only the first was in view."""
+    `third-tune` and `third-check`: two halves of the third set, of which only the first was in view; `fourth`, not in view."""
     text: str
     gold: tuple[Gold, ...] = ()
     """Empty: the sources do not answer it."""
