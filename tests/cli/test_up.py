@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from tests.forked import shell_command
 
 from antiphon import service
 from antiphon.errors import LedgerUnavailableError, SetupError
+from antiphon.ledger import Ledger
 from antiphon.service import SoakPlan, SoakResult, _soak, _up
 from antiphon.testing import Breach, Event
 
@@ -469,3 +470,24 @@ async def test_a_soak_that_waits_in_vain_counts_it(tmp_path: Path, monkeypatch: 
         await soak.post_order(ledger, 1, "t1")
     await soak.rest()
     assert not (await soak.result()).is_clean
+
+
+async def test_orders_come_also_if_a_fault_prevents_the_first_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database crashed just then: no order ever came, and the soak said so only at its end."""
+    monkeypatch.setattr(_up.LocalDatabase, "url", f"sqlite:///{tmp_path}/ledger.db")
+    soak, stop = _soak.Soak(tmp_path, _up.LocalDatabase(tmp_path, tmp_path, 0, "", ())), asyncio.Event()
+    opens, failures = soak.ledger, iter([LedgerUnavailableError("simulated")] * 2)
+
+    def fails_first() -> AbstractAsyncContextManager[Ledger]:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return opens()
+
+    monkeypatch.setattr(soak, "ledger", fails_first)
+    ordering = asyncio.create_task(soak.order_until(stop, 0.01, 2))
+    async with asyncio.timeout(WITHIN):
+        while soak.orders < 3 and not ordering.done():
+            await asyncio.sleep(0.01)
+    stop.set()
+    await ordering
+    assert soak.orders >= 3

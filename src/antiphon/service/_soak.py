@@ -349,16 +349,17 @@ class Soak(Site):
 
     async def order_until(self, stop: asyncio.Event, every: float, threads: int, *, with_approvals: bool = False) -> None:
         """Post orders to threads in turn, until an event is set. One that fails has an unknown outcome, as for any client."""
-        async with self.ledger() as ledger:
-            while not stop.is_set():
-                number, thread_id = self.orders, f"t{self.orders % threads}"
-                needs_approval = with_approvals and number % _APPROVED == 0
-                if needs_approval:
-                    self.asked[f"m{number}"] = thread_id
-                with suppress(LedgerError):
-                    await self.post_order(ledger, number, thread_id, needs_approval=needs_approval)
-                self.orders += 1
-                await asyncio.sleep(every)
+
+        async def order(ledger: Ledger) -> None:
+            number, thread_id = self.orders, f"t{self.orders % threads}"
+            needs_approval = with_approvals and number % _APPROVED == 0
+            if needs_approval:
+                self.asked[f"m{number}"] = thread_id
+            with suppress(LedgerError):
+                await self.post_order(ledger, number, thread_id, needs_approval=needs_approval)
+            self.orders += 1
+
+        await self._repeat_until(stop, every, order)
 
     async def answer_until(self, stop: asyncio.Event) -> None:
         """Approve or deny the orders that wait, each after some seconds, until an event is set.
@@ -366,17 +367,28 @@ class Soak(Site):
         The decision is made once. If the ledger cannot be used, the same answer is given again.
         """
         due: dict[str, float] = {}
-        async with self.ledger() as ledger:
-            while not stop.is_set():
-                with suppress(LedgerError):
-                    for approval in await pending_approvals(ledger):
-                        if due.setdefault(approval.id, Witness.now() + self._thinking.uniform(0, _THINKS)) > Witness.now():
-                            continue
-                        order = f"m{str(approval.arguments['what']).rpartition(' ')[2]}"
-                        approved = self.answers.setdefault(order, self._thinking.random() >= _DENIES)
-                        with suppress(AlreadyAnsweredError):  # an answer that was not acknowledged
-                            await answer(self.posting(ledger), approval.id, principal=APPROVER, approved=approved)
-                await asyncio.sleep(_LOOK)
+
+        async def answer_some(ledger: Ledger) -> None:
+            for approval in await pending_approvals(ledger):
+                if due.setdefault(approval.id, Witness.now() + self._thinking.uniform(0, _THINKS)) > Witness.now():
+                    continue
+                order = f"m{str(approval.arguments['what']).rpartition(' ')[2]}"
+                approved = self.answers.setdefault(order, self._thinking.random() >= _DENIES)
+                with suppress(AlreadyAnsweredError):  # an answer that was not acknowledged
+                    await answer(self.posting(ledger), approval.id, principal=APPROVER, approved=approved)
+
+        await self._repeat_until(stop, _LOOK, answer_some)
+
+    async def _repeat_until(self, stop: asyncio.Event, every: float, work: Callable[[Ledger], Awaitable[None]]) -> None:
+        """Do something with the ledger again and again, until an event is set. A fault may prevent even the opening."""
+        while not stop.is_set():
+            with suppress(LedgerError):
+                async with self.ledger() as ledger:
+                    while not stop.is_set():
+                        with suppress(LedgerError):
+                            await work(ledger)
+                        await asyncio.sleep(every)
+            await asyncio.sleep(_LOOK)
 
     def _any_host(self) -> str:
         return self._random.choice(sorted(self.hosts))
