@@ -111,6 +111,63 @@ async def test_an_append_whose_caller_is_cancelled_is_stored(postgres: Server, t
 
 
 @pytest.mark.slow
+async def test_a_single_append_is_written_by_its_caller_and_others_in_groups(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer between them would take a task and two iterations of the event loop."""
+    write, groups = Appender._write, list[tuple[bool, int]]()
+    caller = asyncio.current_task()
+
+    async def watched(self: Appender, group: Sequence[WaitingAppend]) -> None:
+        groups.append((asyncio.current_task() is caller, len(group)))
+        await write(self, group)
+
+    monkeypatch.setattr(Appender, "_write", watched)
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for _ in range(3):
+            await ledger.append("t", [said()])
+        assert groups == [(False, 1), (True, 1), (True, 1)]
+        for expected in ([1, 9], [10]):  # the first of many does not know of the others; later, none goes ahead
+            groups.clear()
+            await asyncio.gather(*[ledger.append(f"t{number}", [said()]) for number in range(10)])
+            assert [size for _, size in groups] == expected
+
+
+@pytest.mark.slow
+async def test_a_single_append_whose_caller_is_cancelled_is_stored_in_its_place(postgres: Server, tenant: str) -> None:
+    """G2, G3: its statement is on its way. A writer settles it, before the appends that came later."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for text in ("one", "two"):
+            await ledger.append("t", [said(text)])
+        async with uncommitted(postgres.url, tenant, "t"):
+            cancelled = asyncio.create_task(ledger.append("t", [said("cancelled")]))
+            await asyncio.sleep(0.1)
+            after = asyncio.create_task(ledger.append("t", [said("after")]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        await after
+        texts = [each.message.text for each in await everything(ledger, "t")]
+        assert texts == ["one", "two", "late", "cancelled", "after"]
+
+
+@pytest.mark.slow
+async def test_a_ledger_that_closes_waits_for_a_single_append(postgres: Server, tenant: str) -> None:
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for text in ("one", "two"):
+            await ledger.append("t", [said(text)])
+        async with uncommitted(postgres.url, tenant, "t"):
+            last = asyncio.create_task(ledger.append("t", [said("last")]))
+            await asyncio.sleep(0.1)
+            closing = asyncio.create_task(ledger._appender.close())
+            await asyncio.sleep(0.1)
+            assert not closing.done()
+        await closing
+        assert (await last)[0].seq == 4
+
+
+@pytest.mark.slow
 async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No transaction is begun and no connection is taken from the pool, also for a call, its result and a snapshot."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
