@@ -192,6 +192,7 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
             await ledger.append("t", [said(), said()], epoch=epoch, status="done")
         assert len(sent) == 3
         assert ["unnest" in sql for sql in sent] == [False, False, True]  # one message has no need of arrays
+        assert "thread_keys" not in sent[0]  # a thread with unencrypted messages is never encrypted
         assert await ledger.open_calls("t") == ()
         assert await ledger.latest_snapshot("t", "fold", 3) == (3, {"a": 1})
         assert (await ledger.verify()).is_whole
@@ -308,7 +309,7 @@ async def test_a_new_database_finds_threads_and_calls_by_their_keys(postgres: Se
     async with PostgresLedger.open(url, tenant=tenant) as ledger, ledger._pool.session() as session:
         assert await session.connection.fetchval("SELECT count(*) FROM antiphon.threads") == 0
         await session.connection.execute("SET plan_cache_mode = force_generic_plan")
-        for number, kind in enumerate((_appends._GROUP, _appends._ONE)):
+        for number, kind in enumerate((_appends._GROUP, _appends._ONE, _appends._ONE_UNSURE)):
             sql = kind.sql(kind.opened, kind.closed)
             await session.connection.execute(f"PREPARE p{number} AS {sql}")
             values = ", ".join(["NULL"] * max(int(each) for each in re.findall(r"\$([0-9]+)", sql)))
@@ -566,6 +567,25 @@ def ready(postgres: Server) -> str:
     """A database with the tables of a ledger."""
     asyncio.run(_write_one(url := postgres.new_database(f"ready-{uuid4().hex}")))
     return url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_a_thread_without_messages_may_need_a_key_by_the_time_of_its_first(
+    postgres: Server, tenant: str, messages: int
+) -> None:
+    """This process has looked for a key before another one encrypted the first thread of the tenant."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as plain,
+        PostgresLedger.open(postgres.url, tenant=tenant, master_key=MasterKey.from_text(MasterKey.generate())) as sealed,
+    ):
+        epoch = await plain.claim("t")
+        plain._appender._known.clear()  # the next append looks into the database
+        assert await plain.append("t", [], epoch=epoch) == ()
+        assert plain._appender._known["t"].is_keyed
+        await sealed.append("u", [said()])
+        with pytest.raises(errors.NoMasterKeyError):
+            await plain.append("t", [said() for _ in range(messages)], epoch=epoch)
 
 
 async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted_thread(
