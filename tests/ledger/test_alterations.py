@@ -395,8 +395,8 @@ def schema_alterations() -> Iterator[str]:
     for index, on in {
         "messages_by_seq": "(thread, seq)",
         "messages_by_id": "(thread, id_key)",
-        "messages_by_invocation": "(invocation_key)",
-        "messages_by_correlation": "(correlation_key)",
+        "messages_by_invocation": "(invocation_number)",
+        "messages_by_correlation": "(correlation_number)",
     }.items():
         yield f"DROP INDEX {index}"
         yield f"DROP INDEX {index}; CREATE INDEX {index} ON messages {on}"

@@ -348,7 +348,7 @@ def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
     """Also if a whole chain was made for it by hand."""
     plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
     connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
-    connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
+    connection.run("UPDATE messages SET id_key = ?, invocation_number = NULL, correlation_number = NULL", (key_of("x"),))
     connection.close()
 
     async def verified(ledger: Ledger) -> list[str]:

@@ -8,12 +8,13 @@ from threading import Barrier
 
 import apsw
 import pytest
-from tests.ledger.histories import called, everything, fill, old_ledger, said, with_ledger
+from tests.ledger.histories import answered, called, everything, fill, old_ledger, said, with_ledger
 
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerFormatError
 from antiphon.ledger import Fold, Host, Ledger, ThreadFilter, Verification
 from antiphon.ledger.sqlite import _queries, _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._rows import key_of, number_of
 from antiphon.ledger.sqlite._sql import Connection
 
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))
@@ -154,13 +155,67 @@ def test_threads_of_the_fourth_format_are_found_by_the_indexes_of_the_fifth(
     with_ledger(old_ledger(tmp_path / "ledger.db", 4), work)
 
 
+def test_rows_of_the_ninth_format_are_found_beside_those_of_the_tenth(tmp_path: Path) -> None:
+    """G11: by their invocation and correlation, in the order of commits; a call from then gets its answer now."""
+    path = old_ledger(tmp_path / "ledger.db", 9)
+
+    async def work(ledger: Ledger) -> tuple[str, Verification]:
+        begins, closed, _, left = [record.message for record in await everything(ledger)]
+        turn = begins.correlation_id
+        assert turn is not None
+        assert turn == closed.invocation_id
+        await ledger.append("t", [said("goes on", correlation_id=turn), answered(left)])
+        found = await ledger.by_correlation(turn)
+        assert [record.message.text for record in found if record.message.kind == "parts"] == [
+            "begins",
+            "elsewhere",
+            "goes on",
+        ]
+        kinds = [record.message.kind for record in await ledger.by_invocation(str(left.invocation_id), thread_id="t")]
+        assert kinds == ["option_call", "option_result"]
+        assert (await ledger.open_calls("t")) == ()
+        return turn, await ledger.verify()
+
+    turn, verification = with_ledger(path, work)
+    assert verification.is_whole, verification
+    connection = Connection(str(path), apsw.SQLITE_OPEN_READWRITE)
+    numbers = [number for (number,) in connection.rows("SELECT correlation_number FROM messages ORDER BY position")]
+    assert set(numbers[:2]) <= {key_of(turn), None}
+    assert number_of(turn) in numbers[2:]
+    assert list(_schema.differences(connection, 9)), "a process of the ninth format, which has the file open, must stop"
+
+
+def test_numbers_of_names_grow_with_their_time_and_fit_into_six_bytes() -> None:
+    """New entries go to the end of the index of invocations; another kind of name has a number, too."""
+    names = [
+        f"{milliseconds:012x}" for milliseconds in (1_600_000_000_000, 1_790_000_000_000, 1_790_000_002_000, 4_000_000_000_000)
+    ]
+    numbers = [number_of(f"{name[:8]}-{name[8:]}-7aaa-8000-000000000000/run") for name in names]
+    assert numbers == sorted(numbers)
+    assert all(-(2**47) <= number < 2**47 for number in numbers)
+    assert number_of("01a1ed7d-bea9-729e/run") != number_of("01a1ed7d-bea9-729e/walk")
+    for name in ("c1", "01A1ED7D-BEA9-729E", "01a1ed7d-bea9-429e", ""):
+        assert number_of(name) == key_of(name)
+
+
+def test_two_names_with_one_number_are_told_apart(tmp_path: Path) -> None:
+    name = "01a1ed7d-bea9-729e-9d7b-68eab547011f"
+    other = next(f"{name}/{each}" for each in range(10**6) if number_of(f"{name}/{each}") == number_of(name))
+
+    async def work(ledger: Ledger) -> list[str]:
+        await ledger.append("t", [said("mine", correlation_id=name), said("yours", correlation_id=other)])
+        return [record.message.text for record in await ledger.by_correlation(other)]
+
+    assert with_ledger(tmp_path / "ledger.db", work) == ["yours"]
+
+
 def test_a_version_that_knows_fewer_formats_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G25: a build from before hosts says what to do, and changes nothing."""
     path = tmp_path / "ledger.db"
     fill(path)
     before = path.read_bytes()
     monkeypatch.setattr(_schema, "MIGRATIONS", _schema.MIGRATIONS[:3])
-    with pytest.raises(LedgerFormatError, match="has ledger format 9, and this antiphon knows up to 3: upgrade it"):
+    with pytest.raises(LedgerFormatError, match="has ledger format 10, and this antiphon knows up to 3: upgrade it"):
         with_ledger(path, verified)
     assert path.read_bytes() == before
 

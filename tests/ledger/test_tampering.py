@@ -23,7 +23,7 @@ COLUMNS = {
     "seq": "?",
     "thread": "?",
     "id_key": "?",
-    "invocation_key": "?",
+    "invocation_number": "?",
     "open_from": "?",
 }
 

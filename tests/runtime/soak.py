@@ -11,8 +11,9 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from tests.postgres import Server, running_postgres
+from tests.postgres import running_postgres
 from tests.runtime.test_hosts_processes import start_host, wait_for_effects
 
 from antiphon.service import _soak
@@ -22,15 +23,16 @@ from antiphon.service._soak import HEARTBEAT
 class Wire:
     """The way from a host to the database, through this process, which can be cut without a word: a partition."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._behind = urlsplit(url).port or 5432
         self._loop = asyncio.new_event_loop()
         self._is_cut = False
         self._port = 0
 
     @property
     def url(self) -> str:
-        return self._server.url.replace(f":{self._server.port}/", f":{self._port}/")
+        return self._url.replace(f":{self._behind}/", f":{self._port}/")
 
     def cut(self, seconds: float) -> None:
         """Let nothing through for so many seconds; connections stay open."""
@@ -49,7 +51,7 @@ class Wire:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
-            there = await asyncio.open_connection("127.0.0.1", self._server.port)
+            there = await asyncio.open_connection("127.0.0.1", self._behind)
             await asyncio.gather(self._carry(reader, there[1]), self._carry(there[0], writer))
         writer.transport.abort()
 

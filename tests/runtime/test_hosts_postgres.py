@@ -94,7 +94,7 @@ def test_F27_a_host_that_cannot_reach_the_database_begins_nothing(tmp_path: Path
         wire.cut(3 * LEASE)
         apart.append((began + LEASE, time.monotonic()))
 
-    with soaking(tmp_path, hosts=1) as soak, Wire(soak.server).open() as wire:
+    with soaking(tmp_path, hosts=1) as soak, Wire(soak.url).open() as wire:
         name = soak.add_host(url=wire.url)
         asyncio.run(_while_orders_come(soak, *[partition] * number))
         assert (_judged(soak, record_property, "F27"), soak.stuck) == ([], 0)

@@ -34,7 +34,8 @@ from antiphon.ledger.sqlite._rows import (
     keep_media,
     key_of,
     lineage,
-    records_by_key,
+    number_of,
+    records_by_number,
     records_with_id,
 )
 from antiphon.ledger.sqlite._schema import check_schema
@@ -58,7 +59,7 @@ _DUE = "UPDATE threads SET kind = ?, due_at = ?, posted = ? WHERE key = ?"
 """Only after a post: an append of the owner does not change these columns."""
 _MESSAGE = """
 INSERT INTO messages (
-    position, thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
+    position, thread, seq, id_key, invocation_number, correlation_number, open_from, recorded_at, hash, media, body, checksum
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _LAST = """
@@ -137,7 +138,7 @@ class _Known:
 
     def was_called(self, is_effect: bool, invocation_id: str) -> bool:
         self._appends.flush(self._connection)  # the call may be among the pending rows
-        found = records_by_key(self._connection, "invocation", invocation_id, self._segments())
+        found = records_by_number(self._connection, "invocation", invocation_id, self._segments())
         messages = [record.message for record in found if record.message.invocation_id == invocation_id]
         return any(each.kind == "option_call" and (each.lane == "effect") == is_effect for each in messages)
 
@@ -305,8 +306,8 @@ class Appends:
                 thread,
                 record.seq,
                 key_of(message.id) if not is_careful else self._free_key(connection, thread, message.id),
-                None if payload.kind == "parts" else key_of(payload.invocation_id),
-                None if correlation is None else key_of(correlation),
+                None if payload.kind == "parts" else number_of(payload.invocation_id),
+                None if correlation is None else number_of(correlation),
                 open_from,
                 micros,
                 digest,

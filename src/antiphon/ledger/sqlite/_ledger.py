@@ -61,7 +61,7 @@ from antiphon.ledger.sqlite._rows import (
     line_to,
     lineage,
     page_of_thread,
-    records_by_key,
+    records_by_number,
     records_since,
     seq_at,
 )
@@ -510,7 +510,7 @@ class SqliteLedger(Verbs):
             if thread_id is not None:
                 thread = find_thread(connection, thread_id)
                 segments = [] if thread is None else lineage(connection, thread)
-            found = records_by_key(connection, kind, name, segments)
+            found = records_by_number(connection, kind, name, segments)
             return tuple(record for record in found if fits(record.message))
 
         return await self._readers.do(look)

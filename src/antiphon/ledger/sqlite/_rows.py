@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Any
 from zlib import crc32
@@ -83,18 +85,18 @@ FROM messages AS m LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.
 WHERE m.thread = ? AND m.id_key = ?
 """
 
-_BY_KEY = {
+_BY_NUMBER = {
     "invocation": """
 SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
 FROM messages AS m INDEXED BY messages_by_invocation
 LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
-WHERE m.invocation_key = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
+WHERE m.invocation_number = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
 """,
     "correlation": """
 SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
 FROM messages AS m INDEXED BY messages_by_correlation
 LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
-WHERE m.correlation_key = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
+WHERE m.correlation_number = ?1 AND (?2 IS NULL OR m.thread = ?2 AND +m.seq BETWEEN ?3 AND ?4) ORDER BY m.position
 """,
 }
 
@@ -122,6 +124,21 @@ def key_of(name: str, salt: int = 0) -> int:
     return int.from_bytes(blake2b(f"{salt} {name}".encode(), digest_size=4).digest(), "big", signed=True)
 
 
+@lru_cache(maxsize=1024)  # a call, its result and their correlation often have one name
+def number_of(name: str) -> int:
+    """Return the number under which a message is found by its invocation or its correlation.
+
+    A name that begins with a UUIDv7, as the names of the runtime do, has a number that grows with its time. So the entries of
+    new messages go to the end of the index. With `key_of`, each of them changes another page: an ask took a sixth longer. The
+    number holds the second and 16 bits of a hash, which fit into six bytes.
+    """
+    if _UUID7.match(name):
+        second = int(name[:8] + name[9:13], 16) >> 10
+        return (second << 16 | crc32(name.encode()) & 0xFFFF) - 2**47
+    return key_of(name)
+
+
+_UUID7 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
 _FIELDS = len(State._fields)
 
 
@@ -360,14 +377,16 @@ def records_with_id(connection: Connection, id: str, segments: Iterable[ThreadSe
     return [record for record in found if record.message.id == id]
 
 
-def records_by_key(connection: Connection, kind: str, name: str, segments: Iterable[ThreadSegment] | None) -> list[Record]:
-    """Return the messages under the key of a name, in some segments or in all threads. Other names may have the same key.
+def records_by_number(connection: Connection, kind: str, name: str, segments: Iterable[ThreadSegment] | None) -> list[Record]:
+    """Return the messages under the number of a name, in some segments or in all threads. Other names may have that number.
 
     Raises:
         LedgerCorruptError: one of them is not as it was written.
     """
     found: list[Record] = []
+    numbers = dict.fromkeys((key_of(name), number_of(name)))  # the rows before format 10 have the first, and come first
     for key, first, last in [(None, None, None)] if segments is None else segments:
-        rows = connection.rows(_BY_KEY[kind], (key_of(name), key, first, last))
-        found += [record for _, record in records_of(connection, rows, with_forgotten=segments is not None)]
+        for number in numbers:
+            rows = connection.rows(_BY_NUMBER[kind], (number, key, first, last))
+            found += [record for _, record in records_of(connection, rows, with_forgotten=segments is not None)]
     return found

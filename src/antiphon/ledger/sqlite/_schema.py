@@ -1,9 +1,10 @@
 """The tables, as numbered migration steps from an empty file to the current format.
 
 `messages` is the source of truth; every other table can be computed from it, and `verify` does so. A row holds the house bytes
-and the link of the chain. The bytes already contain ids, invocations and correlations. The index has a 32-bit number computed
-from each (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are in
-commit order, so a batch for a hundred threads fills a few pages and not a hundred.
+and the link of the chain. The bytes already contain ids, invocations and correlations. The index has a number computed from
+each (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are in commit
+order, and the numbers of invocations and correlations grow with time. So a batch for a hundred threads fills a few pages and
+not a hundred.
 
 `position` is never used twice (AUTOINCREMENT), even when the last rows are deleted: it is the cursor of `tail`. The tables for
 media and for search, and the indexes for filters, are created when they are first needed, so that a small ledger is a small
@@ -319,6 +320,13 @@ _NINTH = "INSERT INTO counters VALUES ('limits', 0)"
 """The number of limits, so that a row that was removed by other means is noticed. Files of this format may have
 `LIMIT_TABLES`."""
 
+_TENTH = """
+ALTER TABLE messages RENAME COLUMN invocation_key TO invocation_number;
+ALTER TABLE messages RENAME COLUMN correlation_key TO correlation_number;
+"""
+"""New rows have numbers that grow with time (see `number_of`). The new names stop a process of an earlier version that has
+the file open: it would not find the new rows."""
+
 Step: TypeAlias = str | Callable[[Connection], None]
 
 MIGRATIONS: tuple[Step, ...] = (
@@ -331,6 +339,7 @@ MIGRATIONS: tuple[Step, ...] = (
     _SEVENTH,
     _EIGHTH,
     _NINTH,
+    _TENTH,
 )
 """The steps from each version to the next, beginning with an empty file. Never change a released step; append a new one."""
 

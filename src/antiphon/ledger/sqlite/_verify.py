@@ -25,7 +25,16 @@ from antiphon.ledger._values import Damage, Diagnosis, Head
 from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener
 from antiphon.ledger.sqlite._checksums import COUNTERS, host_checksum, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._keys import complaints_about_keys, find_key
-from antiphon.ledger.sqlite._rows import find_open_calls, find_thread, key_of, lineage, link_at, media_at, name_of
+from antiphon.ledger.sqlite._rows import (
+    find_open_calls,
+    find_thread,
+    key_of,
+    lineage,
+    link_at,
+    media_at,
+    name_of,
+    number_of,
+)
 from antiphon.ledger.sqlite._schema import differences
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._terms import TERM_COPY, complaints_about_terms
@@ -37,7 +46,7 @@ _STEP = 1000
 _USED = "SELECT media.hash, media.text FROM media_uses JOIN media ON media.key = media_uses.media WHERE position = ?"
 
 _ROWS = """
-SELECT position, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body, checksum
+SELECT position, seq, id_key, invocation_number, correlation_number, open_from, recorded_at, hash, media, body, checksum
 FROM messages WHERE thread = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?
 """
 
@@ -189,11 +198,11 @@ def _whole(connection: Connection, row: Sequence[Any]) -> bytes:
 
 
 def _complaint(connection: Connection, thread: int, row: Sequence[Any], message: Message | None) -> str | None:
-    position, seq, id_key, invocation_key, correlation_key, _, _, digest, media, _, checksum = row
+    position, seq, id_key, invocation_number, correlation_number, _, _, digest, media, _, checksum = row
     if message is not None:
-        names = (message.invocation_id, message.correlation_id)
-        keys = tuple(None if name is None else key_of(name) for name in names)
-        if keys != (invocation_key, correlation_key) or not _is_found(connection, thread, seq, id_key, message.id):
+        is_found = _is_found(connection, thread, seq, id_key, message.id)
+        is_found = is_found and _is_number_of(invocation_number, message.invocation_id)
+        if not is_found or not _is_number_of(correlation_number, message.correlation_id):
             return "its index keys are wrong"
     used = connection.rows(_USED, (position,)) if media else []
     if len(used) != (media or 0) or any(sha256(text).digest() != medium for medium, text in used):
@@ -201,6 +210,11 @@ def _complaint(connection: Connection, thread: int, row: Sequence[Any], message:
     if checksum is None:
         return _complaint_about_old_position(connection, thread, seq, position)
     return None if checksum == message_checksum(position, digest) else "its place in the order of commits is not what it was"
+
+
+def _is_number_of(number: int | None, name: str | None) -> bool:
+    """Whether a lookup of a name finds a row with this number; before format 10, the number was that of `key_of`."""
+    return number is None if name is None else number in (number_of(name), key_of(name))
 
 
 def _complaint_about_old_position(connection: Connection, thread: int, seq: int, position: int) -> str | None:
