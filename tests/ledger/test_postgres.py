@@ -111,6 +111,63 @@ async def test_an_append_whose_caller_is_cancelled_is_stored(postgres: Server, t
 
 
 @pytest.mark.slow
+async def test_a_single_append_is_written_by_its_caller_and_others_in_groups(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer between them would take a task and two iterations of the event loop."""
+    write, groups = Appender._write, list[tuple[bool, int]]()
+    caller = asyncio.current_task()
+
+    async def watched(self: Appender, group: Sequence[WaitingAppend]) -> None:
+        groups.append((asyncio.current_task() is caller, len(group)))
+        await write(self, group)
+
+    monkeypatch.setattr(Appender, "_write", watched)
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for _ in range(3):
+            await ledger.append("t", [said()])
+        assert groups == [(False, 1), (True, 1), (True, 1)]
+        for expected in ([1, 9], [10]):  # the first of many does not know of the others; later, none goes ahead
+            groups.clear()
+            await asyncio.gather(*[ledger.append(f"t{number}", [said()]) for number in range(10)])
+            assert [size for _, size in groups] == expected
+
+
+@pytest.mark.slow
+async def test_a_single_append_whose_caller_is_cancelled_is_stored_in_its_place(postgres: Server, tenant: str) -> None:
+    """G2, G3: its statement is on its way. A writer settles it, before the appends that came later."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for text in ("one", "two"):
+            await ledger.append("t", [said(text)])
+        async with uncommitted(postgres.url, tenant, "t"):
+            cancelled = asyncio.create_task(ledger.append("t", [said("cancelled")]))
+            await asyncio.sleep(0.1)
+            after = asyncio.create_task(ledger.append("t", [said("after")]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        await after
+        texts = [each.message.text for each in await everything(ledger, "t")]
+        assert texts == ["one", "two", "late", "cancelled", "after"]
+
+
+@pytest.mark.slow
+async def test_a_ledger_that_closes_waits_for_a_single_append(postgres: Server, tenant: str) -> None:
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        for text in ("one", "two"):
+            await ledger.append("t", [said(text)])
+        async with uncommitted(postgres.url, tenant, "t"):
+            last = asyncio.create_task(ledger.append("t", [said("last")]))
+            await asyncio.sleep(0.1)
+            closing = asyncio.create_task(ledger._appender.close())
+            await asyncio.sleep(0.1)
+            assert not closing.done()
+        await closing
+        assert (await last)[0].seq == 4
+
+
+@pytest.mark.slow
 async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No transaction is begun and no connection is taken from the pool, also for a call, its result and a snapshot."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
@@ -135,6 +192,7 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
             await ledger.append("t", [said(), said()], epoch=epoch, status="done")
         assert len(sent) == 3
         assert ["unnest" in sql for sql in sent] == [False, False, True]  # one message has no need of arrays
+        assert "thread_keys" not in sent[0]  # a thread with unencrypted messages is never encrypted
         assert await ledger.open_calls("t") == ()
         assert await ledger.latest_snapshot("t", "fold", 3) == (3, {"a": 1})
         assert (await ledger.verify()).is_whole
@@ -251,7 +309,7 @@ async def test_a_new_database_finds_threads_and_calls_by_their_keys(postgres: Se
     async with PostgresLedger.open(url, tenant=tenant) as ledger, ledger._pool.session() as session:
         assert await session.connection.fetchval("SELECT count(*) FROM antiphon.threads") == 0
         await session.connection.execute("SET plan_cache_mode = force_generic_plan")
-        for number, kind in enumerate((_appends._GROUP, _appends._ONE)):
+        for number, kind in enumerate((_appends._GROUP, _appends._ONE, _appends._ONE_UNSURE)):
             sql = kind.sql(kind.opened, kind.closed)
             await session.connection.execute(f"PREPARE p{number} AS {sql}")
             values = ", ".join(["NULL"] * max(int(each) for each in re.findall(r"\$([0-9]+)", sql)))
@@ -509,6 +567,25 @@ def ready(postgres: Server) -> str:
     """A database with the tables of a ledger."""
     asyncio.run(_write_one(url := postgres.new_database(f"ready-{uuid4().hex}")))
     return url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
+async def test_a_thread_without_messages_may_need_a_key_by_the_time_of_its_first(
+    postgres: Server, tenant: str, messages: int
+) -> None:
+    """This process has looked for a key before another one encrypted the first thread of the tenant."""
+    async with (
+        PostgresLedger.open(postgres.url, tenant=tenant) as plain,
+        PostgresLedger.open(postgres.url, tenant=tenant, master_key=MasterKey.from_text(MasterKey.generate())) as sealed,
+    ):
+        epoch = await plain.claim("t")
+        plain._appender._known.clear()  # the next append looks into the database
+        assert await plain.append("t", [], epoch=epoch) == ()
+        assert plain._appender._known["t"].is_keyed
+        await sealed.append("u", [said()])
+        with pytest.raises(errors.NoMasterKeyError):
+            await plain.append("t", [said() for _ in range(messages)], epoch=epoch)
 
 
 async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted_thread(

@@ -503,7 +503,7 @@ async def test_an_append_that_comes_when_all_writers_have_just_ended_is_written(
     appender, last = _Gated(), list[asyncio.Future[Any]]()
 
     def append(name: str) -> asyncio.Future[Any]:
-        return appender.append(cast("Any", SimpleNamespace(thread_id=name, weight=1)))
+        return asyncio.ensure_future(appender.append(cast("Any", SimpleNamespace(thread_id=name, weight=1))))
 
     for name in "ab":  # each has a writer of its own
         append(name)

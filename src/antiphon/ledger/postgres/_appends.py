@@ -11,6 +11,11 @@ arrays: `_ONE` does the same as `_GROUP`, with less work for the server.
 sends it over a second connection. The appends to one thread stay in order: a group contains no thread of the other group. A
 large number of waiting appends is divided, so that both the server and this process have work.
 
+**One append at a time.** If the last group was one append, the next append is probably alone too. Then its caller writes it,
+without a writer in between: a task, and two iterations of the event loop, cost more than the checks of the append. Appends
+that arrive meanwhile wait for a writer, as always. If the caller is cancelled, whether the append was written is unknown, and
+a writer settles it as after a lost answer.
+
 **Careful path.** It is a transaction that locks the threads, reads their rows, and looks up the ids and invocations that the
 admission may need. These appends use it: appends to a thread that is new or not cached here; those that did not match; those
 that would otherwise be refused; imported histories, and appends to branches; and all later appends to the same thread, to keep
@@ -29,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -38,7 +43,7 @@ import asyncpg
 import orjson
 
 from antiphon.errors import LedgerError, LedgerUnavailableError
-from antiphon.ledger._admission import Admission, admit
+from antiphon.ledger._admission import Admission, State, admit
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._records import Record, snapshot_hash
 from antiphon.ledger._request import AppendRequest
@@ -68,9 +73,10 @@ class WaitingAppend(NamedTuple):
 
 
 class PreparedAppend(NamedTuple):
-    """An admitted append: its caller, the request in the form for its thread, and the admission."""
+    """An admitted append: its caller, its thread, the request in the form for the thread, and the admission."""
 
     waiting: WaitingAppend
+    known: KnownThread
     request: AppendRequest
     admission: Admission
 
@@ -88,25 +94,51 @@ class Appender:
         """Whether a writer was created that has not started: appends that arrive until then are in its first group."""
         self._busy: set[str] = set()
         """The threads of the groups that are being written."""
+        self._is_quiet = False
+        """Whether the last group was one append, and no other append has come meanwhile."""
+        self._alone: asyncio.Future[tuple[Record, ...]] | None = None
+        """The append that its caller writes, or has written last."""
         self._is_closed = False
 
-    def append(self, request: AppendRequest) -> asyncio.Future[tuple[Record, ...]]:
-        """Queue an append, and return a future of its records, which resolves when they are committed.
+    def append(self, request: AppendRequest) -> Awaitable[tuple[Record, ...]]:
+        """Return an awaitable of the records, to be awaited at once; it ends when they are committed.
 
-        Cancelling the future does not withdraw the append.
+        A caller that is cancelled does not withdraw the append.
         """
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed")
-        done: asyncio.Future[tuple[Record, ...]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(WaitingAppend(request, done))
+        waiting = WaitingAppend(request, asyncio.get_running_loop().create_future())
+        if self._is_quiet and not (self._waiting or self._busy):
+            return self._append_alone(waiting)
+        self._is_quiet = False
+        self._waiting.append(waiting)
         self._start_writer()
-        return done
+        return waiting.done
+
+    async def _append_alone(self, waiting: WaitingAppend) -> tuple[Record, ...]:
+        """Write an append in the task of its caller."""
+        name, self._alone = waiting.request.thread_id, waiting.done
+        self._busy.add(name)
+        try:
+            await self._write([waiting])
+        except BaseException as exc:
+            self.forget(name)  # the cached state includes an admission that may not be written
+            if isinstance(exc, asyncio.CancelledError):
+                self._waiting.appendleft(waiting)  # whether it was written is unknown: a writer settles that
+            else:
+                _fail(waiting, exc)
+            raise
+        finally:
+            self._busy.discard(name)
+            if self._waiting:
+                self._start_writer()
+        return waiting.done.result()
 
     async def close(self) -> None:
         """Write the waiting appends, and refuse later ones."""
         self._is_closed = True
-        while self._writers:
-            await asyncio.wait(self._writers)
+        while running := [each for each in (*self._writers, self._alone) if each is not None and not each.done()]:
+            await asyncio.wait(running)
 
     def remember(self, thread: Thread) -> None:
         """Take over the row of a thread that a claim or release has written."""
@@ -166,8 +198,7 @@ class Appender:
                     raise
             finally:
                 self._busy -= names
-            if len(self._known) > _MOST_REMEMBERED:
-                self._known.clear()
+            self._is_quiet = len(group) == 1 and not self._waiting
 
     def _next_group(self) -> list[WaitingAppend]:
         """Take the next appends to threads that are in no other group."""
@@ -194,6 +225,8 @@ class Appender:
             careful = await self._write_quickly(quick) + careful
         if careful:
             await self._write_carefully(careful)
+        if len(self._known) > _MOST_REMEMBERED:
+            self._known.clear()
 
     def _prepare(self, group: Sequence[WaitingAppend]) -> tuple[list[PreparedAppend], list[WaitingAppend]]:
         """Admit the appends to cached threads; return them, and the appends for the careful path."""
@@ -227,17 +260,14 @@ class Appender:
         # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
         # does not write the rows, the thread is forgotten.
         known.take_over(admission)
-        return PreparedAppend(waiting, request, admission)
+        return PreparedAppend(waiting, known, request, admission)
 
     async def _write_quickly(self, prepared: Sequence[PreparedAppend]) -> list[WaitingAppend]:
         """Write appends in one statement, and return those whose threads did not match the cached state."""
-        threads = {each.request.thread_id: self._known[each.request.thread_id] for each in prepared}
-        rows = _GroupRows(self._pool.tenant, self._pool.keyring)
-        for each in prepared:
-            rows.add(self._known[each.request.thread_id], each)
-        statement, values = rows.statement(threads.values())
+        is_one = len(prepared) == 1 and len(prepared[0].admission.rows) == 1
+        sql, values = (_one if is_one else _group)(self._pool.tenant, self._pool.keyring, prepared)
         try:
-            written: set[int] = {row["key"] for row in await self._pool.fetch(statement, self._pool.tenant, *values)}
+            written: set[int] = {row["key"] for row in await self._pool.fetch(sql, *values)}
         except LedgerError as exc:
             if isinstance(exc.__cause__, (asyncpg.LockNotAvailableError, TimeoutError)):
                 # The careful path would wait as long again; if the append was written, the caller's next attempt finds it.
@@ -246,9 +276,8 @@ class Appender:
             written = set()
         missed: list[WaitingAppend] = []
         for each in prepared:
-            known = threads[each.request.thread_id]
-            if known.thread.key in written:
-                known.thread = known.row
+            if each.known.thread.key in written:
+                each.known.thread, each.known.is_keyed = each.known.row, True
                 _succeed(each.waiting, each.admission.records)
             else:
                 self.forget(each.request.thread_id)
@@ -300,9 +329,9 @@ WITH locked AS MATERIALIZED (
         key, old_seq, epoch, seq, run,
         open_from, status, pattern, updated_at, input_tokens,
         output_tokens, cost, kind, due_at, posted,
-        open_calls, is_encrypted, n
+        open_calls, is_sure, n
     )
-    WHERE w.is_encrypted OR NOT EXISTS (
+    WHERE w.is_sure OR NOT EXISTS (
         SELECT 1 FROM antiphon.thread_keys AS k
         WHERE k.tenant = $1 AND k.thread = ANY(ARRAY[w.key, CASE WHEN w.old_seq = 0 THEN 0 ELSE w.key END])
     )
@@ -373,18 +402,24 @@ WITH changed AS (
         output_tokens = $15, cost = $16, kind = $17, due_at = $18, posted = $19, open_calls = $20
     FROM (SELECT pg_advisory_xact_lock($2) IS NOT NULL AS is_taken OFFSET 0) AS lock
     WHERE lock.is_taken AND t.tenant = $1 AND t.key = $3 AND t.seq = $4 AND t.hash = $5 AND t.epoch = $6
-        AND ($21 OR NOT EXISTS (
-            SELECT 1 FROM antiphon.thread_keys AS k
-            WHERE k.tenant = $1 AND k.thread = ANY(ARRAY[$3, CASE WHEN $4 = 0 THEN 0 ELSE $3 END])
-        ))
     RETURNING (SELECT era FROM antiphon.ledger) AS era, pg_current_xact_id()::text::bigint AS xid
 )
 """
+_ONE_UNENCRYPTED = _ONE_CHANGED.replace(
+    "    RETURNING",
+    """\
+        AND NOT EXISTS (
+            SELECT 1 FROM antiphon.thread_keys AS k
+            WHERE k.tenant = $1 AND k.thread = ANY(ARRAY[$3, CASE WHEN $4 = 0 THEN 0 ELSE $3 END])
+        )
+    RETURNING""",
+)
+"""The same for a thread that another process may have encrypted. The further condition takes a tenth of the server's time."""
 _ONE_WRITTEN = """
 INSERT INTO antiphon.messages (
     tenant, thread, seq, era, xid, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
 )
-SELECT $1, $3, $7, era, xid, 1, $22::bigint, $23::bigint, $24::bigint, $10, $13, $8, NULL, $25::bytea
+SELECT $1, $3, $7, era, xid, 1, $21::bigint, $22::bigint, $23::bigint, $10, $13, $8, NULL, $24::bytea
 FROM changed
 RETURNING thread AS key
 """
@@ -439,7 +474,8 @@ def _statement(first: str, last: str, used: int, *parts: str) -> str:
 
 
 _GROUP = _Statement(_CHANGED, "SELECT key FROM changed", 33, _OPENED, _CLOSED, _KEPT)
-_ONE = _Statement(_ONE_CHANGED, _ONE_WRITTEN, 25, _ONE_OPENED, _ONE_CLOSED, _ONE_KEPT)
+_ONE = _Statement(_ONE_CHANGED, _ONE_WRITTEN, 24, _ONE_OPENED, _ONE_CLOSED, _ONE_KEPT)
+_ONE_UNSURE = _ONE._replace(first=_ONE_UNENCRYPTED)
 
 
 def _numbers(values: Sequence[int | None]) -> str:
@@ -458,20 +494,67 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-class _GroupRows:
-    """The rows of several appends, column by column, and the statement that writes them."""
+def _one(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) -> tuple[str, list[Any]]:
+    """Return the statement of one message and its values."""
+    ((_, known, request, admission),) = prepared
+    record, message, _, _ = admission.rows[0]
+    values: list[Any] = [
+        tenant,
+        lock_of(tenant, request.thread_id),
+        *_changed(known),
+        *message_columns(message),
+        record.stored,
+    ]
+    parts: list[str] = []
+    key, pairing = known.thread.key, admission.pairing
+    for call in pairing.opened.values():
+        parts.append(_ONE.opened)
+        values += (key, call.seq, *known.dump_call(keyring, call), 1)
+    for seq in pairing.closed:
+        parts.append(_ONE.closed)
+        values += (key, seq)
+    if request.snapshot is not None:
+        parts.append(_ONE.kept)
+        values += _snapshot(known, request.snapshot, admission.state)
+    return (_ONE if known.is_sure else _ONE_UNSURE).sql(*parts), values
 
-    def __init__(self, tenant: str, keyring: Keyring) -> None:
-        self._tenant = tenant
+
+def _group(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) -> tuple[str, list[Any]]:
+    """Return the statement of several appends and its values."""
+    rows = _GroupRows(keyring)
+    for each in prepared:
+        rows.add(each)
+    threads = {each.request.thread_id: each.known for each in prepared}
+    locks = sorted({lock_of(tenant, thread_id) for thread_id in threads})
+    values: list[Any] = [
+        tenant,
+        _numbers(locks),
+        *_columns([(*_changed(known), known.is_sure) for known in threads.values()], _THREAD_COLUMNS),
+    ]
+    parts, further = rows.parts()
+    return _GROUP.sql(*parts), [*values, *rows.messages(), _NO_LIMIT, *further]
+
+
+def _snapshot(known: KnownThread, snapshot: tuple[str, bytes], state: State) -> tuple[Any, ...]:
+    """Return the row of a snapshot."""
+    fold, value = known.kept(snapshot, state.seq)
+    return known.thread.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value
+
+
+class _GroupRows:
+    """The rows of several appends, column by column."""
+
+    def __init__(self, keyring: Keyring) -> None:
         self._keyring = keyring
         self._messages: list[tuple[Any, ...]] = []
         self._opened: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._closed: list[tuple[int, int]] = []
         self._snapshots: dict[tuple[int, str], tuple[Any, ...]] = {}
 
-    def add(self, known: KnownThread, prepared: PreparedAppend) -> None:
+    def add(self, prepared: PreparedAppend) -> None:
         """Add the rows of an append."""
-        key, admission, micros = known.thread.key, prepared.admission, prepared.request.micros
+        _, known, request, admission = prepared
+        key, micros = known.thread.key, request.micros
         before = len(self._messages) + 1 - admission.rows[0].record.seq if admission.rows else 0
         for row in admission.rows:
             record, message, digest, open_from = row
@@ -484,28 +567,24 @@ class _GroupRows:
             # A call that an earlier append of the same group has opened is not in the table yet.
             if self._opened.pop((key, seq), None) is None:
                 self._closed.append((key, seq))
-        if prepared.request.snapshot is not None:
-            state = admission.state
-            fold, value = known.kept(prepared.request.snapshot, state.seq)
-            self._snapshots[key, fold] = (key, fold, state.seq, snapshot_hash(state.hash, fold, value), value)
+        if request.snapshot is not None:
+            self._snapshots[key, request.snapshot[0]] = _snapshot(known, request.snapshot, admission.state)
 
-    def statement(self, threads: Collection[KnownThread]) -> tuple[str, list[Any]]:
-        """Return the statement and its values."""
-        further = (self._opened.values(), self._closed, self._snapshots.values())
-        if len(self._messages) == 1 and len(threads) == 1 and max(map(len, further)) <= 1:
-            return self._one(*threads)
-        locks = sorted({lock_of(self._tenant, known.state.thread_id) for known in threads})
-        values: list[Any] = [_numbers(locks), *_columns([_changed(known) for known in threads], _THREAD_COLUMNS)]
-        values += [*self._message_columns(), _NO_LIMIT]
+    def parts(self) -> tuple[list[str], list[Any]]:
+        """Return the further parts of the statement, and their values."""
         parts: list[str] = []
-        kinds = ("nnnbn", "nn", "ntnbb")
-        for part, rows, kind in zip((_GROUP.opened, _GROUP.closed, _GROUP.kept), further, kinds, strict=True):
+        values: list[Any] = []
+        for part, rows, kind in (
+            (_GROUP.opened, self._opened.values(), "nnnbn"),
+            (_GROUP.closed, self._closed, "nn"),
+            (_GROUP.kept, self._snapshots.values(), "ntnbb"),
+        ):
             if rows:
                 parts.append(part)
                 values += _columns(rows, kind)
-        return _GROUP.sql(*parts), values
+        return parts, values
 
-    def _message_columns(self) -> list[Any]:
+    def messages(self) -> list[Any]:
         """Return the values of the messages: the columns, all links concatenated, and all bodies concatenated."""
         if not self._messages:
             return [*["{}"] * 9, b"", b""]
@@ -513,23 +592,6 @@ class _GroupRows:
         lengths = [len(body) for body in bodies]
         places = list(accumulate(lengths[:-1], initial=1))
         return [*map(_numbers, (*columns, places, lengths)), b"".join(links), b"".join(bodies)]
-
-    def _one(self, known: KnownThread) -> tuple[str, list[Any]]:
-        """Return the statement of one message and its values."""
-        _, _, id_key, invocation_key, correlation_key, *_, body = self._messages[0]
-        values: list[Any] = [lock_of(self._tenant, known.state.thread_id), *_changed(known)]
-        values += (id_key, invocation_key, correlation_key, body)
-        parts: list[str] = []
-        for each in self._opened.values():
-            parts.append(_ONE.opened)
-            values += each
-        for each in self._closed:
-            parts.append(_ONE.closed)
-            values += each
-        for each in self._snapshots.values():
-            parts.append(_ONE.kept)
-            values += each
-        return _ONE.sql(*parts), values
 
 
 _THREAD_COLUMNS = "nnhnnhnnttnnnttnnnn"
@@ -543,7 +605,7 @@ def _changed(known: KnownThread) -> tuple[Any, ...]:
         *(known.thread.key, before.seq, before.hash, before.epoch),
         *(after.seq, after.hash, after.run, after.open_from, after.status, after.pattern, after.updated_at),
         *(after.input_tokens, after.output_tokens, after.cost, after.kind, after.due_at, after.posted),
-        *(len(known.open_calls), known.cipher is not None),
+        len(known.open_calls),
     )
 
 

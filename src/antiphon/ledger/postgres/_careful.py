@@ -79,6 +79,11 @@ class KnownThread:
         self.open_calls.change(admission.pairing.changed)
 
     @property
+    def is_sure(self) -> bool:
+        """Whether no other process can have encrypted the thread: a thread with unencrypted messages stays without a key."""
+        return self.cipher is not None or (self.is_keyed and self.thread.state.seq > 0)
+
+    @property
     def row(self) -> Thread:
         """Its row as it is to be written."""
         key, _, _, base, base_seq, checksum, owner = self.thread

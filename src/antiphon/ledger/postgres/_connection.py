@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -86,36 +86,30 @@ async def _keep(connection: Connection) -> None:
     """Return a connection to the pool without a reset: it has no state of its own, and a reset takes a round trip."""
 
 
-@contextmanager
-def _ended_if_unfinished(connection: Connection) -> Generator[None]:
-    """End a connection whose statement may be prepared and not run.
+def _end_if_unfinished(connection: Connection, exc: BaseException) -> None:
+    """End a connection whose statement may be prepared and not run, because of an error.
 
     asyncpg prepares a statement without a `Sync`. So until the statement runs, the server is in a transaction that is unknown
     to asyncpg, and the next transaction on the connection would be refused.
     """
-    try:
-        yield
-    except (asyncio.CancelledError, asyncpg.InterfaceError):
+    if isinstance(exc, (asyncio.CancelledError, asyncpg.InterfaceError)):
         with suppress(asyncpg.InterfaceError):  # it is closed already
             connection.terminate()
-        raise
 
 
-@contextmanager
-def _translating() -> Generator[None]:
-    """Map the errors of asyncpg.
+def _cancellations() -> int:
+    """Return how often the current task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _mapped(exc: BaseException, cancellations: int) -> BaseException:
+    """Map an error of asyncpg; `cancellations` is how often the task had been cancelled before the call.
 
     If the caller is cancelled while its connection is broken, asyncpg fails to roll back, and that error replaces the
     cancellation. A retry would then ignore the cancellation.
     """
-    task = asyncio.current_task()
-    before = 0 if task is None else task.cancelling()
-    try:
-        yield
-    except _FOREIGN as exc:
-        if task is not None and task.cancelling() > before:
-            raise asyncio.CancelledError from exc
-        raise translated(exc) from exc
+    return asyncio.CancelledError() if _cancellations() > cancellations else translated(exc)
 
 
 class Session:
@@ -190,28 +184,22 @@ class Pool:
         if self.is_pooled:
             async with self.session() as session:
                 return await session.connection.fetch(sql, *values)
-        with _translating():
-            connection = await self._connection()
-            try:
-                with _ended_if_unfinished(connection):
-                    rows = await connection.fetch(sql, *values)
-            except BaseException:
-                await self._pool.release(connection)
-                raise
-        self._keep_for_next(connection)
-        return rows
-
-    async def _connection(self) -> _PoolConnection:
-        """Return a kept connection, or else one from the pool."""
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed")
-        while self._kept:
-            connection = self._kept.pop()
-            with suppress(asyncpg.InterfaceError):  # it broke, so it was returned to the pool
-                if not connection.is_closed():
-                    return connection
+        cancellations = _cancellations()
+        try:
+            # A kept connection may have broken: then the statement fails, as it does when the connection breaks later.
+            connection = self._kept.pop() if self._kept else await self._pool.acquire(timeout=self._patience)
+            try:
+                rows = await connection.fetch(sql, *values)
+            except BaseException as exc:
+                _end_if_unfinished(connection, exc)
                 await self._pool.release(connection)
-        return await self._pool.acquire(timeout=self._patience)
+                raise
+        except _FOREIGN as exc:
+            raise _mapped(exc, cancellations) from exc
+        self._keep_for_next(connection)
+        return rows
 
     def _keep_for_next(self, connection: _PoolConnection) -> None:
         """Keep a connection for a moment; then return it to the pool, where others can use it and it is renewed."""
@@ -243,10 +231,11 @@ class Pool:
         """Lend a connection: for one transaction, if an isolation is given."""
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed")
-        with _translating():
+        cancellations = _cancellations()
+        try:
             async with self._pool.acquire(timeout=self._patience) as connection:
                 session = Session(connection, self.tenant, self.keyring)
-                with _ended_if_unfinished(connection):
+                try:
                     if isolation is None:
                         yield session
                         return
@@ -254,6 +243,11 @@ class Pool:
                         if self.is_pooled:
                             await session.execute(_SETTINGS, _milliseconds(self._patience), _milliseconds(_IDLE_FOR))
                         yield session
+                except BaseException as exc:
+                    _end_if_unfinished(connection, exc)
+                    raise
+        except _FOREIGN as exc:
+            raise _mapped(exc, cancellations) from exc
 
     async def read(self, work: Callable[[Session], Awaitable[ResultT]]) -> ResultT:
         """Run a reading function on one snapshot of the database."""
