@@ -1,7 +1,9 @@
 """Every example in the README, the docs and the docstrings runs, and prints what it says it prints."""
 
 import asyncio
+import inspect
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,12 @@ EXAMPLES = [
     for example in find_examples(ROOT / "README.md", ROOT / "docs", ROOT / "src")
     if not example.path.is_relative_to(GENERATED)
 ]
+
+
+@pytest.fixture(autouse=True)
+def stack_without_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find where an example prints without the source lines of all its callers, for which Python asks thousands of modules."""
+    monkeypatch.setattr(inspect, "stack", partial(inspect.stack, 0))
 
 
 @pytest.mark.slow
