@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,29 @@ def test_others_add_theirs_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert names()[-1] == "mine"
     assert get("mine").name == "marsys"
+
+
+def test_the_installed_packages_are_read_again_only_when_one_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the metadata of all packages takes a hundred times as long as to detect a format."""
+    reads: list[str] = []
+
+    def counted(**given: Any) -> Any:
+        reads.append(given["group"])
+        return entry_points(**given)
+
+    monkeypatch.setattr(_registry, "entry_points", counted)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [detect(SAMPLES["atlas"]).name for _ in range(3)] == ["atlas"] * 3
+    assert len(reads) == 1
+
+    installed = tmp_path / "elsewhere-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[antiphon.dialects]\nelsewhere = no_such_module:DIALECT\n")
+    assert "elsewhere" in names()
+    assert len(reads) == 2
 
 
 def test_losses_are_reported_or_refused() -> None:
