@@ -572,6 +572,11 @@ class LedgerRun:
         self._taken_up.add(run_id)
         return run_id
 
+    def next_call(self, tool: str) -> str:
+        """Return the id of the next call of a tool that the program makes itself, within the run."""
+        self._is_used = True
+        return self.course.next_key(f"call:{tool}")
+
     def peek_agent(self, name: str) -> str:
         """Return the id that the next run of an agent will have."""
         return f"{self.invocation_id}/{self._agents.peek_key(name)}"

@@ -356,8 +356,7 @@ async def test_a_run_that_waits_for_an_approval_may_be_continued_any_number_of_t
         return "paid"
 
     async def live() -> str:
-        async with ledger_run("t", ledger=ledger) as run:
-            await run.now()
+        async with ledger_run("t", ledger=ledger):
             return str((await toolkit.call("clerk", "pay", {})).result)
 
     for _ in range(20):
@@ -365,7 +364,8 @@ async def test_a_run_that_waits_for_an_approval_may_be_continued_any_number_of_t
             await live()
     (waiting,) = await pending_approvals(ledger)
     await answer(ledger, waiting.id, principal="ada", approved=True)
-    assert await live() == "paid"
+    for _ in range(2):  # the second reads everything from the ledger; neither warns that nothing was recorded
+        assert await live() == "paid"
     assert not await ledger.open_calls("t")
 
 

@@ -338,7 +338,7 @@ class Toolkit:
             LedgerError: it could not be stored.
         """
         run = current_run()
-        made = current_port().new_id() if run is None else run.course.next_key(f"call:{tool}")
+        made = current_port().new_id() if run is None else run.next_call(tool)
         invocation_id = invocation_id or made
         try:
             async with await self.connect():
