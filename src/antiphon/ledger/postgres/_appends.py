@@ -203,7 +203,9 @@ class Appender:
     def _next_group(self) -> list[WaitingAppend]:
         """Take the next appends to threads that are in no other group."""
         left, busy = self._waiting, self._busy
-        most = min((len(left) + 1) // 2 if len(left) >= _FEWEST_DIVIDED and not busy else len(left), _MOST_APPENDS)
+        # A single append that is being written leaves the server with as little work as none.
+        is_divided = len(left) >= _FEWEST_DIVIDED and len(busy) <= 1
+        most = min((len(left) + 1) // 2 if is_divided else len(left), _MOST_APPENDS)
         group: list[WaitingAppend] = []
         passed: list[WaitingAppend] = []
         weight = 0
