@@ -219,7 +219,8 @@ async def pooling(url: str, *, connections: int = 3, is_strict: bool = True) -> 
             while (each := await frame(client[0]))[:1] != b"X":
                 if not lent:
                     lent.append(await free.get())
-                    running = [asyncio.create_task(give_back(lent[0]))]
+                    # The earlier ones too: a transaction is over for its client before its connection is free.
+                    running = [task for task in running if not task.done()] + [asyncio.create_task(give_back(lent[0]))]
                 lent[0][1].write(each)
         finally:  # a client that was cut off has its transaction ended as well
             await asyncio.gather(*running, return_exceptions=True)
