@@ -29,6 +29,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, c
 from antiphon.protocol import ErrorNotification, Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
 from antiphon.runtime import _lease as lease_module
+from antiphon.runtime._elsewhere import RemoteAnswers
 from antiphon.runtime.extending import Lease, read_take_overs
 
 pytestmark = pytest.mark.virtual_time
@@ -590,6 +591,26 @@ async def test_a_host_that_lost_a_thread_writes_nothing_and_starts_nothing_there
         with suppress(asyncio.CancelledError):
             await asking
         assert await rows(ledger, "t") == before
+
+
+async def test_a_handler_of_a_lost_thread_is_cancelled_even_if_the_answer_is_there_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tail gave it to the caller before the cancellation: the handler waited for ever, and the thread behind it."""
+    log: list[str] = []
+    ledger = MemoryLedger()
+    async with _system(ledger, "old") as old:
+        old.register("slow", lambda: Slow("old", log), concurrency=4)
+        asking = asyncio.ensure_future(old.ask("slow/1", Ping(text="x"), thread_id="t", id="m", within=1e6))
+        await asyncio.sleep(2)
+        await taken_by_another(ledger, "t")
+        monkeypatch.setattr(RemoteAnswers, "add", lambda self, delivery: delivery.settle(Pong(text="there")))
+        with suppress(ReplyTimeoutError):
+            await old.tell("slow/1", Note(text="in the thread"), thread_id="t", within=5)  # the first row that is refused
+        assert await asking == Pong(text="there")
+        await asyncio.sleep(100)
+
+        assert log == ["old begins", "old is cancelled"]
 
 
 async def test_the_timers_and_the_state_of_a_thread_that_was_lost_are_dropped() -> None:
