@@ -1018,6 +1018,27 @@ async def test_a_name_is_free_again_when_its_host_has_left() -> None:
         assert await second.ask("probe/1", Ping(text="x"), thread_id="u") == Pong(text="x!")
 
 
+@pytest.mark.parametrize(("failures", "is_there"), [(3, True), (10**6, False)])
+async def test_a_starting_host_waits_for_a_while_for_a_ledger_that_cannot_be_reached(failures: int, is_there: bool) -> None:
+    """A database that restarted just then ended the host."""
+    left = iter(range(failures))
+
+    class Restarting(MemoryLedger):
+        async def beat(self, host: Host) -> Any:
+            if next(left, None) is not None:
+                raise LedgerUnavailableError("it restarts")
+            return await super().beat(host)
+
+    async with _system(Restarting(), "h") as system:
+        hosting = asyncio.ensure_future(system.host())
+        await asyncio.sleep(30)
+
+        assert hosting.done() is not is_there
+        hosting.cancel()
+        with pytest.raises(asyncio.CancelledError if is_there else LedgerUnavailableError):
+            await hosting
+
+
 @pytest.mark.parametrize("heartbeat", [0, -1, float("nan"), float("inf"), 1e9])
 async def test_a_lease_of_no_length_is_refused(heartbeat: float) -> None:
     async with _system(MemoryLedger(), "host", heartbeat=heartbeat) as system:

@@ -243,6 +243,8 @@ _LOOK_AGAIN = 0.5
 _PATIENCE = 5.0
 """Seconds that the handlers of an evicted thread have to end."""
 _STEP = 0.02
+_REGISTERS = 10.0
+"""Seconds that a starting host tries to register with a ledger that cannot be reached."""
 
 
 # ---------------------------------------------------------------- work
@@ -439,7 +441,7 @@ class Hosting:
         if self._limit.most < 1:
             raise ValueError(f"thread_limit is 1 or more, not {self._limit.most}")
         # The lease first: it raises permanent errors, such as a taken name. From then on, an unreachable ledger is retried.
-        await self._lease.host()
+        await self._register()
         self._may_be_more = True  # unknown before the first poll: other systems that share the limit leave room for it
         self._limit.join(self)
         try:
@@ -452,6 +454,20 @@ class Hosting:
             self._limit.leave(self)
         await self._drain(draining)
         await self._release_resting()
+
+    async def _register(self) -> None:
+        """Register this host with the ledger, which was opened before: if it cannot be reached now, try again for a while."""
+        until = self._lifetime.loop.time() + _REGISTERS
+        while True:
+            try:
+                await self._lease.host()
+            except errors.LedgerUnavailableError as exc:
+                if self._lifetime.loop.time() >= until:
+                    raise
+                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                await asyncio.sleep(_LOOK_AGAIN)
+            else:
+                return
 
     async def _drain(self, draining: Callable[[int], None] | None) -> None:
         """Wait until the active threads have ended, while a host of another build lives that might take them."""

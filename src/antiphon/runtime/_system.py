@@ -465,7 +465,7 @@ class System:
         threads have ended, for at most `Settings.drain` seconds; `draining` is called with their number before.
 
         Raises:
-            LedgerError: this host cannot be registered; later, an unreachable ledger is retried.
+            LedgerError: this host cannot be registered; an unreachable ledger is retried, at the start for ten seconds.
             ValueError: that limit is less than 1.
         """
         await self._kernel.hosting.take_on(stop, draining)
