@@ -452,7 +452,7 @@ def test_a_thread_that_is_deleted_while_it_is_examined_is_not_damaged(tmp_path: 
 
 def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
-        with pytest.raises(LedgerUnavailableError, match=r"cannot be opened.*check the path"):
+        with pytest.raises(LedgerUnavailableError, match=r"cannot be written: .*choose a folder"):
             await ledger.backup(tmp_path / "nowhere" / "backup.db")
 
     with_ledger(tmp_path / "ledger.db", work)
