@@ -506,7 +506,7 @@ def _is_current(task: asyncio.Task[None]) -> bool:
 def _cancel(delivery: DeliveryState) -> None:
     # The answer of the new owner may have settled an evicted message already. Its handler must end all the same: what it waits
     # for never comes, and it holds back the next messages of the thread.
-    is_wanted = delivery.evicted is None and delivery.is_settled
-    if delivery.task is not None and not is_wanted and not delivery.is_interrupted:
+    is_ending = delivery.is_settled and delivery.evicted is None
+    if delivery.task is not None and not is_ending and not delivery.is_interrupted:
         delivery.was_cancelled = True
         delivery.task.cancel()
