@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import pytest
-from tests.runtime.actors import virtually
+from tests.runtime.actors import taken_by_another, virtually
 
 from antiphon.errors import (
     AppendConflictError,
@@ -313,3 +313,67 @@ async def test_a_background_write_that_fails_is_tried_again(no_patience: None) -
     await journal.write_soon(THREAD, [outcome("a")])
     await asyncio.sleep(10)
     assert await ledger.ids() == ["a@begun", "a@ended"]
+
+
+@in_virtual_time
+async def test_rows_of_a_cancelled_writer_are_written_although_nobody_writes_again() -> None:
+    ledger = Watched()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    ledger.fails = 1
+    ledger.gate.clear()
+    writing = asyncio.create_task(journal.write(THREAD, [intent("b")]))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.sleep(2)
+    assert await ledger.ids() == ["a@begun", "a@ended"]
+
+
+@in_virtual_time
+async def test_a_handler_that_an_eviction_cancels_puts_no_rows_back() -> None:
+    """Otherwise they would be written under the next epoch of this host, or refused in the place of another writer's row."""
+    ledger = Slow()
+    journal = await _begun(ledger, "a")
+    await journal.write_soon(THREAD, [outcome("a")])
+    ledger.is_slow = True
+    writing = asyncio.create_task(journal.write(THREAD, [intent("b")]))
+    await asyncio.sleep(0)
+    journal.give_up(THREAD, FencedError(THREAD, 1, 2))
+    writing.cancel()
+    await asyncio.wait([writing])
+    journal.evicted(THREAD)
+    assert journal.waiting(THREAD) == 0
+    ledger.is_slow = False
+    await journal.write(THREAD, [intent("c")])
+    assert await ledger.ids() == ["a@begun", "c@begun"]
+
+
+class SlowRules(Watched):
+    """A ledger that takes a second to say which rules a thread has."""
+
+    async def redaction_of(self, thread_id: str) -> Any:
+        await asyncio.sleep(1)
+        return await super().redaction_of(thread_id)
+
+
+@in_virtual_time
+async def test_an_outcome_whose_thread_is_lost_meanwhile_does_not_wait() -> None:
+    journal = await _begun(SlowRules(), "a")
+    writing = asyncio.create_task(journal.write_soon(THREAD, [outcome("a")]))
+    await asyncio.sleep(0.5)
+    journal.give_up(THREAD, FencedError(THREAD, 1, 2))
+    journal.evicted(THREAD)
+    with pytest.raises(FencedError):
+        await writing
+    assert journal.waiting(THREAD) == 0
+
+
+@in_virtual_time
+async def test_an_outcome_for_a_thread_of_another_host_is_dropped() -> None:
+    ledger = Watched()
+    await taken_by_another(ledger, THREAD)
+    journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
+    await journal.write_soon(THREAD, [outcome("a")])
+    await asyncio.sleep(1)
+    assert journal.waiting(THREAD) == 0
+    assert not await ledger.ids()

@@ -51,6 +51,8 @@ class WriteBehind:
         self._rows: dict[str, list[Message]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._landings: dict[str, asyncio.Future[bool]] = {}
+        self._in_transit: dict[str, list[list[Message]]] = {}
+        """By thread, the rows of each pending append. `forget` empties them, so that they do not wait again."""
 
     @property
     def threads(self) -> list[str]:
@@ -77,7 +79,7 @@ class WriteBehind:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
 
     def try_again(self, thread_id: str) -> None:
-        """Schedule another flush for rows that could not be written."""
+        """Schedule a flush for rows that could not be written: perhaps no other write comes."""
         if thread_id in self._rows and thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AGAIN_AFTER, self._flush, thread_id)
 
@@ -85,8 +87,8 @@ class WriteBehind:
     def taken(self, thread_id: str) -> Generator[list[Message], None, None]:
         """Take the rows of a thread, to be written in the block. If it raises, the rows left in the list wait again.
 
-        After a `FencedError` they are dropped: the thread has another owner, which finds the open calls. The landing succeeds
-        only if earlier rows in transit have landed too, and that is known when the block ends.
+        If another host has the thread, they are dropped: it finds the open calls. The landing succeeds only if earlier rows in
+        transit have landed too, and that is known when the block ends.
         """
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
@@ -94,16 +96,21 @@ class WriteBehind:
         # in between would find neither, and start an effect whose predecessor is not stored.
         rows, before = self._rows.pop(thread_id), self.landing(thread_id)
         landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
+        in_transit = self._in_transit.setdefault(thread_id, [])
+        in_transit.append(rows)
         has_landed = False
         try:
             yield rows
             has_landed = True
-        except errors.FencedError:
+        except (errors.FencedError, errors.OwnedError):
             raise
         except BaseException:
             self._put_back(thread_id, rows)
             raise
         finally:
+            in_transit[:] = [each for each in in_transit if each is not rows]
+            if not in_transit:
+                self._in_transit.pop(thread_id, None)
             landing.set_result(has_landed and (before is None or (before.done() and before.result())))
             if self._landings.get(thread_id) is landing:
                 del self._landings[thread_id]
@@ -111,6 +118,9 @@ class WriteBehind:
     def forget(self, thread_id: str) -> None:
         """Drop the rows of a thread that has another owner, which finds the open calls."""
         self._rows.pop(thread_id, None)
+        # Otherwise a handler that is cancelled during its append would put them back after the eviction.
+        for rows in self._in_transit.get(thread_id, ()):
+            rows.clear()
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
 
@@ -118,6 +128,7 @@ class WriteBehind:
         """Put rows back for the next write. If they were written after all, the ledger recognizes them by their ids."""
         if rows:
             self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
+            self.try_again(thread_id)
 
 
 class CurrentHost(Protocol):
@@ -269,12 +280,16 @@ class Journal:
         gets the error.
 
         Raises:
+            FencedError: another host has taken the thread over.
             LedgerError: the ledger is unavailable.
         """
         if self._ended is not None:
             self._check_lost(thread_id)
+        epoch = self.epoch(thread_id)
         # Read the rules before the rows are queued: if that fails, the caller gets the error and no row waits.
         rules = await self.redaction_of(thread_id)
+        if epoch and self.epoch(thread_id) != epoch:  # the thread was lost meanwhile
+            raise errors.FencedError(thread_id, epoch, self.epoch(thread_id))
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
@@ -311,10 +326,10 @@ class Journal:
     ) -> tuple[Record, ...]:
         """Append messages after the rows that wait: in one append, or in two if the ledger refuses that."""
         with self._write_behind.taken(thread_id) as rows:
-            records = None
+            records, count = None, len(rows)
             if not more.get("allow_foreign"):
                 with suppress(errors.AppendRefusedError):
-                    records = (await self._write(thread_id, [*rows, *messages], _shifted(more, len(rows))))[len(rows) :]
+                    records = (await self._write(thread_id, [*rows, *messages], _shifted(more, count)))[count:]
             if records is None:
                 await self._write_rows(thread_id, rows)
             if before is not None:
@@ -347,8 +362,6 @@ class Journal:
         try:
             with self._write_behind.taken(thread_id) as rows:
                 await self._write(thread_id, rows, {})
-        except errors.LedgerUnavailableError:
-            self._write_behind.try_again(thread_id)
         except errors.LedgerError:
             pass
 
