@@ -66,6 +66,8 @@ class ThreadTalk:
         self.guards = ThreadGuards()
         self.refusals = ToolFailures()
         self.offered = OfferedTools()
+        self.is_handler_next = False
+        """Whether a handler answers as soon as its agent has ended: the answer is written with the last rows of the agent."""
 
     @classmethod
     def of(cls, run: LedgerRun) -> ThreadTalk:
@@ -86,7 +88,8 @@ class ThreadTalk:
         """
         own = run.course.invocation_id
         self._prompts = {known: prompt for known, prompt in self._prompts.items() if known[0] != own}
-        await run.journal.settle(run.thread_id)
+        if not self.is_handler_next:
+            await run.journal.settle(run.thread_id)
         self.reach(run.journal.length(run.thread_id))
 
     async def read(self, run: LedgerRun) -> None:

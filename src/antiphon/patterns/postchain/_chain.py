@@ -299,6 +299,7 @@ class TalkCache:
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.began)
             run.opened.shared[ThreadTalk] = talk
+        ThreadTalk.of(run).is_handler_next = True
 
     def take(self, run: LedgerRun) -> None:
         """Keep the talk of a successful run for the next one."""
@@ -352,11 +353,13 @@ class Chain:
 
     def seen(self, record: Record) -> None:
         """Read a new record."""
-        self.cast.seen(record)
+        if record.message.lane == "control":
+            self.cast.seen(record)
+            if LOG.isEnabledFor(logging.INFO):
+                log_flow(record)
         self.lives.seen(record)
         self.talks.seen(record)
         self.events.seen(record)
-        log_flow(record)
 
     def lacks_phase(self, life: ThreadLife) -> str | None:
         """Return the reason why the phases of a thread cannot run here; None: they can."""
