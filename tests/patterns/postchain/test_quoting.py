@@ -79,10 +79,22 @@ async def test_a_question_that_no_source_answers_is_refused_without_a_citation()
     known = await ask("Which company sells green tea in Norway?", Chooser(), tea=TEA)
     unknown = await ask("Who invented the wheel?", Chooser(), soup="Soup.")
 
-    assert known.response == f"{NOT_IN_SOURCES} The nearest passage is tea.md > Tea, line 3."
+    assert known.response == f"{NOT_IN_SOURCES} Nearest:\n- tea.md > Tea, line 3: Green tea is steeped at 80 degrees."
     assert (known.citations, unknown.citations) == ((), ())
     assert unknown.response == NOT_IN_SOURCES
     assert known.status == "completed"
+
+
+async def test_a_refusal_shows_a_long_quote_in_one_short_line() -> None:
+    result = await ask(
+        "Which company sells green tea in Norway?", Chooser(), tea=f"Green tea is steeped{' and stirred' * 40}."
+    )
+
+    first, line = (result.response or "").splitlines()
+    assert first == f"{NOT_IN_SOURCES} Nearest:"
+    assert line.startswith("- tea.md, line 1: Green tea is steeped and stirred")
+    assert line.endswith("…")
+    assert len(line) < 200
 
 
 async def test_the_result_of_a_tool_is_the_answer_and_nothing_is_chosen_beside_it() -> None:

@@ -277,6 +277,8 @@ _BESIDE: Final = 0.15
 """The largest difference from the best score with which a quote is also cited."""
 _MOST: Final = 3
 """The maximum number of quotes to choose from, and to cite."""
+_LONGEST_LINE: Final = 160
+"""The most characters of a quote in an answer that refuses."""
 _NONE: Final = "none"
 _EDGES: Final = "| \n"
 """The characters around a row of a table."""
@@ -341,8 +343,17 @@ def _below(item: Item) -> str:
 
 
 def _refusal(work: PhaseWork) -> str:
-    nearest = next((item for item in work.sources if item.source == "knowledge"), None)
-    return NOT_IN_SOURCES if nearest is None else f"{NOT_IN_SOURCES} The nearest passage is {place_of(citation(0, nearest))}."
+    """Return the answer to a question that no source answers, with the nearest quotes: a reader may find the answer there."""
+    known = [item for item in work.sources if item.source == "knowledge"]
+    nearest = sorted(known, key=lambda item: -item.priority)[:_MOST]
+    lines = [f"- {place_of(citation(0, item))}: {_short(item.quote.strip(_EDGES))}" for item in nearest]
+    return "\n".join([f"{NOT_IN_SOURCES} Nearest:", *lines]) if lines else NOT_IN_SOURCES
+
+
+def _short(quote: str) -> str:
+    """Return a quote as one line."""
+    line = " ".join(quote.split())
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
 
 
 def citation(number: int, item: Item, quote: str | None = None) -> dict[str, object]:
