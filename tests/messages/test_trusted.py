@@ -215,6 +215,12 @@ def test_a_plain_empty_field_stays_empty() -> None:
 # ---------------------------------------------------------------- quick, and checked
 
 SAID = PartsPayload(parts=(TextPart(text="hello"),))
+
+
+class Name(str):
+    """A text of a class of its own, as an enumeration has: the constructor decides about it."""
+
+
 QUICK: list[dict[str, Any]] = [
     {},
     {"id": "m", "thread_id": "t", "to": ("a/1",), "lane": "control", "parent_id": "p"},
@@ -222,6 +228,9 @@ QUICK: list[dict[str, Any]] = [
     {"id": "m", "to": ("a/1", "b/1")},  # the constructor makes it
     {"created_at": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1)))},  # the constructor turns it into UTC
     {"created_at": datetime(2026, 1, 2, tzinfo=UTC)},
+    {"id": "two words", "parent_id": "é"},
+    {"id": "m" * 400, "thread_id": "t" * 400},  # longer than a name together, not each
+    {"id": Name("m"), "thread_id": "t"},
 ]
 
 
@@ -238,7 +247,9 @@ def test_a_quick_message_is_what_the_constructor_makes(fields: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    "fields", [{"id": ""}, {"id": " m"}, {"thread_id": "a\nb"}, {"to": ("",)}, {"parent_id": "\u200b"}], ids=str
+    "fields",
+    [{"id": ""}, {"id": " m"}, {"id": 1}, {"id": "m" * 513}, {"thread_id": "a\nb"}, {"to": ("",)}, {"parent_id": "\u200b"}],
+    ids=lambda fields: str(fields)[:40],
 )
 def test_a_quick_message_with_a_malformed_name_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
