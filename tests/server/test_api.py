@@ -21,6 +21,7 @@ from antiphon.agents.toolkit import Approval
 from antiphon.ledger import Host, Limit, MasterKey, Snapshot, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
+from antiphon.patterns.postchain import PostChain
 from antiphon.server._api import ENDPOINTS, Lines
 from antiphon.server._serving import ALL
 from antiphon.service._overview import _dump
@@ -100,7 +101,8 @@ async def test_a_thread_is_paused_resumed_and_terminated(tmp_path: Path, monkeyp
         for name in ("a", "b"):
             await post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": name})
             paused = await post(f"/api/threads/{name}/pause", json={})
-            assert (paused.status_code, paused.json()["response"]["type"]) == (200, "THREAD_PAUSED"), paused.text
+            assert paused.status_code == 200, paused.text
+            assert paused.json()["response"]["type"] == "THREAD_PAUSED"
             assert (await _get(server, f"/api/threads/{name}/status"))["status"] == "paused"
         free.set()
         busy = await post("/api/threads/a/turns", json={"question": "more?"})
@@ -114,6 +116,26 @@ async def test_a_thread_is_paused_resumed_and_terminated(tmp_path: Path, monkeyp
         assert (again.status_code, again.json()["code"]) == (409, "thread_ended")
         for verb in ("pause", "resume", "terminate", "rerun"):
             assert (await post(f"/api/threads/none/{verb}", json={})).status_code == 404
+
+
+async def test_a_new_thread_can_be_paused_as_soon_as_the_server_has_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its start takes: before, it would be refused as a thread that is only created."""
+    start = PostChain.start
+
+    async def start_slowly(*args: Any, **more: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await start(*args, **more)
+
+    monkeypatch.setattr(PostChain, "start", start_slowly)
+    free = _hold_model(monkeypatch)
+    async with served(tmp_path, model=SPEAKING) as server:
+        created = await server.client.post("/api/threads", json={"question": "What is 17 * 23?", "thread_id": "a"})
+        assert created.status_code == 202
+        paused = await server.client.post("/api/threads/a/pause", json={})
+        free.set()
+        assert paused.status_code == 200, paused.text
 
 
 async def test_messages_come_by_windows_raw_and_in_other_formats(tmp_path: Path) -> None:

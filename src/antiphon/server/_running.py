@@ -1,7 +1,7 @@
 """Threads that this server runs itself: a request starts them, and they continue in the background.
 
-The server answers a request as soon as its thread is in the ledger. From then on, the thread is durable: if the server stops,
-`antiphon resume`, a host or another server continues its open calls.
+The server answers a request as soon as its thread has started: from then on, it can be paused. The thread is durable: if the
+server stops, `antiphon resume`, a host or another server continues its open calls.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Runs:
         model: str | None = None,
         team: Path | None = None,
     ) -> str:
-        """Ask a question in a new thread or as the next turn of one; return the thread once it is stored. `by` is who asks.
+        """Ask a question in a new thread or as the next turn of one; return the thread once it has started. `by` is who asks.
 
         `team` is the file of a team that does it in a new thread; by default, the six phases do.
 
@@ -91,7 +91,8 @@ class Runs:
                 return
             async with service.open_chain(self._ledger, model=chosen, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:
-                    await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=lambda own: tell(listed(own)))
+                    report = await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=listed, started=tell)
+                    tell(report.thread_id)  # a full disk may have kept it from starting
 
         return await self._start(work)
 

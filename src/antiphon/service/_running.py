@@ -263,6 +263,19 @@ def import_model(model: str | None) -> None:
             import_module("openai.resources.chat")
 
 
+def _then(
+    begin: Callable[[], Awaitable[Any]], started: Callable[[str], object] | None, thread_id: str
+) -> Callable[[], Awaitable[Any]]:
+    """Return a function that starts a thread, and then calls `started`."""
+
+    async def both() -> None:
+        await begin()
+        if started is not None:
+            started(thread_id)
+
+    return both
+
+
 class ChainRunner:
     """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with each event until then."""
 
@@ -287,13 +300,15 @@ class ChainRunner:
         thread_id: str | None = None,
         name: str | None = None,
         user_id: str = "user",
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], object] | None = None,
+        started: Callable[[str], object] | None = None,
         hear: HearEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
         """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
 
-        `tell` is called with the thread before it starts: from then on, it can be resumed.
+        `tell` is called with the thread before it starts: from then on, it can be resumed. `started` is called when it has
+        started: from then on, it can be paused.
 
         Raises:
             PlaceError: there is a thread of that name.
@@ -308,14 +323,14 @@ class ChainRunner:
             await self._record(own)
             if tell is not None:
                 tell(own)
-            return await self._watch(own, partial(self._chain.start, own), hear, stop)
+            return await self._watch(own, _then(partial(self._chain.start, own), started, own), hear, stop)
         await self._check_ready(thread_id)
         await self._record(thread_id)
         if tell is not None:
             tell(thread_id)
         try:
             begin = partial(self._chain.start, thread_id, question, user_id=user_id)
-            return await self._watch(thread_id, begin, hear, stop)
+            return await self._watch(thread_id, _then(begin, started, thread_id), hear, stop)
         except RefusedError:
             await self._check_ready(thread_id)  # its host got another question meanwhile
             raise
