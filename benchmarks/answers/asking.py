@@ -4,7 +4,7 @@ Every question is a thread of six phases, as `antiphon run` makes it, over the s
 own, so that no thread finds the observations of another. What is counted:
 
 - *cited first*: the first citation is the gold passage, by its document and heading;
-- *in the answer*: the gold sentence is in the answer, word for word;
+- *in the answer*: the gold sentence is in the answer, word for word; a refusal that shows it as the nearest does not count;
 - *refused*: a question without an answer in the sources is answered with "Not in the sources.";
 - *seconds*: from the question to the answer, on the clock on the wall; the first one also starts the model's server.
 """
@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def has_gold(self) -> bool:
-        return any(_words(gold.sentence) in _words(self.answer) for gold in self.question.gold)
+        return not self.is_refused and any(_words(gold.sentence) in _words(self.answer) for gold in self.question.gold)
 
     @property
     def is_right(self) -> bool:
