@@ -188,7 +188,7 @@ async def _check_model(name: str | None) -> None:
 
 
 async def _logged(work: Awaitable[None], told: asyncio.Future[str]) -> None:
-    """Do the work. An error before the thread was stored is the caller's; a later one is logged, without its text."""
+    """Do the work. An error before the thread has started is the caller's; a later one is logged, without its text."""
     try:
         await work
     except (Exception, asyncio.CancelledError) as exc:
