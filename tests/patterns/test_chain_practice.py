@@ -23,8 +23,30 @@ from antiphon.patterns.postchain import LIFE, ChainConfig, ChainEvent, PostChain
 from antiphon.patterns.postchain._lifecycle import PastTurn as LifeTurn
 from antiphon.patterns.postchain._lifecycle import history_of
 from antiphon.patterns.postchain._retrieval import goals_in
-from antiphon.protocol import PHASES, AgentConfig, Phase
+from antiphon.protocol import PHASES, AgentConfig, Phase, ProcessWithAgent
 from antiphon.runtime import Settings, system_thread
+
+# ---------------------------------------------------------------- commits
+
+
+async def test_the_last_rows_of_an_agent_are_stored_together_with_the_answer_of_its_handler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("antiphon.runtime._journal._FLUSH_AFTER", 60)  # however busy the machine is
+    async with chain_on() as chain:
+        thread_id = (await chain.run(QUESTION)).thread_id
+        rows = await said_in(chain.ledger, thread_id)
+        answers = [
+            seq
+            for seq, row in enumerate(rows, 1)
+            if isinstance(row.payload, OptionResultPayload) and row.payload.option_name == ProcessWithAgent.message_type
+        ]
+        ends = set(chain.ledger.ends[thread_id])  # type: ignore[attr-defined]
+
+    assert len(answers) == len(PHASES)
+    assert ends.issuperset(answers)
+    assert ends.isdisjoint(seq - 1 for seq in answers)  # no append ends right before an answer
+
 
 # ---------------------------------------------------------------- CH-110: management and monitoring
 
