@@ -1,4 +1,4 @@
-"""Code that the database stores share: the row of a thread, the segments of its messages, requests, and large media.
+"""Code that the database stores share: the row of a thread, the segments and pages of its messages, requests, and large media.
 
 **Large media** are removed from a message's stored bytes, stored once by content, and put back when the message is read. The
 removed bytes are the inside of a JSON text that begins with `data:`. Only a table of the store records the place; the
@@ -9,7 +9,7 @@ an encrypted thread stay in its sealed bytes: media stored by content would be r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import is_sealed
 from antiphon.ledger._hosts import Host
 from antiphon.ledger._listing import summary_of
-from antiphon.ledger._records import OpenCall
+from antiphon.ledger._records import OpenCall, Record
 from antiphon.ledger._values import ThreadSummary
 from antiphon.ledger._verification import Examination
 
@@ -68,6 +68,55 @@ def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegme
             segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
             last = each.base_seq
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
+
+
+# ---------------------------------------------------------------- pages of messages
+
+MOST_ROWS = 256
+MOST_BYTES = 4 * 1024 * 1024
+"""The most rows and bytes of messages that are read at once."""
+_FEW_ROWS = 16
+"""The rows of the first page in reverse: most readers look for the last message of a kind."""
+
+
+class PageRequest(NamedTuple):
+    """The next page of a thread that is read: a range of it, from one end."""
+
+    key: int | None
+    """The key of the thread; None for the first page. A new thread of the same name has another key."""
+    first: int
+    last: int | None = None
+    reverse: bool = False
+    most: int = MOST_ROWS
+
+    def within(self, length: int) -> tuple[int, int]:
+        """Return the first and the last place of the range in a thread of this length."""
+        return max(self.first, 1), length if self.last is None else min(self.last, length)
+
+
+class PageOfThread(NamedTuple):
+    """Some messages of a thread, and the length of the thread when they were read."""
+
+    key: int
+    length: int
+    records: list[Record]
+
+
+async def read_pages(
+    look: Callable[[PageRequest], Awaitable[PageOfThread | None]], after: int, before: int | None, reverse: bool
+) -> AsyncIterator[Record]:
+    """Yield the messages of a thread from `after` to `before`, neither included, page by page."""
+    last = None if before is None else before - 1
+    request = PageRequest(None, max(after, 0) + 1, last, reverse, _FEW_ROWS if reverse else MOST_ROWS)
+    while page := await look(request):
+        for record in page.records:
+            yield record
+        seq = page.records[-1].seq
+        if seq in ((request.first,) if reverse else (last, page.length)):
+            return
+        most = min(4 * request.most, MOST_ROWS)
+        first, last = (request.first, seq - 1) if reverse else (seq + 1, last)
+        request = PageRequest(page.key, first, last, reverse, most)
 
 
 class TakeRequest(NamedTuple):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
     from antiphon.agents._run import LedgerRun
+    from antiphon.ledger import Record
 
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
@@ -74,6 +75,13 @@ class ThreadTalk:
         """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
+    @classmethod
+    def of_new_thread(cls) -> ThreadTalk:
+        """Return the talk of a thread without rows. The caller passes every row to `heard`, so the thread is never read."""
+        talk = cls()
+        talk._is_read = True
+        return talk
+
     def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> HashedPrompt:
         """Return an agent's messages as a prompt. Messages of its last prompt (of that name) are reused."""
         own = run.course.invocation_id, name
@@ -106,14 +114,18 @@ class ThreadTalk:
     async def _read(self, run: LedgerRun) -> None:
         self.spending.run.began = run.opened.began
         async for record in run.ledger.read(run.thread_id):
-            self._upto = record.seq
-            self.reach(record.seq)
-            self.spending.thread.began = self.spending.thread.began or record.recorded_at
-            self.spending.heard(record.message, run.opened.root)
-            self.guards.heard(record.message, run.opened.root)
-            self.offered.heard(record.message)
-            if record.message.lane == "talk":
-                self._heard(record.message)
+            self.heard(record, run.opened.root)
+
+    def heard(self, record: Record, root: str) -> None:
+        """Read a row of the thread; `root` is the run that reads it."""
+        self._upto = record.seq
+        self.reach(record.seq)
+        self.spending.thread.began = self.spending.thread.began or record.recorded_at
+        self.spending.heard(record.message, root)
+        self.guards.heard(record.message, root)
+        self.offered.heard(record.message)
+        if record.message.lane == "talk":
+            self._heard(record.message)
 
     def reach(self, seq: int) -> None:
         """Note that the thread has at least this length."""

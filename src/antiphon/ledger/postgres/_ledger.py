@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,7 +39,7 @@ from antiphon.ledger._signals import (
     carrying,
     signal_subject,
 )
-from antiphon.ledger._stored import Subject, TakeRequest
+from antiphon.ledger._stored import PageOfThread, PageRequest, Subject, TakeRequest, read_pages
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
@@ -406,36 +407,26 @@ class PostgresLedger(Verbs):
 
     # ------------------------------------------------------------ reading
 
-    async def read(
-        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
-    ) -> AsyncIterator[Record]:
-        first, last, key = max(after, 0) + 1, None if before is None else before - 1, None
-        while found := await self._page(thread_id, key, first, last, reverse):
-            key, page = found
-            for record in page:
-                yield record
-            if page[-1].seq == (first if reverse else last):
-                return  # no more was requested
-            if reverse:
-                last = page[-1].seq - 1
-            else:
-                first = page[-1].seq + 1
+    def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
+        return read_pages(partial(self._page, thread_id), after, before, reverse)
 
-    async def _page(
-        self, thread_id: str, key: int | None, first: int, last: int | None, reverse: bool
-    ) -> tuple[int, list[Record]] | None:
-        """Return the key of the thread and its next messages.
+    async def _page(self, thread_id: str, request: PageRequest) -> PageOfThread | None:
+        """Return the next messages of a thread.
 
         Raises:
-            UnknownThreadError: the thread was deleted during the read; a new thread of the same name has another key.
+            UnknownThreadError: the thread was deleted during the read.
         """
 
-        async def look(session: Session) -> tuple[int, list[Record]] | None:
+        async def look(session: Session) -> PageOfThread | None:
             thread = await find_thread(session, thread_id)
-            if key is not None and (thread is None or thread.key != key):
+            if request.key is not None and (thread is None or thread.key != request.key):
                 raise UnknownThreadError("it was deleted while it was read", thread_id)
-            page = await page_of_thread(session, thread, first, last, reverse=reverse)
-            return None if thread is None or not page else (thread.key, [each.record for each in page])
+            page = await page_of_thread(session, thread, request)
+            return (
+                None
+                if thread is None or not page
+                else PageOfThread(thread.key, thread.state.seq, [each.record for each in page])
+            )
 
         return await self._pool.read(look)
 
@@ -524,7 +515,7 @@ class PostgresLedger(Verbs):
                 await _keys.check_remembered(session, thread)
             found: list[Record] = []
             for call in [] if thread is None else calls.get(thread.key, ()):
-                page = await page_of_thread(session, thread, call.seq, call.seq)
+                page = await page_of_thread(session, thread, PageRequest(None, call.seq, call.seq))
                 found += [each.record for each in page]
             return tuple(found)
 

@@ -13,7 +13,17 @@ from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import ThreadKey, is_sealed
 from antiphon.ledger._records import OpenCall, Pairing, Record, from_micros, genesis, link
-from antiphon.ledger._stored import Ancestor, Hole, Thread, ThreadSegment, join, segments_of
+from antiphon.ledger._stored import (
+    MOST_BYTES,
+    MOST_ROWS,
+    Ancestor,
+    Hole,
+    PageRequest,
+    Thread,
+    ThreadSegment,
+    join,
+    segments_of,
+)
 from antiphon.ledger.postgres._connection import Row, Session
 from antiphon.ledger.postgres._keys import check_remembered, thread_key
 
@@ -152,10 +162,6 @@ SELECT thread, seq, call FROM antiphon.open_calls WHERE tenant = $1 AND thread =
 
 # ---------------------------------------------------------------- messages
 
-_MOST_ROWS = 256
-_MOST_BYTES = 4 * 1024 * 1024
-"""The most rows and bytes of messages that are returned at once."""
-
 MESSAGES = """
 SELECT m.thread, m.seq, m.era, m.xid, m.ord, m.recorded_at, m.hash, m.media, m.body, p.hash AS previous
 FROM antiphon.messages AS m
@@ -236,25 +242,22 @@ _FORWARD = f"{MESSAGES} WHERE m.tenant = $1 AND m.thread = $2 AND m.seq BETWEEN 
 _BACKWARD = f"{MESSAGES} WHERE m.tenant = $1 AND m.thread = $2 AND m.seq BETWEEN $3 AND $4 ORDER BY m.seq DESC LIMIT $5"
 
 
-async def page_of_thread(
-    session: Session, thread: Thread | None, first: int, last: int | None, *, reverse: bool = False
-) -> list[FoundRecord]:
-    """Return the next messages from one end of a range of a thread; none if there are no more.
+async def page_of_thread(session: Session, thread: Thread | None, request: PageRequest) -> list[FoundRecord]:
+    """Return the next messages of a thread; none if there are no more.
 
     Raises:
         LedgerCorruptError: the first of them was altered or is missing.
     """
     if thread is None:
         return []
-    last = thread.state.seq if last is None else min(last, thread.state.seq)
-    first = max(first, 1)
+    first, last = request.within(thread.state.seq)
     if first > last:
         return []
     if thread.base is not None and thread.state.epoch < 0:  # a forgotten branch may have no row of its own
         await check_remembered(session, thread)
-    edge, step = (last, -1) if reverse else (first, 1)
+    edge, step = (last, -1) if request.reverse else (first, 1)
     found: list[FoundRecord] = []
-    async for each in _stretch(session, thread, first, last, reverse=reverse):
+    async for each in _stretch(session, thread, first, last, reverse=request.reverse, most=request.most):
         if each.record.seq != edge + step * len(found):
             break
         found.append(each)
@@ -271,7 +274,7 @@ async def _stretch(
     last: int,
     *,
     reverse: bool = False,
-    most: int = _MOST_ROWS,
+    most: int = MOST_ROWS,
 ) -> AsyncIterator[FoundRecord]:
     """Yield messages of a range, forwards or backwards, from all threads that hold them."""
     segments = await lineage(session, thread)
@@ -285,7 +288,7 @@ async def _stretch(
             yield each
             count += 1
             size += len(each.record.body)
-            if count == most or size >= _MOST_BYTES:
+            if count == most or size >= MOST_BYTES:
                 return
 
 

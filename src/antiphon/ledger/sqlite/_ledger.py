@@ -31,7 +31,7 @@ from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._signals import CommitSignal
-from antiphon.ledger._stored import Subject, TakeRequest, Thread, ThreadSegment
+from antiphon.ledger._stored import PageOfThread, PageRequest, Subject, TakeRequest, Thread, ThreadSegment, read_pages
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
@@ -358,36 +358,26 @@ class SqliteLedger(Verbs):
 
     # ------------------------------------------------------------ reading
 
-    async def read(
-        self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False
-    ) -> AsyncIterator[Record]:
-        first, last, key = max(after, 0) + 1, None if before is None else before - 1, None
-        while found := await self._page(thread_id, key, first, last, reverse):
-            key, page = found
-            for record in page:
-                yield record
-            if page[-1].seq == (first if reverse else last):
-                return  # no more was requested
-            if reverse:
-                last = page[-1].seq - 1
-            else:
-                first = page[-1].seq + 1
+    def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
+        return read_pages(partial(self._page, thread_id), after, before, reverse)
 
-    async def _page(
-        self, thread_id: str, key: int | None, first: int, last: int | None, reverse: bool
-    ) -> tuple[int, list[Record]] | None:
-        """Return the key of the thread and its next messages.
+    async def _page(self, thread_id: str, request: PageRequest) -> PageOfThread | None:
+        """Return the next messages of a thread.
 
         Raises:
-            UnknownThreadError: the thread was deleted during the read; a new thread of the same name has another key.
+            UnknownThreadError: the thread was deleted during the read.
         """
 
-        def look(connection: Connection) -> tuple[int, list[Record]] | None:
+        def look(connection: Connection) -> PageOfThread | None:
             thread = find_thread(connection, thread_id)
-            if key is not None and (thread is None or thread.key != key):
+            if request.key is not None and (thread is None or thread.key != request.key):
                 raise UnknownThreadError("it was deleted while it was read", thread_id)
-            page = page_of_thread(connection, thread, first, last, reverse=reverse)
-            return None if thread is None or not page else (thread.key, [record for _, record in page])
+            page = page_of_thread(connection, thread, request)
+            return (
+                None
+                if thread is None or not page
+                else PageOfThread(thread.key, thread.state.seq, [record for _, record in page])
+            )
 
         return await self._readers.do(look)
 
@@ -471,7 +461,7 @@ class SqliteLedger(Verbs):
             if thread_id is None:
                 return records_since(connection, position)
             thread = find_thread(connection, thread_id)
-            return page_of_thread(connection, thread, seq_at(connection, thread, position) + 1, None)
+            return page_of_thread(connection, thread, PageRequest(None, seq_at(connection, thread, position) + 1))
 
         return await self._readers.do(look)
 
@@ -521,7 +511,7 @@ class SqliteLedger(Verbs):
             calls = [] if thread is None else find_open_calls(connection, thread)
             if thread is not None and not calls:
                 _keys.check_remembered(connection, thread.key, thread_id)
-            pages = (page_of_thread(connection, thread, call.seq, call.seq) for call in calls)
+            pages = (page_of_thread(connection, thread, PageRequest(None, call.seq, call.seq)) for call in calls)
             return tuple(record for page in pages for _, record in page)
 
         return await self._readers.do(look)

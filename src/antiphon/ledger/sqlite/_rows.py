@@ -13,7 +13,17 @@ from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import ThreadKey, is_sealed
 from antiphon.ledger._records import OpenCall, Pairing, Record, from_micros, genesis, link
-from antiphon.ledger._stored import Ancestor, Hole, Thread, ThreadSegment, join, segments_of
+from antiphon.ledger._stored import (
+    MOST_BYTES,
+    MOST_ROWS,
+    Ancestor,
+    Hole,
+    PageRequest,
+    Thread,
+    ThreadSegment,
+    join,
+    segments_of,
+)
 from antiphon.ledger.sqlite._keys import check_remembered, thread_key
 from antiphon.ledger.sqlite._schema import MEDIA_TABLES
 from antiphon.ledger.sqlite._sql import Connection
@@ -49,10 +59,6 @@ def media_at(connection: Connection, position: int) -> list[Hole]:
 
 
 # ---------------------------------------------------------------- threads and messages
-
-_MOST_ROWS = 256
-_MOST_BYTES = 4 * 1024 * 1024
-"""The most rows and bytes of messages that are read at once."""
 
 _THREAD = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens,
@@ -253,25 +259,21 @@ def _as_bytes(value: object) -> bytes:
     return value if isinstance(value, bytes) else b""
 
 
-def page_of_thread(
-    connection: Connection, thread: Thread | None, first: int, last: int | None, *, reverse: bool = False
-) -> list[tuple[int, Record]]:
-    """Return the next messages from one end of a range of a thread; none if there are no more.
+def page_of_thread(connection: Connection, thread: Thread | None, request: PageRequest) -> list[tuple[int, Record]]:
+    """Return the next messages of a thread, with their positions; none if there are no more.
 
     Raises:
         LedgerCorruptError: the first of them was altered or is missing.
     """
     if thread is None:
         return []
-    last = thread.state.seq if last is None else min(last, thread.state.seq)
-    first = max(first, 1)
+    first, last = request.within(thread.state.seq)
     if first > last:
         return []
     if thread.base is not None and thread.state.epoch < 0:  # a forgotten branch may have no row of its own
         check_remembered(connection, thread.key, thread.state.thread_id)
-    edge = last if reverse else first
-    found = _some(_stretch(connection, lineage(connection, thread), first, last, reverse=reverse))
-    step = -1 if reverse else 1
+    edge, step = (last, -1) if request.reverse else (first, 1)
+    found = _some(_stretch(connection, lineage(connection, thread), first, last, reverse=request.reverse), request.most)
     whole = [each for index, each in enumerate(found) if each[1].seq == edge + step * index]
     if not whole:
         reason = f"the thread has {thread.state.seq} messages, and this one is missing"
@@ -308,7 +310,7 @@ def open_at(connection: Connection, thread: Thread, seq: int) -> Pairing:
     return pairing
 
 
-def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
+def _some(records: Iterator[tuple[int, Record]], most: int = MOST_ROWS) -> list[tuple[int, Record]]:
     """Return as many records as fit into one page, up to the first altered one.
 
     Raises:
@@ -320,7 +322,7 @@ def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list
         for each in records:
             found.append(each)
             size += len(each[1].body)
-            if len(found) == most or size >= _MOST_BYTES:
+            if len(found) == most or size >= MOST_BYTES:
                 break
     except LedgerCorruptError:
         if not found:
@@ -328,7 +330,7 @@ def _some(records: Iterator[tuple[int, Record]], most: int = _MOST_ROWS) -> list
     return found
 
 
-def records_since(connection: Connection, position: int, most: int = _MOST_ROWS) -> list[tuple[int, Record]]:
+def records_since(connection: Connection, position: int, most: int = MOST_ROWS) -> list[tuple[int, Record]]:
     """Return the next messages of all threads after a commit position."""
     return _some(records_of(connection, connection.each(_SINCE, (position,))), most)
 

@@ -140,7 +140,7 @@ class AgentManagerActor(Actor):
                     for message in (*history, *request):
                         taint.mark(untrusted_source(message))
                     told = [prompt, *_attached(request)] if request else prompt
-                    before = model_messages(history, phase)
+                    before = model_messages(history, phase) if len(history) else []
                     answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=before)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)

@@ -29,7 +29,7 @@ from antiphon.patterns.cast import CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
-from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife
+from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife, creates_thread
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.protocol import PHASES, Phase
 from antiphon.runtime.extending import Gates, GateState, response_type
@@ -270,7 +270,7 @@ def _kind(message: Message) -> str:
 _LONG: Final = 200
 """Rows from which a thread counts as long. Reading a shorter one is cheaper than caching it."""
 _MOST_CACHED: Final = 1_000
-"""Long threads that stay cached between their turns."""
+"""Long threads that stay cached between their turns, and new threads that wait for their first agent."""
 
 _NO_RUN: Final = "/"
 """An id that no run has."""
@@ -281,21 +281,30 @@ class TalkCache:
 
     def __init__(self) -> None:
         self._known: dict[str, ThreadTalk] = {}
+        self._new: dict[str, ThreadTalk] = {}
+        """Threads that were created here and have had no agent: their first agent need not read the rows before it."""
 
     def seen(self, record: Record) -> None:
         """Read a new record."""
-        talk = self._known.get(record.message.thread_id or "")
-        if talk is None:
-            return
-        if record.seq > talk.seq + 1:
-            del self._known[record.message.thread_id or ""]  # there are rows that it has not read
-        else:
-            talk.reach(record.seq)
-            talk.guards.heard(record.message, _NO_RUN)
+        thread_id = record.message.thread_id or ""
+        if creates_thread(record):
+            _keep(self._new, thread_id, ThreadTalk.of_new_thread())
+        if (talk := self._new.get(thread_id)) is not None:
+            if record.seq == talk.seq + 1:
+                talk.heard(record, _NO_RUN)
+            else:
+                del self._new[thread_id]  # there are rows that it has not read
+        elif (talk := self._known.get(thread_id)) is not None:
+            if record.seq > talk.seq + 1:
+                del self._known[thread_id]
+            else:
+                talk.reach(record.seq)
+                talk.guards.heard(record.message, _NO_RUN)
 
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
         """Pass the talk of the previous run to a run; `is_first`: it is the first attempt."""
-        talk = self._known.pop(run.thread_id, None)
+        new = self._new.pop(run.thread_id, None)
+        talk = self._known.pop(run.thread_id, new)
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.began)
             run.opened.shared[ThreadTalk] = talk
@@ -308,14 +317,20 @@ class TalkCache:
     def forget(self, thread_id: str) -> None:
         """Drop a thread."""
         self._known.pop(thread_id, None)
+        self._new.pop(thread_id, None)
 
     def rest(self, thread_id: str) -> None:
         """Keep a thread cached after its turn only if it is long."""
         talk = self._known.pop(thread_id, None)
+        self._new.pop(thread_id, None)
         if talk is not None and talk.seq >= _LONG:
-            self._known[thread_id] = talk
-            if len(self._known) > _MOST_CACHED:
-                del self._known[next(iter(self._known))]
+            _keep(self._known, thread_id, talk)
+
+
+def _keep(talks: dict[str, ThreadTalk], thread_id: str, talk: ThreadTalk) -> None:
+    talks[thread_id] = talk
+    if len(talks) > _MOST_CACHED:
+        del talks[next(iter(talks))]
 
 
 class Chain:

@@ -313,7 +313,7 @@ class RecentLives:
     def seen(self, record: Record) -> None:
         """Process a new record. If one of another process was missed, the cached state is dropped."""
         thread_id = record.message.thread_id or ""
-        known = _NEW if record.seq == 1 and _creates(record.message) else self._known.get(thread_id)
+        known = _NEW if creates_thread(record) else self._known.get(thread_id)
         if known is None or record.seq <= known.seq:
             return
         if record.seq > known.seq + 1:
@@ -339,6 +339,10 @@ class RecentLives:
         self._known.pop(thread_id, None)
 
 
-def _creates(message: Message) -> bool:
-    payload = message.payload
-    return isinstance(payload, OptionCallPayload) and payload.option_name == protocol.CreateThread.message_type
+def creates_thread(record: Record) -> bool:
+    """Whether a record is the first of a thread of this pattern."""
+    match record.message.payload:
+        case OptionCallPayload(option_name=protocol.CreateThread.message_type):
+            return record.seq == 1
+        case _:
+            return False

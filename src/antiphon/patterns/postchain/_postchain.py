@@ -330,10 +330,9 @@ class PostChain(Pattern):
         """
         check_input(text, self.config.input_limit)
         check_about(user_id, metadata)
-        message_id = id or current_port().new_id()
-        thread_id = thread_id or thread_of_message(message_id)
+        thread_id = thread_id or thread_of_message(id or current_port().new_id())
         request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}), **self._phases)
-        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
+        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=id)
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:
