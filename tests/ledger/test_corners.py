@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from antiphon.errors import (
     OwnedError,
     UnknownThreadError,
 )
-from antiphon.ledger import Host, Ledger, open_ledger
+from antiphon.ledger import Host, Ledger, Record, open_ledger
 from antiphon.ledger._records import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger._signals import CommitSignal
+from antiphon.ledger._stored import PageOfThread, PageRequest, read_pages
 from antiphon.ledger.sqlite import _appends, _changes, _hosts, _ledger, _rows, _verify, _writer
 from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
 from antiphon.ledger.sqlite._rows import key_of
@@ -510,3 +512,32 @@ async def test_a_claim_that_is_written_in_part_leaves_nothing(tmp_path: Path, mo
         assert await ledger.thread("t") is None
         assert await ledger.claim("t", by=host) == 1
         assert (await ledger.verify()).is_whole
+
+
+@pytest.mark.parametrize(
+    ("length", "reverse", "pages"),
+    [
+        (0, False, [(1, None, 256)]),
+        (10, False, [(1, None, 256)]),
+        (256, False, [(1, None, 256)]),
+        (257, False, [(1, None, 256), (257, None, 256)]),
+        (16, True, [(1, None, 16)]),
+        (600, True, [(1, None, 16), (1, 584, 64), (1, 520, 256), (1, 264, 256), (1, 8, 256)]),
+    ],
+)
+async def test_a_read_asks_for_no_page_after_the_end_and_for_few_rows_first_in_reverse(
+    length: int, reverse: bool, pages: list[tuple[int, int | None, int]]
+) -> None:
+    records = [Record(seq, b"", "", datetime(2026, 1, 1, tzinfo=UTC)) for seq in range(1, length + 1)]
+    asked = list[tuple[int, int | None, int]]()
+
+    async def look(request: PageRequest) -> PageOfThread | None:
+        asked.append((request.first, request.last, request.most))
+        first, last = request.within(length)
+        found = records[first - 1 : last]
+        page = (found[::-1] if reverse else found)[: request.most]
+        return PageOfThread(1, length, page) if page else None
+
+    found = [record async for record in read_pages(look, 0, None, reverse)]
+    assert found == (records[::-1] if reverse else records)
+    assert asked == pages

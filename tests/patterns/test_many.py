@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, said_in
 
+from antiphon.agents import LedgerRun
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, PartsPayload, TextPart
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
@@ -84,6 +86,7 @@ def _kept(chain: PostChain) -> dict[str, int]:
         "at work": shop.at_work,
         "lives": shop.lives._known,
         "talks": shop.talks._known,
+        "new talks": shop.talks._new,
         "listeners": shop.events._listeners,
         "readers": shop.events._readers,
         "phases": shop.events._phases,
@@ -160,3 +163,33 @@ async def test_prompts_of_long_threads_stay_in_memory_until_another_writer_appen
         await chain.ledger.post(result.thread_id, note)
         await chain.status(result.thread_id)
         assert not talks._known
+
+
+async def test_the_first_agent_of_a_new_thread_does_not_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows before it were written here. After a row of another process, the thread is read."""
+    read = list[str]()
+    plain = ThreadTalk._read
+
+    async def noted(self: ThreadTalk, run: LedgerRun) -> None:
+        read.append(run.thread_id)
+        await plain(self, run)
+
+    monkeypatch.setattr(ThreadTalk, "_read", noted)
+    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+        await chain.run(QUESTION)
+        assert read == []
+        thread_id = await chain.create(QUESTION)
+        said = PartsPayload(parts=(TextPart(text="by the way"),))
+        await chain.ledger.post(thread_id, Message(policy="client/outside", payload=said, to=("client/local",)))
+        await chain.start(thread_id)
+        assert (await chain.wait(thread_id)).status == "completed"
+        assert read == [thread_id]
+
+
+async def test_of_threads_that_are_never_started_only_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.patterns.postchain._chain._MOST_CACHED", 2)
+    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+        threads = [await chain.create(QUESTION) for _ in range(3)]
+        assert list(chain._chain.talks._new) == threads[1:]
+        await chain.start(threads[0])
+        assert (await chain.wait(threads[0])).status == "completed"

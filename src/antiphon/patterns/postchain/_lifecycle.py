@@ -341,8 +341,7 @@ class RecentLives:
 
 def creates_thread(record: Record) -> bool:
     """Whether a record is the first of a thread of this pattern."""
-    match record.message.payload:
-        case OptionCallPayload(option_name=protocol.CreateThread.message_type):
-            return record.seq == 1
-        case _:
-            return False
+    if record.seq != 1:
+        return False
+    payload = record.message.payload
+    return isinstance(payload, OptionCallPayload) and payload.option_name == protocol.CreateThread.message_type
