@@ -81,13 +81,13 @@ def _ratios(old: Path, name: str, part: str) -> Iterator[tuple[str, Ratio]]:
     with ExitStack() as stack:
         new_tree = stack.enter_context(_sampler(HERE, name, part))
         old_tree = stack.enter_context(_sampler(old, name, part))
-        while True:
-            tables = new_tree.read(), old_tree.read()
-            if tables[0] is None or tables[1] is None:
-                return
-            shared = [row for row in tables[0][1] if row in tables[1][1]]
-            for row in shared:
-                yield f"{tables[0][0]} | {row}", _compared(new_tree, old_tree, row)
+        while (before := old_tree.read()) is not None:
+            while (now := new_tree.read()) is not None and now[0] != before[0]:
+                new_tree.say("next")  # a table that only this tree has
+            if now is None:
+                raise RuntimeError(f"this tree has no table {before[0]!r} any more: name the tables after it")
+            for row in (row for row in now[1] if row in before[1]):
+                yield f"{now[0]} | {row}", _compared(new_tree, old_tree, row)
             new_tree.say("next")
             old_tree.say("next")
 

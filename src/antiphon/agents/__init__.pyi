@@ -21,7 +21,7 @@ from antiphon.agents._run import ledger_run as ledger_run
 from antiphon.agents._run_status import RunState as RunState
 from antiphon.agents._run_status import RunStatus as RunStatus
 from antiphon.agents._run_status import runs as runs
-from antiphon.agents._state import DepsState as DepsState
+from antiphon.agents._tool_changes import DepsState as DepsState
 from antiphon.agents.durability import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability import LedgerDurability as LedgerDurability
 from antiphon.agents.durability import LiveDelta as LiveDelta

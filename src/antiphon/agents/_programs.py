@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 
 from typing_extensions import override
 
-from antiphon.agents._changes import is_allowed
+from antiphon.agents._changed_programs import is_allowed
 from antiphon.agents._opening import RUN_KIND, OnBusy
 from antiphon.agents._run import LedgerRun, Trial, ledger_run, trial_scope
 from antiphon.agents._run_status import RunState, RunStatus, living_hosts, runs, runs_of

@@ -44,7 +44,7 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from typing_extensions import override
 
-from antiphon.agents._changes import Patches, RunStep
+from antiphon.agents._changed_programs import Patches, RunStep
 from antiphon.agents._opening import (
     EffectKeys,
     OnBusy,
@@ -58,7 +58,7 @@ from antiphon.agents._opening import (
     program_name,
     to_the_end,
 )
-from antiphon.agents._state import DepsState, Watch
+from antiphon.agents._tool_changes import DepsState, Watch
 from antiphon.errors import (
     AppendRefusedError,
     EffectFailedError,

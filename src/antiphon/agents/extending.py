@@ -5,7 +5,7 @@ parts of its own run. These names may change with a minor version; stored rows k
 """
 
 from antiphon.agents._budget import Amount, Bounds, BudgetLimits
-from antiphon.agents._changes import Choice, allow_change
+from antiphon.agents._changed_programs import Choice, allow_change
 from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._opening import is_outside, may_pass

@@ -249,20 +249,21 @@ class Spans:
         activity.note = _Note(span, attach(trace.set_span_in_context(span)))
 
     def _begin_message(self, delivery: Delivery) -> Span:
-        of = trace_id(delivery.thread_id, delivery.exchange)
+        of, kind, type_ = trace_id(delivery.thread_id, delivery.exchange), kind_of(delivery.to), delivery.type
         parent, links = self._relations(delivery, of)
         attributes: Attributes = {
             names.ADDRESS: str(delivery.to),
-            names.KIND: kind_of(delivery.to),
+            names.KIND: kind,
             names.MESSAGE_ID: delivery.id,
-            names.MESSAGE_TYPE: delivery.type,
+            names.MESSAGE_TYPE: type_,
             names.SENDER: str(delivery.sender),
             names.ATTEMPT: delivery.attempt,
             **_thread(delivery.thread_id),
         }
-        name = f"{kind_of(delivery.to)} {delivery.type or 'talk'}"
         ids = of, span_id(of, delivery.place)
-        return self._start(ids, parent, name, kind=SpanKind.INTERNAL, links=links, attributes=attributes)
+        return self._start(
+            ids, parent, f"{kind} {type_ or 'talk'}", kind=SpanKind.INTERNAL, links=links, attributes=attributes
+        )
 
     def _relations(self, delivery: Delivery, of: int) -> tuple[SpanContext | None, list[Link]]:
         """Return the parent span of a message, and links to related spans of other traces."""

@@ -15,7 +15,7 @@ from pydantic_ai.usage import RunUsage, UsageLimits
 from tests.agents.durability.agents import Desk, call, script
 
 from antiphon.agents import DepsState, LedgerDurability, Toolkit, current_run, ledger_run
-from antiphon.agents._state import CountedUsage, StoredState
+from antiphon.agents._tool_changes import CountedUsage, StoredState
 from antiphon.errors import EffectFailedError, HistoryMismatchError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

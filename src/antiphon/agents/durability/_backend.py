@@ -46,7 +46,7 @@ from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._opening import OnChange
 from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
-from antiphon.agents._state import ToolChanges
+from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay

@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._changes import (
+from antiphon.agents._changed_programs import (
     RunStep,
     StepChange,
     ThreadChanges,

@@ -24,7 +24,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents._changes import short_hash
+from antiphon.agents._changed_programs import short_hash
 from antiphon.agents._guards import Unit
 from antiphon.agents._opening import EffectKeys
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw

@@ -28,7 +28,7 @@ from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._changes import RunStep, StepChange, short_hash
+from antiphon.agents._changed_programs import RunStep, StepChange, short_hash
 from antiphon.agents._opening import OnChange, UnrecordedStepError
 from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy

@@ -26,7 +26,7 @@ from pydantic_ai import RunContext
 from antiphon.agents._guards import Cover, Secrets
 from antiphon.agents._observers import count_step
 from antiphon.agents._run import LedgerRun, current_run, run_scope
-from antiphon.agents._state import ToolChanges
+from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability import guards_of
 from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._decision import (
