@@ -21,12 +21,13 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from math import log
 from typing import TYPE_CHECKING, Final, Protocol
 
-from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError
+from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError, UnknownThreadError
 from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches, ThreadFilter
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._documents import KINDS, Kind, TextPiece, kind_of, passages_of
@@ -193,6 +194,11 @@ class KnowledgeBase:
         self._index = TermIndex(thread_id, analysis_version(), entry_of)
         self._vectors = None if embedder is None else Vectors(ledger, self._index, embedder)
 
+    @property
+    def finds_by_meaning(self) -> bool:
+        """Whether there is an embedder."""
+        return self._vectors is not None
+
     async def add(self, source: str, text: str, *, kind: Kind | None = None, language: str | None = None) -> AddedDocument:
         """Add a document, or a new text of a known source, atomically.
 
@@ -323,7 +329,8 @@ class KnowledgeBase:
             threads = await self._ledger.threads(ThreadFilter(pattern=_NAMESPACE), "created_at", page)
             for thread in threads.threads:
                 if self._index.covers(thread.thread_id):
-                    found.update(await self._latest_in(thread.thread_id))
+                    with suppress(UnknownThreadError):  # it was erased during the read
+                        found.update(await self._latest_in(thread.thread_id))
             page = threads.next
             if page is None:
                 return tuple(found[source] for source in sorted(found))
@@ -332,12 +339,11 @@ class KnowledgeBase:
         """Return the documents of a thread: one, except in the thread of earlier versions."""
         latest: dict[str, int] = {}
         passages: Counter[str] = Counter()
-        async for record in self._ledger.read(thread_id, reverse=True):
-            about = _about(record.message)
-            if about is None:
-                continue
-            version = latest.setdefault(about.source, about.version)
-            passages[about.source] += bool(about.digest) and about.version == version
+        records = [record async for record in self._ledger.read(thread_id)]
+        for about in (_about(record.message) for record in reversed(records)):
+            if about is not None:
+                version = latest.setdefault(about.source, about.version)
+                passages[about.source] += bool(about.digest) and about.version == version
         return {
             source: AddedDocument(source, count, latest[source], is_new=False) for source, count in passages.items() if count
         }

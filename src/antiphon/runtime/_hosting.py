@@ -80,7 +80,7 @@ class Eviction:
         self._timers = timers
         self._states = states
         self.watchers: list[Callable[[str], None]] = []
-        """Called with each evicted thread, so that other parts drop their caches about it."""
+        """Called with each thread that this host does not own any more, so that other parts drop their caches about it."""
 
     def evict(self, thread_id: str, error: errors.FencedError) -> None:
         """Drop a thread at once; its handlers are cancelled, and may not write or start anything from now on."""
@@ -116,9 +116,13 @@ class Eviction:
                 self._answers.add(delivery)
         self._timers.forget(thread_id)
         self._states.forget(thread_id)
+        self.drop_caches(thread_id)
+        return evicted
+
+    def drop_caches(self, thread_id: str) -> None:
+        """Drop the caches of other parts about a thread: another host may change it, or delete it and create it again."""
         for watcher in self.watchers:
             watcher(thread_id)
-        return evicted
 
     async def _end(self, thread_id: str, evicted: Sequence[DeliveryState]) -> None:
         # Until then, the journal refuses to claim the thread again: a claim would let an old handler write under a new epoch.
@@ -675,6 +679,7 @@ class Hosting:
         self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
         self._in_flight.forget_resting(thread_id)
         self._forget(thread_id)
+        self._eviction.drop_caches(thread_id)
         await self._journal.release(thread_id, **more)
 
     def _forget(self, thread_id: str) -> None:

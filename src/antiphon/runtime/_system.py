@@ -409,7 +409,7 @@ class System:
         self._kernel.journal.watchers.append(watcher)
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
-        """Call a function with each thread that this system has lost or given up, so that caches about it are dropped.
+        """Call a function with each thread that this system has lost, given up or released, so that it drops its caches.
 
         Another host may change the thread from then on. The function is called before any handler of the thread runs here
         again.

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from antiphon.ledger import Record
+from antiphon.ledger._stored import PageRequest
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 from antiphon.ledger.sqlite._rows import find_thread, page_of_thread
@@ -46,7 +47,7 @@ def _examine(connection: Connection, name: str) -> None:
 def _rows(connection: Connection, name: str) -> list[Row]:
     rows: list[Row] = []
     thread = find_thread(connection, name)
-    while page := page_of_thread(connection, thread, len(rows) + 1, None):
+    while page := page_of_thread(connection, thread, PageRequest(None, len(rows) + 1)):
         rows += [_row(name, record) for _, record in page]
     return rows
 

@@ -284,9 +284,14 @@ BUILTIN_TOOLS = ("calculator", "knowledge_base", "memory_retrieval", "web_fetch"
 
 
 def builtin_tools(
-    names: Iterable[str], *, ledger: Ledger | None = None, memory: Scope = "thread", web: WebConfig | None = None
+    names: Iterable[str],
+    *,
+    ledger: Ledger | None = None,
+    memory: Scope = "thread",
+    web: WebConfig | None = None,
+    retriever: Retriever | None = None,
 ) -> list[Tool[Any]]:
-    """Return the tools with these names. Tools that search a ledger need it.
+    """Return the tools with these names. Tools that search a ledger need it; `retriever` finds other documents.
 
     Raises:
         ConfigError: `antiphon.toml` was needed, and is not valid.
@@ -305,7 +310,7 @@ def builtin_tools(
             case "calculator":
                 return calculator()
             case "knowledge_base":
-                return of_ledger(knowledge_base, name)
+                return of_ledger(lambda given: knowledge_base(given, retriever=retriever), name)
             case "memory_retrieval":
                 return of_ledger(lambda given: memory_retrieval(given, scope=memory), name)
             case "web_fetch":

@@ -39,6 +39,7 @@ from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
 from antiphon.patterns.postchain._retrieval import choice_of
 from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
+from antiphon.retrieval import Retriever
 
 
 class _KnownConfig(NamedTuple):
@@ -85,9 +86,10 @@ class ChainCast(Cast):
         ledger: Ledger,
         config: ChainConfig,
         agents: Mapping[Phase, OwnAgent] | None = None,
+        retriever: Retriever | None = None,
         **options: Unpack[CastOptions],
     ) -> None:
-        """Make it; no model is asked yet. `agents` are agents of the program, by phase.
+        """Make it; no model is asked yet. `agents` are agents of the program, by phase; `retriever` finds their documents.
 
         Raises:
             ChainConfigError: the configuration names a tool or a phase that does not exist, or sets something that an
@@ -95,7 +97,7 @@ class ChainCast(Cast):
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
-        self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"))
+        self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"), retriever)
         self._config = config
         self._own = {phase: _own_agent(phase, given, config) for phase, given in (agents or {}).items()}
         self.tools.grant({phase: self._initial(phase).tools or () for phase in PHASES})
@@ -319,7 +321,11 @@ class ChainTools:
     """The tools that agents of a chain may name."""
 
     def __init__(
-        self, ledger: Ledger, tools: Iterable[Callable[..., Any] | Tool[Any]] = (), toolkit: Toolkit | None = None
+        self,
+        ledger: Ledger,
+        tools: Iterable[Callable[..., Any] | Tool[Any]] = (),
+        toolkit: Toolkit | None = None,
+        retriever: Retriever | None = None,
     ) -> None:
         """Collect them.
 
@@ -328,6 +334,7 @@ class ChainTools:
         """
         self._ledger = ledger
         self._toolkit = toolkit
+        self._retriever = retriever
         self._own = {tool.name: tool for tool in map(_as_tool, tools)}
         if toolkit is not None:
             with suppress(ImportError):  # loaded with the first agent: it takes a second, which would block the event loop
@@ -430,7 +437,7 @@ class ChainTools:
         return own + [self._built_in(name) for name in names if name not in self._own]
 
     def _built_in(self, name: str) -> Tool[Any]:
-        return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger)[0]
+        return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger, retriever=self._retriever)[0]
 
     def guarded(self, phase: str, names: tuple[str, ...]) -> list[ToolkitCapability]:
         """Return the tools as a capability of the toolkit, if there is one and the agent has tools.

@@ -31,7 +31,9 @@ from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
 from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife, creates_thread
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
+from antiphon.patterns.postchain._retrieval import configured_retriever
 from antiphon.protocol import PHASES, Phase
+from antiphon.retrieval import Retriever
 from antiphon.runtime.extending import Gates, GateState, response_type
 
 # ---------------------------------------------------------------- events
@@ -288,6 +290,7 @@ class TalkCache:
         """Read a new record."""
         thread_id = record.message.thread_id or ""
         if creates_thread(record):
+            self._known.pop(thread_id, None)  # of a deleted thread with this name
             _keep(self._new, thread_id, ThreadTalk.of_new_thread())
         if (talk := self._new.get(thread_id)) is not None:
             if record.seq == talk.seq + 1:
@@ -344,11 +347,13 @@ class Chain:
         ledger: Ledger,
         config: ChainConfig,
         agents: Mapping[Phase, OwnAgent] | None = None,
+        retriever: Retriever | None = None,
         **cast: Unpack[CastOptions],
     ) -> None:
         self.ledger = ledger
         self.config = config
-        self.cast = ChainCast(ledger, config, agents, **cast)
+        self.retriever = configured_retriever(config, ledger) if retriever is None else retriever
+        self.cast = ChainCast(ledger, config, agents, self.retriever, **cast)
         self.order: tuple[str, ...] = PHASES
         """The names of the phases, in their order."""
         self.events = ChainEvents(ledger)

@@ -188,6 +188,10 @@ class ChainConfig(BaseModel):
     phases: Mapping[Phase, AgentConfig] = Field(default_factory=dict[Phase, AgentConfig])
     prompts: Mapping[Phase, Path] = Field(default_factory=dict[Phase, Path])
     """By phase, a file with the prompt of its agent. In a TOML file, paths are relative to that file."""
+    embedder: str | None = None
+    """An embedder of Pydantic AI, such as `openai:text-embedding-3-small`: documents are also found by meaning."""
+    retriever: str | None = None
+    """The retriever that a package offers, instead of the documents of the ledger; see `antiphon.retrieval.open_retriever`."""
     outputs: Literal["typed", "text", "quotes"] = "typed"
     """Whether agents are asked for typed outputs, which contain their judgements; with text, code decides. With quotes, agents
     only choose, and the answer is assembled from verbatim quotes and results of tools."""

@@ -148,7 +148,7 @@ class ExperiencePhaseActor(PhaseActor):
             )
             for each in observed
         ]
-        known = await find_knowledge(ledger, query, limit)
+        known = await find_knowledge(self.chain.retriever, query, limit)
         return sorted((*known, *remembered), key=lambda item: -item.priority)[:limit]
 
     @override

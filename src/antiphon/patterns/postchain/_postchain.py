@@ -51,6 +51,7 @@ from antiphon.patterns.postchain._phases import (
 )
 from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.protocol import AgentConfig
+from antiphon.retrieval import Retriever
 from antiphon.runtime import Backoff, Supervision, System
 from antiphon.runtime.extending import STOPPED
 
@@ -100,6 +101,7 @@ class PostChain(Pattern):
         *,
         agents: Mapping[protocol.Phase, OwnAgent] | None = None,
         phases: Iterable[PhaseLike] = protocol.PHASES,
+        retriever: Retriever | None = None,
         grace: float = 1.0,
         **common: Unpack[PatternOptions],
     ) -> None:
@@ -107,14 +109,15 @@ class PostChain(Pattern):
 
         `config` is a `ChainConfig`, or the path of a TOML file; the limits are in it. `agents` are your own agents for some
         phases, with their own model, tools, instructions and output type. `phases` are the phases in order: names of the six,
-        and your own classes (`OwnPhase`); the last one is `yield`. When the block ends, actors have `grace` seconds to finish;
+        and your own classes (`OwnPhase`); the last one is `yield`. `retriever` finds the documents, by default those of the
+        ledger, as the configuration says. When the block ends, actors have `grace` seconds to finish;
         the next process continues unfinished work. The other options are those of every pattern: see `Pattern` and `Cast`.
         `model` and `patience` override the configuration. `tools` are functions that agents may name. With a `toolkit`, agents
         may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid; or it names a tool or a phase that does not exist, or
-                sets something that your own agent has itself.
+            ChainConfigError: the file cannot be read, or is invalid; or it names a tool, a phase, a retriever or an embedder
+                that does not exist, or sets something that your own agent has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
@@ -124,7 +127,7 @@ class PostChain(Pattern):
         name = model if isinstance(model, str) or model is None else model.model_id
         self.config = chosen if name is None else chosen.model_copy(update={"model": name})
         try:
-            self._chain = Chain(self.ledger, self.config, agents, **self.cast_options)
+            self._chain = Chain(self.ledger, self.config, agents, retriever, **self.cast_options)
             self._chain.order, self._own_phases = ordered_phases(phases)
             for name, own in self._own_phases.items():
                 agent = AgentConfig(tools=own.tools, system_prompt=prompt_text(name, own.prompt))
@@ -330,9 +333,10 @@ class PostChain(Pattern):
         """
         check_input(text, self.config.input_limit)
         check_about(user_id, metadata)
-        thread_id = thread_id or thread_of_message(id or current_port().new_id())
+        message_id = id or current_port().new_id()
+        thread_id = thread_id or thread_of_message(message_id)
         request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}), **self._phases)
-        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=id)
+        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:

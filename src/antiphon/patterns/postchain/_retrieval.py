@@ -21,20 +21,27 @@ from functools import cache
 from typing import Any, Final, Literal, cast
 
 from pydantic import BaseModel, Field, create_model
+from pydantic_ai import Embedder
+from pydantic_ai.exceptions import UserError
 from pydantic_core import to_json, to_jsonable_python
 
+from antiphon.errors import ChainConfigError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
+from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import MENTIONED, Item, Link, PhasePrompt, PhaseWork
 from antiphon.protocol import Phase, ToolCall
 from antiphon.retrieval import (
     LIKELY,
     FoundAnswer,
     KnowledgeBase,
+    Retriever,
     detect_language,
     find_answers,
     is_stop_word,
+    open_retriever,
     quote,
+    rate_answers,
     stem_of,
     telling_words,
 )
@@ -174,8 +181,35 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
     return Observation(message.id, message.thread_id or "", said["question"], message.text, tuple(said["entities"]), links)
 
 
-async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item]:
-    """Return the passages of the knowledge base about a question, each with its best quote and the score of that quote."""
+def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
+    """Return the retriever of a configuration: one of a package, or the documents of the ledger, with or without an embedder.
+
+    Raises:
+        ChainConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
+    """
+    if config.retriever is not None and config.embedder is not None:
+        raise ChainConfigError(
+            "a chain has a `retriever` or an `embedder`, which is for the documents of the ledger: remove one"
+        )
+    try:
+        if config.retriever is not None:
+            return open_retriever(config.retriever, ledger)
+        embedder = None if config.embedder is None else Embedder(config.embedder, defer_model_check=False)
+        return KnowledgeBase(ledger, embedder=embedder)
+    except (ImportError, TypeError, UserError, ValueError) as exc:
+        name, value = ("embedder", config.embedder) if config.retriever is None else ("retriever", config.retriever)
+        raise ChainConfigError(f"{name} = {value!r}: {exc}") from exc
+
+
+async def find_knowledge(retriever: Retriever, question: str, limit: int) -> list[Item]:
+    """Return the passages of a retriever about a question, each with its best quote and the score of that quote.
+
+    The score counts words. So it chooses the passages only if the retriever finds by words alone: a paraphrase has few.
+    """
+    if isinstance(retriever, KnowledgeBase) and not retriever.finds_by_meaning:
+        found = await find_answers(retriever, question, limit)
+    else:
+        found = rate_answers(question, await retriever.search(question, limit))
     return [
         Item(
             id=each.passage.id,
@@ -187,7 +221,7 @@ async def find_knowledge(ledger: Ledger, question: str, limit: int) -> list[Item
             quote=each.quote.text,
             lines=None if each.passage.lines is None else each.quote.lines,
         )
-        for each in await find_answers(KnowledgeBase(ledger), question, limit)
+        for each in found
     ]
 
 

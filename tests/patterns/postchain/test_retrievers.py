@@ -1,0 +1,107 @@
+"""A chain finds documents with the retriever it is given: by meaning, of a package, or as the configuration says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import Embedder
+from tests.patterns.chains import chain_on, said_in
+from tests.retrieval.test_vectors import Meanings, filled
+
+from antiphon.errors import ChainConfigError
+from antiphon.ledger import Ledger, open_ledger
+from antiphon.messages import OptionResultPayload, thaw
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.retrieval import AddedDocument, KnowledgeBase, Passage, PassageFilter, Passages
+
+pytest.importorskip("apsw")
+
+QUESTION = "Which dog is loud?"
+
+
+async def _found(chain: PostChain) -> list[str]:
+    """Return the titles of the sources that the experience phase has found."""
+    result = await chain.run(QUESTION)
+    for message in await said_in(chain.ledger, result.thread_id):
+        match message.payload:
+            case OptionResultPayload(option_name="retrieve"):
+                items: Any = thaw(message.payload.result)
+                return [item["title"] for item in items]
+            case _:
+                pass
+    raise AssertionError("no retrieval is recorded")
+
+
+async def test_a_chain_finds_a_paraphrase_with_an_embedder(tmp_path: Path) -> None:
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        base = await filled(ledger, Meanings())
+        async with chain_on(ledger) as plain:
+            by_words = await _found(plain)
+        async with chain_on(ledger, retriever=base) as meaning:
+            by_meaning = await _found(meaning)
+    assert "dog.md" not in by_words  # which says "pet"
+    assert "dog.md" in by_meaning
+
+
+async def test_the_configuration_names_the_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_ledger("memory:") as ledger:
+        await filled(ledger, Meanings())
+        named = list[str]()
+
+        def embedder(name: str, **more: Any) -> Embedder:
+            named.append(name)
+            return Embedder(Meanings())
+
+        monkeypatch.setattr("antiphon.patterns.postchain._retrieval.Embedder", embedder)
+        async with chain_on(ledger, config=ChainConfig(backoff=0, embedder="openai:small")) as chain:
+            assert "dog.md" in await _found(chain)
+    assert named == ["openai:small"]
+
+
+class Elsewhere:
+    """A retriever of a package: it has one passage, whatever the question."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def add(self, source: str, text: str, **more: Any) -> AddedDocument:
+        raise NotImplementedError
+
+    async def search(self, query: str, limit: int = 5, filter: PassageFilter | None = None) -> Passages:
+        self.asked.append((query, limit))
+        return Passages((Passage(id="far-1", source="far.md", text="Wheels, and fuel."),))
+
+    async def remove(self, source: str) -> bool:
+        raise NotImplementedError
+
+
+async def test_the_sources_are_those_of_a_given_retriever_in_the_phase_and_in_the_tool() -> None:
+    async with open_ledger("memory:") as ledger:
+        elsewhere = Elsewhere(ledger)
+        async with chain_on(ledger, retriever=elsewhere) as chain:
+            assert await _found(chain) == ["far.md"]
+            (tool,) = chain._chain.cast.tools.plain(("knowledge_base",))
+            assert [each["source"] for each in await tool.function("fuel")] == ["far.md"]  # type: ignore[misc,operator]
+    assert (QUESTION, 5) in elsewhere.asked
+    assert elsewhere.asked[-1] == ("fuel", 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"retriever": "nowhere"}, "retriever = 'nowhere': no retriever is called 'nowhere'; there are knowledge"),
+        ({"embedder": "nobody:small"}, "embedder = 'nobody:small': "),
+        ({"embedder": "openai:small", "retriever": "knowledge"}, "remove one"),
+    ],
+)
+async def test_a_retriever_or_embedder_that_cannot_be_had_is_explained(settings: dict[str, Any], words: str) -> None:
+    async with open_ledger("memory:") as ledger:
+        with pytest.raises(ChainConfigError) as caught:
+            PostChain(ledger, ChainConfig(**settings))
+    assert words in str(caught.value)
+
+
+async def test_a_named_retriever_is_opened() -> None:
+    async with open_ledger("memory:") as ledger:
+        chain = PostChain(ledger, ChainConfig(retriever="knowledge"))
+        assert isinstance(chain._chain.retriever, KnowledgeBase)
