@@ -315,7 +315,8 @@ class TalkCache:
 
     def take(self, run: LedgerRun) -> None:
         """Keep the talk of a successful run for the next one."""
-        self._known[run.thread_id] = ThreadTalk.of(run)
+        talk = self._known[run.thread_id] = ThreadTalk.of(run)
+        talk.reach(run.journal.length(run.thread_id))  # a timer may have written the last rows of the run since it ended
 
     def forget(self, thread_id: str) -> None:
         """Drop a thread."""
