@@ -521,8 +521,8 @@ async def test_a_claim_that_is_written_in_part_leaves_nothing(tmp_path: Path, mo
         (10, False, [(1, None, 256)]),
         (256, False, [(1, None, 256)]),
         (257, False, [(1, None, 256), (257, None, 256)]),
-        (16, True, [(1, None, 16)]),
-        (600, True, [(1, None, 16), (1, 584, 64), (1, 520, 256), (1, 264, 256), (1, 8, 256)]),
+        (8, True, [(1, None, 8)]),
+        (600, True, [(1, None, 8), (1, 592, 32), (1, 560, 128), (1, 432, 256), (1, 176, 256)]),
     ],
 )
 async def test_a_read_asks_for_no_page_after_the_end_and_for_few_rows_first_in_reverse(

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 from collections import Counter
+from collections.abc import Callable
 from heapq import heapify
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from antiphon.agents import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, PartsPayload, TextPart
+from antiphon.patterns.cast import read_answer
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.protocol import PHASES
 from antiphon.protocol.flows import find_flow
@@ -206,6 +208,24 @@ async def test_no_agent_reads_a_thread_whose_last_rows_a_timer_has_written(
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
         assert (await chain.run(QUESTION)).status == "completed"
     assert read == []
+
+
+async def test_the_answer_is_read_only_by_a_process_that_has_not_written_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    async def noted(ledger: Ledger, thread_id: str, is_answer: Callable[[Message], bool]) -> tuple[Message, ...]:
+        asked.append(thread_id)
+        return await read_answer(ledger, thread_id, is_answer)
+
+    monkeypatch.setattr("antiphon.patterns.postchain._postchain.read_answer", noted)
+    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+        one = await chain.run(QUESTION)
+        two = await chain.run(QUESTION, thread_id=one.thread_id)
+        assert asked == []
+        again = await chain.wait(one.thread_id)
+        assert asked == [one.thread_id]
+    assert [len(each.messages) for each in (one, two, again)] == [1] * 3
+    assert one.messages != two.messages == again.messages
 
 
 async def test_a_thread_that_is_created_again_has_nothing_of_the_deleted_one(monkeypatch: pytest.MonkeyPatch) -> None:

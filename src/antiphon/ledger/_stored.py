@@ -75,7 +75,7 @@ def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegme
 MOST_ROWS = 256
 MOST_BYTES = 4 * 1024 * 1024
 """The most rows and bytes of messages that are read at once."""
-_FEW_ROWS = 16
+_FEW_ROWS = 8
 """The rows of the first page in reverse: most readers look for the last message of a kind."""
 
 

@@ -88,6 +88,8 @@ class ChainEvents:
         self._readers: Counter[str] = Counter()
         """By thread, the number of listeners that want streamed text."""
         self._phases: dict[str, protocol.Phase] = {}
+        self._talk: dict[str, list[Message]] = {}
+        """By thread, the talk since the last message that is not part of an answer, with that message."""
 
     def has_listener(self, thread_id: str) -> bool:
         """Whether a listener wants streamed text."""
@@ -106,6 +108,12 @@ class ChainEvents:
             if not self._listeners[thread_id]:
                 del self._listeners[thread_id], self._readers[thread_id]
                 self._phases.pop(thread_id, None)
+                self._talk.pop(thread_id, None)
+
+    def answer(self, thread_id: str) -> tuple[Message, ...]:
+        """Return the answer at the end of the talk of a thread; empty if this process has not written all of it."""
+        talk = self._talk.get(thread_id, ())
+        return tuple(talk[1:]) if talk and not is_answer(talk[0]) else ()
 
     async def follow(self, thread_id: str, *, most: int = _MOST_WAITING) -> AsyncIterator[ChainEvent]:
         """Yield the events of a thread from now on, until it ends.
@@ -144,6 +152,10 @@ class ChainEvents:
         thread_id = record.message.thread_id
         if thread_id is None or thread_id not in self._listeners:
             return
+        if record.message.lane == "talk":
+            self._talk.setdefault(thread_id, []).append(record.message)
+            if not is_answer(record.message):
+                del self._talk[thread_id][:-1]
         event = event_of(record.message, record.seq, self._phases.get(thread_id))
         if event is not None:
             if event.phase is not None:
@@ -178,6 +190,11 @@ class _Backlog:
         # Reset before the reader reads the ledger: events that happen meanwhile are kept, and recognised by their seq.
         dropped, self._dropped = self._dropped, None
         return cast("int", dropped)
+
+
+def is_answer(message: Message) -> bool:
+    """Whether a message is the answer of the last phase's agent."""
+    return message.policy == protocol.PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
 
 
 def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainEvent | None:

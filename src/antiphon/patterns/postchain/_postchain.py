@@ -16,7 +16,7 @@ from antiphon import protocol
 from antiphon.agents import current_run
 from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
-from antiphon.messages import DataPart, JsonObject, Message, current_port, thaw
+from antiphon.messages import DataPart, JsonObject, current_port, thaw
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
@@ -35,7 +35,7 @@ from antiphon.patterns.cast import (
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
-from antiphon.patterns.postchain._chain import Chain, ChainEvent
+from antiphon.patterns.postchain._chain import Chain, ChainEvent, is_answer
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
 from antiphon.patterns.postchain._context import CLIENT, DELEGATE, SUPERVISOR, AskChain, thread_address, thread_of_message
 from antiphon.patterns.postchain._gateway import ClientActor, Gateway
@@ -186,12 +186,10 @@ class PostChain(Pattern):
         check_input(given.text, self.config.input_limit)
         if thread_id is None and given == TaskInput(given.text):
             thread_id = await self.create(given.text, user_id=user_id)
-            result = await self._until_final(thread_id, self._begin(thread_id))
-        else:
-            thread_id = thread_id or current_port().new_id()
-            await self._take_turn(thread_id, given, user_id)
-            result = await self.wait(thread_id)
-        return replace(result, messages=await read_answer(self.ledger, thread_id, _is_answer))
+            return await self._until_final(thread_id, self._begin(thread_id))
+        thread_id = thread_id or current_port().new_id()
+        await self._take_turn(thread_id, given, user_id)
+        return await self.wait(thread_id)
 
     async def _take_turn(self, thread_id: str, given: TaskInput, user_id: str) -> None:
         """Start a turn in the given thread; create the chain's state if the thread has none."""
@@ -283,10 +281,11 @@ class PostChain(Pattern):
                 await stirred.wait()
                 stirred.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
+            messages = self._chain.events.answer(thread_id) or await read_answer(self.ledger, thread_id, is_answer)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.status in _ENDED:
             await idle.wait()  # the caller may close the chain next, and no work may be open then
-        return result
+        return replace(result, messages=messages)
 
     async def result(self, thread_id: str) -> ChainResult:
         """Return the result of the last turn; before it has ended, the state of the thread."""
@@ -431,11 +430,6 @@ class PostChain(Pattern):
     def _hear(self, client: str, said: protocol.ThreadResult | protocol.AgentStreamChunk) -> None:
         for listener in tuple(self._heard):
             listener(client, said)
-
-
-def _is_answer(message: Message) -> bool:
-    """Whether a message is the answer of the last phase's agent."""
-    return message.policy == protocol.PHASES[-1] and message.kind == "parts" and message.role_hint_for_llm == "assistant"
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:
