@@ -421,12 +421,8 @@ class PostgresLedger(Verbs):
             thread = await find_thread(session, thread_id)
             if request.key is not None and (thread is None or thread.key != request.key):
                 raise UnknownThreadError("it was deleted while it was read", thread_id)
-            page = await page_of_thread(session, thread, request)
-            return (
-                None
-                if thread is None or not page
-                else PageOfThread(thread.key, thread.state.seq, [each.record for each in page])
-            )
+            records = [each.record for each in await page_of_thread(session, thread, request)]
+            return PageOfThread(thread.key, thread.state.seq, records) if thread is not None and records else None
 
         return await self._pool.read(look)
 

@@ -372,12 +372,8 @@ class SqliteLedger(Verbs):
             thread = find_thread(connection, thread_id)
             if request.key is not None and (thread is None or thread.key != request.key):
                 raise UnknownThreadError("it was deleted while it was read", thread_id)
-            page = page_of_thread(connection, thread, request)
-            return (
-                None
-                if thread is None or not page
-                else PageOfThread(thread.key, thread.state.seq, [record for _, record in page])
-            )
+            records = [record for _, record in page_of_thread(connection, thread, request)]
+            return PageOfThread(thread.key, thread.state.seq, records) if thread is not None and records else None
 
         return await self._readers.do(look)
 
