@@ -22,6 +22,7 @@ def sections(text: str) -> list[tuple[str, str]]:
     return [("", text[: ends[0]]), *((each[1], text[each.end() : end]) for each, end in zip(found, ends[1:], strict=True))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "question"),
     [pytest.param(name, each, id=each.id) for name in SETS for each in read_questions(name) if each.gold],

@@ -107,6 +107,7 @@ def test_links_from_the_root_lead_to_files_and_headings(page: str) -> None:
         assert not anchor or anchor in anchors, f"{page}: {target}{anchor}"
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy() -> None:
     """`import antiphon` is next to free; the core brings Pydantic and nothing heavier."""
     heavy = ["pydantic_ai", "httpx", "sqlite3", "asyncio", "starlette", "asyncpg", "nats", "opentelemetry"]

@@ -102,6 +102,7 @@ def test_a_result_may_be_empty(given: dict[str, Any]) -> None:
     assert encode(fine, CLAUDE).value[2]["content"][1] == {"type": "tool_result", "tool_use_id": "t1", **given}
 
 
+@pytest.mark.slow
 def test_an_empty_result_that_shows_something_is_written_without_its_words() -> None:
     """AP301."""
     broken = of(ASK, calls("c1", native=CLAUDE), gives("c1", "", native=CLAUDE, parts=(PICTURE,)))

@@ -76,6 +76,7 @@ def first_of(target: str, conversation: Conversation) -> str:
     return str(written["messages" if target == CLAUDE else "contents"][0]["role"])
 
 
+@pytest.mark.slow
 def test_an_answer_that_has_grown_is_a_request() -> None:
     """AP401: by a message of ours, by one of the format's own, or by tools; then a user must begin."""
     target = GEMINI

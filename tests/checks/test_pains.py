@@ -46,6 +46,7 @@ def test_pain_1_a_call_without_a_result(target: str) -> None:
     assert (closed.invocation_id, closed.error_type) == ("c1b", "interrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_pain_2_an_orphan_result(target: str) -> None:
     history = of(ASK, gives("toolu_1"), says("assistant", "Done."), says("user", "Thanks."))

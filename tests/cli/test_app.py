@@ -100,6 +100,7 @@ def forget_cli(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_a_module(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Under its own name, whatever the file is called."""
     monkeypatch.setattr(sys, "argv", ["whatever", "convert"])
@@ -212,6 +213,7 @@ def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
     assert "a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
 
 
+@pytest.mark.slow
 def test_output_may_go_into_a_variable() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as caught:
         app(["dialects"], standalone_mode=False)

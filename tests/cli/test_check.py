@@ -42,6 +42,7 @@ def test_a_finding_reads_like_a_linters(broken: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_finding_breaks_no_word_in_a_terminal(broken: Path) -> None:
     seen = type_command("check", broken, "--from", "openai-chat", columns=80)
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.running import run
 
 
@@ -30,6 +31,7 @@ def test_redaction_that_is_off_is_reported(tmp_path: Path) -> None:
     assert "secrets in messages are stored as they are" in done.stderr
 
 
+@pytest.mark.slow
 def test_other_redaction_rules_are_refused_until_they_are_adopted(tmp_path: Path) -> None:
     """A host with other rules would store other bytes of the same message."""
     place = ("--ledger", str(tmp_path / "ledger.db"))

@@ -35,6 +35,7 @@ def test_a_key_is_written_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     assert run("key", tmp_path / "none" / "master.key").exit_code == 2
 
 
+@pytest.mark.slow
 def test_commands_read_with_the_key_and_not_without(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WORD in run("show", "secret", "--ledger", url).stdout
     assert WORD.encode() not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
@@ -69,6 +70,7 @@ def test_a_ledger_that_is_not_encrypted_has_no_keys_to_rotate(tmp_path: Path) ->
     assert (done.exit_code, done.stderr) == (2, "the ledger is not encrypted: there are no keys to wrap\n")
 
 
+@pytest.mark.slow
 def test_rotated_keys_need_the_new_master_key(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("key", tmp_path / "new.key")
     assert run("rotate", tmp_path / "none.key", "--ledger", url).exit_code == 2
@@ -108,6 +110,7 @@ def test_a_plain_thread_has_no_key_to_forget(tmp_path: Path) -> None:
     assert (done.exit_code, done.stderr) == (2, said)
 
 
+@pytest.mark.slow
 def test_a_journal_stays_encrypted_and_is_restored_with_the_key(url: str, tmp_path: Path) -> None:
     journal, heads = tmp_path / "journal.jsonl", tmp_path / "heads.json"
     assert run("export", "secret", "--journal", "-o", journal, "--save-heads", heads, "--ledger", url).exit_code == 0

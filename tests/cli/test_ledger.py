@@ -327,6 +327,7 @@ def test_a_tail_cannot_be_deceived(url: str) -> None:
     assert not set(lines) & set("\x1b\x07\u202e\u200b")
 
 
+@pytest.mark.slow
 def test_media_failures_and_nothing_have_a_line_too(url: str) -> None:
     messages = [
         text("x", payload={"kind": "parts", "parts": []}),
@@ -360,6 +361,7 @@ def test_words_are_found_with_their_place(url: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_words_in_quotes_follow_each_other(url: str) -> None:
     """Whether the shell leaves the quotes or takes them away."""
     append(url, "other", text("Oslo is warm: in it one walks"))
@@ -378,6 +380,7 @@ def test_a_search_for_programs_has_records(url: str) -> None:
     assert hit["snippet"] == "Is it «warm» in Oslo?"
 
 
+@pytest.mark.slow
 def test_a_search_stays_in_its_thread_and_limit(url: str) -> None:
     append(url, "other", text("cold"), text("so cold"))
 
@@ -412,6 +415,7 @@ def test_a_fork_prints_only_its_id(url: str) -> None:
     assert "fails (said by runtime): forked:" in run("show", name, "--ledger", url).stdout
 
 
+@pytest.mark.slow
 def test_a_fork_may_be_named_and_placed_by_its_step(url: str) -> None:
     append(url, "steps", *exchange(1, "Oslo"), *exchange(2, "Bergen"))
 
@@ -441,6 +445,7 @@ def test_a_fork_that_cannot_be_is_explained(url: str, options: list[str], said: 
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_diff_shows_where_threads_part(url: str) -> None:
     run("fork", "chat", "--at", "2", "--into", "branch", "--ledger", url)
     append(url, "branch", text("Look at the sea, too."))
@@ -470,6 +475,7 @@ def test_a_diff_for_programs_has_both_sides(url: str) -> None:
     assert [(each["thread_id"], each["seq"]) for each in found["right"]] == [("branch", 6)]
 
 
+@pytest.mark.slow
 def test_threads_that_are_the_same_differ_in_nothing(url: str) -> None:
     run("fork", "chat", "--into", "branch", "--ledger", url)
 
@@ -478,6 +484,7 @@ def test_threads_that_are_the_same_differ_in_nothing(url: str) -> None:
     assert run("diff", "chat", "nobody", "--ledger", url).exit_code == 2
 
 
+@pytest.mark.slow
 def test_a_diff_has_colours_in_a_terminal(url: str) -> None:
     run("fork", "chat", "--at", "4", "--into", "branch", "--ledger", url)
     append(url, "branch", text(HOSTILE + "very " * 30))

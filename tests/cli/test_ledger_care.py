@@ -182,6 +182,7 @@ def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> Non
     assert (len(gone), gone[-1]) == (131, "chat")
 
 
+@pytest.mark.slow
 def test_a_branch_that_appears_during_the_question_stops_the_deletion(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_threads, "_ask", lambda *about: run("fork", "chat", "--into", "late", "--ledger", url))
 
@@ -378,6 +379,7 @@ def test_a_ledger_of_a_later_version_is_reported(url: str, command: tuple[str, .
     assert "has ledger format 99, and this antiphon knows up to " in refusal(*command, "--ledger", url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", CHANGES, ids=lambda command: command[0])
 def test_a_locked_ledger_is_reported(
     tmp_path: Path, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -419,6 +421,7 @@ def full_disk() -> Iterator[None]:
         disk.unregister()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", CHANGES, ids=lambda command: command[0])
 def test_a_full_disk_is_reported(tmp_path: Path, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored data is not harmed."""

@@ -100,6 +100,7 @@ def test_a_history_that_has_grown_adds_what_is_new(tmp_path: Path, url: str) -> 
     assert taken_in(longer, "--thread", "chat", "--ledger", url) == [("chat", 6, 1)]
 
 
+@pytest.mark.slow
 def test_threads_of_the_system_are_exported_when_asked_for(url: str) -> None:
     append(url, "supervisor/1", text("restarted"), pattern=SYSTEM_PATTERN)
 
@@ -108,6 +109,7 @@ def test_threads_of_the_system_are_exported_when_asked_for(url: str) -> None:
     assert b"restarted" in run("export", "supervisor/1", "--ledger", url).stdout_bytes
 
 
+@pytest.mark.slow
 def test_a_thread_named_twice_is_exported_once(url: str) -> None:
     assert run("export", "chat", "chat", "--ledger", url).stdout == run("export", "chat", "--ledger", url).stdout
     assert run("export", "chat", "nobody", "--ledger", url).exit_code == 2
@@ -211,6 +213,7 @@ def test_a_refusal_of_a_dialect_is_reported_with_the_thread(url: str) -> None:
     assert (result.exit_code, result.stderr) == (1, "secret: message m-1: it cannot be said at all\n")
 
 
+@pytest.mark.slow
 def test_lines_that_are_conversations_become_threads(tmp_path: Path, url: str) -> None:
     append(url, "other", text("hi"))
     out, again = tmp_path / "all.jsonl", f"sqlite:///{tmp_path}/again.db"
@@ -257,6 +260,7 @@ def test_fields_that_a_ledger_does_not_store_are_reported(tmp_path: Path) -> Non
 # ---------------------------------------------------------------- decisions to learn from
 
 
+@pytest.mark.slow
 def test_trajectories_are_what_the_program_exports(url: str) -> None:
     """OP-022: a line a decision, with all that was known before it; the same that `export_transitions` gives, branches too."""
     append(url, "steps", text("go"), *exchange(1, "Oslo"), *exchange(2, "Bergen"))
@@ -322,6 +326,7 @@ def test_trajectories_can_be_in_a_provider_s_words(url: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_window_keeps_the_latest_messages_of_an_observation(url: str) -> None:
     append(url, "long", *(each for step, city in enumerate("abcd") for each in (text(f"And {city}?"), *exchange(step, city))))
 

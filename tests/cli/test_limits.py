@@ -19,6 +19,7 @@ def limited(url: str) -> dict[str, tuple[int | None, int | None, str | None]]:
     return {each["model"]: (each["at_once"], each["per_minute"], each["cost_per_day"]) for each in found}
 
 
+@pytest.mark.slow
 def test_limits_are_set_changed_and_removed(url: str) -> None:
     assert run("limits", "gpt-5", "--at-once", "8", "--per-minute", "500", "--ledger", url).exit_code == 0
     assert run("limits", "*", "--cost-per-day", "20.50", "--ledger", url).exit_code == 0

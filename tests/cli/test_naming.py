@@ -25,6 +25,7 @@ def url(tmp_path: Path) -> str:
 # ---------------------------------------------------------------- threads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("show",), ("status",), ("verify",), ("heads",), ("export",), ("tail", "--from-start", "--count", "1")]
 )

@@ -51,6 +51,7 @@ def test_a_conversion_replaces_an_earlier_one_and_no_other_file(command: tuple[s
     assert run(*command, chat, "--from", "marsys", "-o", out).exit_code == 0
 
 
+@pytest.mark.slow
 def test_heads_are_saved_over_heads_only(tmp_path: Path, url: str) -> None:
     out = tmp_path / "heads.json"
     out.write_text("Buy milk.")

@@ -310,6 +310,7 @@ def test_a_second_cycle_of_phases_is_below_the_first() -> None:
     assert [line.split()[2] for line in seen(view, console)[:-1]] == [*PHASES, "action"]
 
 
+@pytest.mark.slow
 def test_a_tree_that_is_too_high_shows_its_end_while_it_runs_and_all_of_it_at_the_end() -> None:
     kinds = ("asked", "answered")
     steps = [TeamStep(kind, f"a{number}", "", str(number)) for number in range(50) for kind in kinds]  # type: ignore[arg-type]

@@ -212,6 +212,7 @@ def test_advice_names_the_ledger_and_a_difference_has_its_lines(shop: Path, monk
         assert "argument 'cents' has changed" in shown.stderr
 
 
+@pytest.mark.slow
 def test_the_build_of_an_app_is_that_of_all_its_modules(tmp_path: Path) -> None:
     """A prompt may be in another module than the agent. A host of the mended app must try its runs again."""
     (tmp_path / "its_prompts.py").write_text("PROMPT = 'one'")

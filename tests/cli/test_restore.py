@@ -80,6 +80,7 @@ def test_a_journal_and_its_heads_bring_everything_back(tmp_path: Path, url: str)
     assert run("heads", "--ledger", again).stdout == run("heads", "--ledger", url).stdout
 
 
+@pytest.mark.slow
 def test_branches_may_stand_before_their_origin(tmp_path: Path, url: str) -> None:
     journal, heads = exported(tmp_path, url, "branch", "steps")
     again = f"sqlite:///{tmp_path}/again.db"
@@ -102,6 +103,7 @@ def test_without_heads_nothing_is_restored_and_the_error_says_how_to_get_them(tm
     assert not (tmp_path / "again.db").exists()
 
 
+@pytest.mark.slow
 def test_a_thread_that_is_there_is_left_as_it_is(tmp_path: Path, url: str) -> None:
     """All or nothing: also those that are not there stay away."""
     journal, heads = exported(tmp_path, url)

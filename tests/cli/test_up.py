@@ -360,6 +360,7 @@ def test_ctrl_c_does_not_reach_the_programs_of_postgresql(tmp_path: Path) -> Non
     _program(tmp_path, 'test "$(cut -d " " -f 6 /proc/$$/stat)" = $$')._run("initdb")
 
 
+@pytest.mark.slow
 def test_a_program_of_postgresql_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_up, "_PATIENCE", 0.1)
     with pytest.raises(SetupError, match=r"^initdb of PostgreSQL takes more than 0\.1 s; see "):
@@ -461,6 +462,7 @@ def test_a_soak_without_the_wheel_says_what_to_install(monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.slow
 async def test_a_soak_that_waits_in_vain_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G16: an order that no host ends is stuck, and the result is not clean."""
     monkeypatch.setattr(_soak, "STUCK", 0.1)
@@ -472,6 +474,7 @@ async def test_a_soak_that_waits_in_vain_counts_it(tmp_path: Path, monkeypatch: 
     assert not (await soak.result()).is_clean
 
 
+@pytest.mark.slow
 async def test_orders_come_also_if_a_fault_prevents_the_first_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database crashed just then: no order ever came, and the soak said so only at its end."""
     monkeypatch.setattr(_up.LocalDatabase, "url", f"sqlite:///{tmp_path}/ledger.db")

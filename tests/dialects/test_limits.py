@@ -34,6 +34,7 @@ def _tool_call(arguments: str, invocation: str = "c") -> dict[str, Any]:
     return {"role": "assistant", "content": "", "tool_calls": [{"id": invocation, "type": "function", "function": function}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dialect", "unit", "limits", "reason"),
     [
@@ -70,6 +71,7 @@ def test_everything_that_is_read_can_be_stored_and_loaded_within_the_same_limits
                 assert [loads(dumps(message), Message) for message in read] == list(read)
 
 
+@pytest.mark.slow
 def test_many_open_calls_may_be_answered_in_any_order() -> None:
     """Each answer finds its call at once (G21): to compare it with all that are open takes half a minute here."""
     count, start = 2_000, thread_time()

@@ -100,6 +100,7 @@ def test_an_object_as_content_is_data() -> None:
     assert encode(conversation, "anthropic-messages").value["messages"][-1]["content"] == '{"city":"Rome"}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [{"text": "Here."}, {"text": "Hm.", "thought": True}, {"inlineData": None}], ids=str)
 def test_a_proof_of_several_megabytes_counts_as_media(part: dict[str, Any]) -> None:
     """Gemini signs images with more bytes than the images have."""

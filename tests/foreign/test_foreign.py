@@ -40,6 +40,7 @@ def test_an_agent_of_another_test_is_durable_with_the_plugin_and_not_without(tmp
         assert ran.returncode == status, ran.stdout
 
 
+@pytest.mark.slow
 def test_without_their_tests_the_runner_says_that_it_ran_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.foreign", str(tmp_path)]
     ran = subprocess.run(command, cwd=HERE.parents[1], check=False, capture_output=True, text=True)

@@ -499,6 +499,7 @@ def every_alteration(connection: Connection) -> Iterator[str]:
     yield from schema_alterations()
 
 
+@pytest.mark.slow
 def test_an_untouched_ledger_is_whole_and_answers_the_same_twice(original: Path, tmp_path: Path) -> None:
     """Else the comparison below would say nothing."""
     harmless = "UPDATE counters SET value = value + 1 WHERE name = 'repeated'"

@@ -15,6 +15,7 @@ from antiphon.messages import current_port
 from antiphon.testing import LEDGER_CHECKS, check_ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", LEDGER_CHECKS)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_a_store_keeps_a_promise(store: str, check: str, tmp_path: Path) -> None:
@@ -24,6 +25,7 @@ def test_a_store_keeps_a_promise(store: str, check: str, tmp_path: Path) -> None
     asyncio.run(check_ledger(make, is_durable=store != "memory", only=check))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", LEDGER_CHECKS)
 def test_postgresql_keeps_a_promise(check: str, postgres: Server) -> None:
     def make(name: str) -> AbstractAsyncContextManager[Ledger]:
@@ -32,6 +34,7 @@ def test_postgresql_keeps_a_promise(check: str, postgres: Server) -> None:
     asyncio.run(check_ledger(make, only=check))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", LEDGER_CHECKS)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_an_encrypted_store_keeps_a_promise_s7(store: str, check: str, tmp_path: Path) -> None:
@@ -43,6 +46,7 @@ def test_an_encrypted_store_keeps_a_promise_s7(store: str, check: str, tmp_path:
     asyncio.run(check_ledger(make, is_durable=store != "memory", only=check))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", LEDGER_CHECKS)
 def test_encrypted_postgresql_keeps_a_promise_s7(check: str, postgres: Server) -> None:
     key = MasterKey.from_text(MasterKey.generate())
@@ -191,5 +195,6 @@ def test_a_store_that_breaks_a_promise_is_found(broken: type[MemoryLedger]) -> N
         asyncio.run(check_ledger(make, is_durable=False, only=sentence.replace(" ", "_")))
 
 
+@pytest.mark.slow
 def test_the_whole_check_passes_at_once() -> None:
     asyncio.run(check_ledger(lambda name: open_ledger("memory:"), is_durable=False))

@@ -121,6 +121,7 @@ async def test_a_source_hands_out_no_tokens_of_the_target(tmp_path: Path) -> Non
         assert await service.TokenBook(target).find(made.text) is None
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_interrupted_is_completed(places: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """It dies at each step in turn: a thread is in the source, or fenced there, or in the target; never alive in both."""
 
@@ -170,6 +171,7 @@ def _dying(verb: Callable[..., Awaitable[Any]], tick: Callable[[], None]) -> Cal
     return call
 
 
+@pytest.mark.slow
 def test_each_refusal_says_what_to_do_and_changes_nothing(tmp_path: Path) -> None:
     async def work(source: Ledger, target: Ledger) -> None:
         await fill(source)
@@ -282,6 +284,7 @@ def _filled(url: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_command_copies_refuses_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _filled("sqlite:///a.db")
@@ -306,6 +309,7 @@ def test_the_command_copies_refuses_and_repeats(tmp_path: Path, monkeypatch: pyt
     assert run("verify", "--ledger", "b.db").exit_code == 0
 
 
+@pytest.mark.slow
 def test_heads_that_a_trusted_key_has_signed_prove_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _filled("sqlite:///a.db")

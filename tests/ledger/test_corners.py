@@ -211,6 +211,7 @@ async def test_a_log_that_cannot_be_copied_is_tried_again(disk: Disk, monkeypatc
         assert (await ledger.verify()).is_whole
 
 
+@pytest.mark.slow
 def test_a_log_that_a_reader_holds_begins_anew_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writer, "_LOG_PAGES", 10)
     monkeypatch.setattr(_writer, "_PATIENCE", 1)

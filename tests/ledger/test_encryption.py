@@ -454,6 +454,7 @@ def test_sealed_bytes_open_only_where_they_were_written_s14() -> None:
             key_.open(seq, stored)
 
 
+@pytest.mark.slow
 def test_nonces_never_repeat() -> None:
     """Not even if the same message is sealed again at the same place, as after an append that was rolled back."""
     one = ThreadKey("t", b"k" * 32)
@@ -648,6 +649,7 @@ def test_a_signature_is_of_one_key_and_one_text(tmp_path: Path) -> None:
         SigningKey.from_file(path)
 
 
+@pytest.mark.slow
 async def test_a_thread_that_begins_during_a_rotation_can_be_read_after_it(
     postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

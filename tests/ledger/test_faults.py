@@ -334,6 +334,7 @@ async def _followed(noted: Noted, cursor: str, most: int) -> str:
     return cursor
 
 
+@pytest.mark.slow
 def test_a_relay_by_number_on_numbers_that_are_used_again_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G5, F11, R9: with the numbers of deleted messages used again, `position > last` skips; ours are never used again."""
     assert with_ledger(tmp_path / "ledger.db", relayed) == set()

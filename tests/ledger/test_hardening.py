@@ -49,6 +49,7 @@ async def test_a_commit_of_another_process_while_a_follower_begins_to_wait_is_no
         assert record.message.text == "late"
 
 
+@pytest.mark.slow
 async def test_a_follower_outlives_a_look_for_others_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with at(tmp_path / "ledger.db") as ledger, at(tmp_path / "ledger.db") as other:
         horizon, failures = ledger.horizon, [LedgerUnavailableError("not now")]
@@ -414,6 +415,7 @@ def test_a_forged_owner_lets_nobody_append(tmp_path: Path) -> None:
     assert with_ledger(path, work) == ["its epoch, status, owner or times are not what they were"]
 
 
+@pytest.mark.slow
 def test_a_deletion_after_a_search_is_no_damage(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
         for _ in range(3):

@@ -82,6 +82,7 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
     return counted
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_the_reads_of_a_host_do_not_grow_with_the_number_of_hosts(postgres: Server, rows: Counter[str]) -> None:
     few, many = [await _rows_by_verb(postgres.url, number, rows) for number in (FEW, MANY)]
@@ -164,6 +165,7 @@ async def test_a_hint_concerns_the_owner_of_the_thread_alone() -> None:
     assert await _hear(200, "17", "60") == [17, 60]
 
 
+@pytest.mark.slow
 async def test_a_hint_about_a_thread_without_an_owner_concerns_some_hosts() -> None:
     assert await _hear(10, ANYBODY) == list(range(10))
     found = await _hear(1000, ANYBODY)

@@ -82,6 +82,7 @@ def called(tree: ast.AST) -> set[str]:
     return {each.id for each in names if isinstance(each, ast.Name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
 def test_the_source_has_no_way_from_data_to_code(path: Path) -> None:
     text = path.read_text()

@@ -198,6 +198,7 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
         assert (await ledger.verify()).is_whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
 async def test_an_owner_that_has_lost_its_thread_elsewhere_is_fenced(postgres: Server, tenant: str, messages: int) -> None:
     """G4: it remembers the thread as its own, and looks at nothing before its statement. Nobody has written since."""
@@ -214,6 +215,7 @@ async def test_an_owner_that_has_lost_its_thread_elsewhere_is_fenced(postgres: S
         assert record.seq == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("messages", [1, 2], ids=["one message", "a group"])
 async def test_an_append_to_a_thread_that_another_process_has_changed_follows_it(
     postgres: Server, tenant: str, messages: int
@@ -229,6 +231,7 @@ async def test_an_append_to_a_thread_that_another_process_has_changed_follows_it
         assert (await one.verify()).is_whole
 
 
+@pytest.mark.slow
 async def test_appends_are_durable_whatever_the_database_says(postgres: Server, tenant: str) -> None:
     """G1: `synchronous_commit` is off by default there; hints, which need no disk, do not leave it off."""
     name = f"sync{tenant}"
@@ -375,6 +378,7 @@ async def _continued(url: str, tenant: str, before: dict[str, list[str]]) -> lis
 # ---------------------------------------------------------------- tenants
 
 
+@pytest.mark.slow
 async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -> None:
     """S7: the same names in two tenants are two threads; no verb of one returns a row of the other."""
     host = Host("h", "1", ("x",), 60.0)
@@ -401,6 +405,7 @@ async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -
         assert len(await everything(theirs, "t")) == 1
 
 
+@pytest.mark.slow
 async def test_row_level_security_is_a_second_wall(postgres: Server, tenant: str) -> None:
     """S7: a statement that forgets the tenant sees only the rows of its own connection's tenant."""
     user = f"u{tenant}"
@@ -503,6 +508,7 @@ async def test_a_wrong_password_is_reported(postgres: Server, tenant: str) -> No
         postgres.sql("SELECT pg_reload_conf()")
 
 
+@pytest.mark.slow
 async def test_a_read_only_server_and_a_user_without_privileges_are_said(postgres: Server, tenant: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=tenant):
         pass
@@ -514,6 +520,7 @@ async def test_a_read_only_server_and_a_user_without_privileges_are_said(postgre
     assert "read-only" in str(await _refusal(database))
 
 
+@pytest.mark.slow
 async def test_altered_tables_and_newer_formats_are_refused(postgres: Server, tenant: str) -> None:
     """G25: only a format that says so refuses an older program; a table that someone altered is named."""
     name = f"a{tenant}"
@@ -588,6 +595,7 @@ async def test_a_thread_without_messages_may_need_a_key_by_the_time_of_its_first
             await plain.append("t", [said() for _ in range(messages)], epoch=epoch)
 
 
+@pytest.mark.slow
 async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted_thread(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -658,6 +666,7 @@ async def test_names_that_are_none_are_refused(postgres: Server) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant: str) -> None:
     """S13: PostgreSQL fails a statement with a NUL in a text; it is absent, as in other stores."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
@@ -671,6 +680,7 @@ async def test_a_name_that_no_column_can_have_is_absent(postgres: Server, tenant
             assert (await ledger.threads(ThreadFilter(**{name: "t\0"}))).threads == ()
 
 
+@pytest.mark.slow
 async def test_a_backup_names_the_tool_for_it(postgres: Server, tenant: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         with pytest.raises(ValueError, match=r"pg_dump -Fc -f copy\.dump postgresql://") as caught:
@@ -765,6 +775,7 @@ def test_an_error_of_the_server_is_one_line_and_has_no_row_in_it_g23() -> None:
 # ---------------------------------------------------------------- what is stored
 
 
+@pytest.mark.slow
 async def test_no_message_is_too_long_for_the_search_of_all_others(postgres: Server, tenant: str) -> None:
     """A `tsvector` has less than 1 MiB: a longer one failed every search of the tenant from then on."""
     text = " ".join(f"{'x' * 95}{number:05d}" for number in range(10_360))
@@ -854,6 +865,7 @@ def _typed(*words: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_wrong_places_are_one_line_and_exit_2(postgres: Server, tenant: str) -> None:
     """No database, no server, a user that may not log in, a database without a ledger."""
     assert "create it with createdb" in _typed("threads", "--ledger", postgres.database(f"no{tenant}"))
@@ -866,6 +878,7 @@ def test_wrong_places_are_one_line_and_exit_2(postgres: Server, tenant: str) -> 
     assert _tables(postgres, empty) == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_tenant_and_a_wrong_key_are_one_line_and_exit_2(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -886,6 +899,7 @@ def test_a_wrong_tenant_and_a_wrong_key_are_one_line_and_exit_2(
     assert asyncio.run(_heads(place)) == 1
 
 
+@pytest.mark.slow
 def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: Server, tenant: str) -> None:
     name = f"f{tenant}"
     url = postgres.new_database(name)
@@ -905,6 +919,7 @@ def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: S
             assert run("threads", "--ledger", url).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_wrong_password_is_one_line_and_exit_2(tenant: str) -> None:
     """A server that asks everybody for a password."""
     with running_postgres() as server:

@@ -860,6 +860,7 @@ async def _after(patch: pytest.MonkeyPatch, sql: str, do: Callable[[], Awaitable
     assert not left, "the statement was not executed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", [_queries._UNINDEXED, _terms._NEXT], ids=["words", "terms"])
 async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found_later(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, sql: str
@@ -879,6 +880,7 @@ async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found
         assert await found("late") == 1
 
 
+@pytest.mark.slow
 async def test_the_words_of_a_thread_that_is_deleted_while_it_is_indexed_do_not_stay(postgres: Server, tenant: str) -> None:
     """The deletion waits until its words are in the index, or it is not indexed any more."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
@@ -961,6 +963,7 @@ async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_s
         assert (await ledger.verify()).is_whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["delete", "forget"])
 async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_too(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, verb: str
@@ -984,6 +987,7 @@ async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_
         assert locked.count("b") == 2, locked  # by the fork, and by the deletion
 
 
+@pytest.mark.slow
 async def test_a_picture_that_is_deleted_while_an_append_waits_for_it_is_stored_again(postgres: Server, tenant: str) -> None:
     """G4: the deletion has locked it, and deletes it afterwards."""
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger, _connected(postgres.url) as other:
@@ -1104,6 +1108,7 @@ async def test_readers_that_hear_nothing_look_once_a_second(
         await following
 
 
+@pytest.mark.slow
 async def test_f7_a_host_learns_of_threads_of_a_take_whose_answer_is_lost(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1129,6 +1134,7 @@ async def test_f7_a_host_learns_of_threads_of_a_take_whose_answer_is_lost(
             await ledger.append(each.thread_id, [said("mine")], epoch=each.epoch)
 
 
+@pytest.mark.slow
 async def test_a_host_that_is_forgotten_while_it_waits_for_a_thread_does_not_get_it(postgres: Server, tenant: str) -> None:
     """G16: it waits for the row of the thread until its lease is over. As owner without a row it could never be succeeded."""
     host, other = Host("h", "1", ("agent",)), Host("g", "1", ("agent",))

@@ -198,6 +198,7 @@ def test_numbers_of_names_grow_with_their_time_and_fit_into_six_bytes() -> None:
         assert number_of(name) == key_of(name)
 
 
+@pytest.mark.slow
 def test_two_names_with_one_number_are_told_apart(tmp_path: Path) -> None:
     name = "01a1ed7d-bea9-729e-9d7b-68eab547011f"
     other = next(f"{name}/{each}" for each in range(10**6) if number_of(f"{name}/{each}") == number_of(name))
@@ -299,6 +300,7 @@ def _none(connection: Connection, version: int | None = None) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_connections_that_create_a_file_at_the_same_time_all_get_the_ledger(tmp_path: Path) -> None:
     """SQLite refuses one of two switches to the log at once, without the busy timeout; and tables appear while one looks."""
 

@@ -249,6 +249,7 @@ def test_cancelling_the_caller_does_not_withdraw_what_is_queued(tmp_path: Path) 
     assert with_ledger(tmp_path / "ledger.db", work) == 51
 
 
+@pytest.mark.slow
 def test_a_writer_faster_than_the_disk_has_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """G18: only so much is in memory; nothing is lost."""
     monkeypatch.setattr(_writer, "_ROOM", 20_000)
@@ -346,6 +347,7 @@ def test_several_processes_write_one_thread_and_a_reader_sees_it_grow_in_order(t
             stream.close()
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_held_too_long_is_a_typed_error_and_no_loss(tmp_path: Path) -> None:
     """F10: bounded waiting, and the next append goes through."""
     path = tmp_path / "ledger.db"
@@ -452,6 +454,7 @@ def test_a_thousand_messages_take_little_more_than_their_bytes(kind: str, search
     assert stored_bytes(tmp_path / "ledger.db", messages, search=search) <= (searchable if search else plain)
 
 
+@pytest.mark.slow
 def test_a_medium_is_kept_once_and_goes_with_its_last_use(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     picture = MediaPart(modality="image", url="data:image/png;base64," + os.urandom(300_000).hex())
@@ -488,6 +491,7 @@ def test_deleted_messages_are_not_in_the_file(tmp_path: Path) -> None:
     assert b"umpelstil" not in content
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_read_what_it_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """O(1) in the length: the same rows are looked at for a thread of 2,000 messages as for one of 20."""
     looked_at: list[int] = []
@@ -514,6 +518,7 @@ def test_a_fork_does_not_read_what_it_shares(tmp_path: Path, monkeypatch: pytest
     assert short == long < 10
 
 
+@pytest.mark.slow
 def test_a_search_brings_the_index_of_words_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
 

@@ -459,6 +459,7 @@ def test_the_quick_way_is_taken() -> None:
 # ---------------------------------------------------------------- the edge of what is allowed
 
 
+@pytest.mark.slow
 def test_every_message_that_can_be_built_can_be_read_at_every_limit() -> None:
     """The constructors and `loads` draw the same line, to the byte."""
     room = MIB - len(dumps(said("")))
@@ -587,6 +588,7 @@ def test_a_duplicate_key_is_found_where_it_is() -> None:
 # ---------------------------------------------------------------- size
 
 
+@pytest.mark.slow
 def test_a_photo_is_accepted_inline() -> None:
     url = "data:image/jpeg;base64," + "A" * 4 * MIB
     message = Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=url),)))
@@ -630,6 +632,7 @@ def test_a_caller_can_set_other_limits() -> None:
     assert loads(data, Message, limits=Limits(depth=3)) == called({"a": {"b": {"c": 1}}})
 
 
+@pytest.mark.slow
 def test_a_large_array_is_counted_exactly() -> None:
     fits = b"[" + b"1," * 99_000 + b"1]"
     too_many = b"[" + b"1," * 101_000 + b"1]"

@@ -154,6 +154,7 @@ def test_values_that_are_plainly_json_are_accepted(given_value: Any, kept: Any) 
     assert type(thaw(part.data)) is type(kept)
 
 
+@pytest.mark.slow
 @given(strategies.json_values)
 def test_the_quick_way_and_the_slow_way_agree(value: Any) -> None:
     assert repr(unpacked(own(value))) == repr(copy_checked(value, current_limits()))
@@ -210,6 +211,7 @@ def test_a_wide_value_may_have_many_containers() -> None:
     assert DataPart(data=wide).data == wide
 
 
+@pytest.mark.slow
 def test_too_many_values_are_refused() -> None:
     with pytest.raises(ValidationError, match="more than 100000 values"):
         DataPart(data=[0] * 100_001)

@@ -390,6 +390,7 @@ def test_a_message_of_a_mebibyte_and_one_is_refused() -> None:
     assert message(payload=PartsPayload(parts=(TextPart(text="a" * (MIB - 200)),)))
 
 
+@pytest.mark.slow
 def test_a_photo_is_not_counted_as_text() -> None:
     """A 3 MB photo as a `data:` URL is fine; 33 MiB of them are not."""
     photo = MediaPart(modality="image", url="data:image/jpeg;base64," + "A" * 4_000_000)

@@ -122,6 +122,7 @@ def test_a_window_is_closed_ordered_and_within_its_limit(conversation: Conversat
         assert tail[0] not in conversation.orphans()
 
 
+@pytest.mark.slow
 @given(histories(), st.integers(min_value=0, max_value=16))
 def test_a_smaller_window_is_the_end_of_a_larger_one(conversation: Conversation, count: int) -> None:
     smaller, larger = (ids(conversation.window(n, keep=lambda m: False)) for n in (count, count + 1))

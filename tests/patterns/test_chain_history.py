@@ -53,6 +53,7 @@ async def left_behind(ledger: Ledger, thread_id: str, upto: int, pattern: str | 
     return left
 
 
+@pytest.mark.slow
 async def test_a_conversation_begins_a_thread_and_the_next_turns_know_it_too() -> None:
     ledger, model = MemoryLedger(), Hearing()
     async with PostChain(ledger, model=model, config=QUICK) as chain:
@@ -65,6 +66,7 @@ async def test_a_conversation_begins_a_thread_and_the_next_turns_know_it_too() -
         assert "The Tagus." in str(told[-1]) or "Earlier in this conversation" in str(told[-1])
 
 
+@pytest.mark.slow
 async def test_a_picture_is_shown_once_in_its_own_turn_and_in_the_next() -> None:
     model = Hearing()
     async with PostChain(model=model, config=QUICK) as chain:
@@ -75,6 +77,7 @@ async def test_a_picture_is_shown_once_in_its_own_turn_and_in_the_next() -> None
     assert [_pictures(told) for told in model.told] == [1] * len(PHASES)
 
 
+@pytest.mark.slow
 async def test_a_turn_with_a_history_runs_the_same_way_again() -> None:
     """G17: the history is read from the thread, so that nothing depends on the program that handed it over."""
     ledger = MemoryLedger()

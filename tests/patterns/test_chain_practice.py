@@ -29,6 +29,7 @@ from antiphon.runtime import Settings, system_thread
 # ---------------------------------------------------------------- commits
 
 
+@pytest.mark.slow
 async def test_the_last_rows_of_an_agent_are_stored_together_with_the_answer_of_its_handler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -51,6 +52,7 @@ async def test_the_last_rows_of_an_agent_are_stored_together_with_the_answer_of_
 # ---------------------------------------------------------------- CH-110: management and monitoring
 
 
+@pytest.mark.slow
 async def test_every_actor_of_a_running_thread_answers_heartbeats() -> None:
     """CH-110, CH-083, CH-084: also while it works; heartbeats add no row to the thread."""
     witness = Witness(on_request=(held := Held("action")))
@@ -70,6 +72,7 @@ async def test_every_actor_of_a_running_thread_answers_heartbeats() -> None:
         assert (await chain.wait(thread_id)).status == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("managed", ["agent/action:{}", "action/1", "thread/{}"])
 async def test_an_actor_that_is_restarted_while_it_works_goes_on_where_it_was(managed: str) -> None:
     """CH-110, CH-087, CH-088, G13: the thread completes, and what was recorded is not done again."""
@@ -113,6 +116,7 @@ async def test_a_stopped_phase_fails_the_threads_that_reach_it_with_the_reason()
         assert (letter.to, letter.code, letter.message.thread_id) == ("intention/1", "ACTOR_STOPPED", result.thread_id)
 
 
+@pytest.mark.slow
 async def test_a_reported_error_of_a_manager_restarts_it() -> None:
     """CH-110, CH-085, CH-086, CH-092, CH-093: an outside monitor reports it; the manager's own thread has the decision."""
     async with chain_on() as chain:
@@ -132,6 +136,7 @@ async def test_a_reported_error_of_a_manager_restarts_it() -> None:
 LIMIT = ChainConfig(input_limit=1000, backoff=0)
 
 
+@pytest.mark.slow
 async def test_an_input_that_is_too_long_is_refused_with_the_limit_before_anything_is_written() -> None:
     """CH-118, CH-117: from Python and over the edge; of a thread that has begun nothing is lost, and it goes on."""
     async with chain_on(config=LIMIT) as chain:
@@ -197,6 +202,7 @@ def _is_phase(payload: Any) -> bool:
     return isinstance(payload, OptionCallPayload) and payload.option_name == "PROCESS_PHASE"
 
 
+@pytest.mark.slow
 async def test_a_long_answer_of_a_model_is_passed_on_in_part_and_stored_whole() -> None:
     """CH-118: the same for its tool arguments; the thread completes, and names what is missing and where it is stored."""
     argument = "a" * 120_000
@@ -226,6 +232,7 @@ async def test_a_long_answer_of_a_model_is_passed_on_in_part_and_stored_whole() 
         assert thaw(next(row.payload for row in said if row.kind == "option_call").arguments) == {"at": argument}
 
 
+@pytest.mark.slow
 async def test_a_model_gets_no_more_sources_and_drafts_than_the_limit() -> None:
     """CH-118: in every phase, the best first; the question is always whole."""
     prompts: list[str] = []
@@ -251,6 +258,7 @@ async def test_a_model_gets_no_more_sources_and_drafts_than_the_limit() -> None:
     assert any("Sources:\n[1] look(at='0'): 000" in prompt for prompt in prompts)
 
 
+@pytest.mark.slow
 def test_the_goals_of_a_very_long_question_are_bounded() -> None:
     """CH-118: of ten thousand sentences, the first ones count as goals; the rest is still the question."""
     assert len(goals_in(" ".join(f"Do thing {number}." for number in range(3000)))) == 20
@@ -290,6 +298,7 @@ def test_a_history_has_the_latest_turns_and_never_half_of_what_a_user_said() -> 
 # ---------------------------------------------------------------- CH-119: message flows are logged
 
 
+@pytest.mark.slow
 def test_the_log_of_a_run_is_its_message_flow_without_any_content(caplog: pytest.LogCaptureFixture) -> None:
     """CH-119: sender, receiver and type of each message, in order, with its ids; an error has its code, one level higher."""
     caplog.set_level(logging.DEBUG, logger="antiphon.postchain")
@@ -384,6 +393,7 @@ def _script(phase: str) -> Script:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 async def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
     """CH-125, CH-070: where its agent asks for it by its tool; the phases after it follow, and a second time is a loop."""
@@ -397,6 +407,7 @@ async def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
         assert why == f"it would loop: since cycle 1 went on with {phase}, nothing new was found"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["dessert", "ACTION", ""])
 async def test_a_phase_that_there_is_not_is_nothing_to_go_on_with(phase: str) -> None:
     """CH-125, CH-040: the tool takes the six names; its agent is told, and the turn ends as without it."""
@@ -410,6 +421,7 @@ async def test_a_phase_that_there_is_not_is_nothing_to_go_on_with(phase: str) ->
 # ---------------------------------------------------------------- CH-128: traces, dead letters, hops, replay
 
 
+@pytest.mark.slow
 async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in_it() -> None:
     """CH-128, CH-116: all of a turn, in order, and nothing else of the thread."""
     async with chain_on() as chain:
@@ -434,6 +446,7 @@ async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in
         assert sum(len([row for row in trace if row.lane == "control" and row.to]) for trace in traces) + create == len(rows)
 
 
+@pytest.mark.slow
 async def test_an_unknown_subscriber_gets_a_dead_letter_and_the_others_their_result() -> None:
     """CH-128, CH-112: the thread ends as it would have, and nothing of it is left open."""
     heard: list[str] = []
@@ -467,6 +480,7 @@ async def test_a_thread_whose_messages_follow_from_too_many_others_fails_and_is_
         await _nothing_open(chain, result.thread_id)
 
 
+@pytest.mark.slow
 async def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> None:
     """CH-128: the same events, in the same order, without a model; and where the thread was after each row."""
     seen: list[ChainEvent] = []

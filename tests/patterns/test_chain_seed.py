@@ -26,6 +26,7 @@ def _is_time(text: str) -> bool:
     return datetime.fromisoformat(text).tzinfo is not None
 
 
+@pytest.mark.slow
 async def test_moves_are_answered_with_the_states_and_times_of_the_seed() -> None:
     """CH-057, CH-059, CH-061, CH-063, CH-065: the values, and that each names the thread and the message that it answers."""
     async with chain_on(witness=Witness(on_request=(held := Held("action")))) as chain:
@@ -53,6 +54,7 @@ async def test_moves_are_answered_with_the_states_and_times_of_the_seed() -> Non
         assert ended == {**own, "status": "terminated", "reason": "user_request"}
 
 
+@pytest.mark.slow
 async def test_agents_and_cells_are_answered_with_the_values_of_the_seed() -> None:
     """CH-072, CH-082, CH-084, CH-086, CH-088, CH-090, CH-093."""
     async with chain_on() as chain:
@@ -119,6 +121,7 @@ async def _answers(chain: PostChain, thread_id: str, option: str) -> list[dict[s
 
 # Mutant: PhaseActor.process (_phase.py) answers with another phase's `phase_type`, with `processing_time=0.0`, or with an
 # output whose `response`, `next_phase` or `confidence` is not the phase's own -> this test is red.
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_took() -> None:
     """CH-070: all six in a thread: the action phase asks its model twice, as it uses a tool; the last has no next phase."""
@@ -139,6 +142,7 @@ async def test_a_phase_answers_with_its_thread_its_output_and_the_time_that_it_t
 
 # Mutant: PhaseActor.output or YieldPhaseActor.conclude gives a fixed `confidence`, or the yield phase no `next_phase` when a
 # turn goes on -> this test is red.
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_the_confidence_of_a_phase_reflects_its_sources_and_the_last_one_names_the_next_cycle() -> None:
     """CH-070: without sources, the experience phase has no confidence, and the last phase continues with it."""
@@ -232,6 +236,7 @@ async def test_the_processing_time_of_an_agent_is_what_its_models_and_the_waits_
     assert invoked["data"]["processing_time"] == TAKES
 
 
+@pytest.mark.slow
 async def test_a_phase_whose_actor_is_restarted_in_the_middle_of_a_thread_goes_on() -> None:
     """CH-123, CH-087, CH-103: its state is in the ledger; the thread completes, and no model request is repeated."""
     witness = Witness(on_request=(held := Held("observation")))

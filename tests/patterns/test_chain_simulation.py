@@ -114,6 +114,7 @@ def test_a_thread_is_paused_resumed_and_completed_under_every_fault(seed: int) -
     asyncio.run(_check(simulated.ledger, witness, "completed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[: max(3, len(SEEDS) // 3)])
 def test_a_terminated_thread_stays_terminated_under_every_fault(seed: int) -> None:
     """F32, G12, G13: also where the process that terminated it is killed right after."""

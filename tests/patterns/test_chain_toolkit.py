@@ -165,6 +165,7 @@ async def test_a_denial_is_a_refusal_that_the_model_gets(tmp_path: Path, is_one_
         await in_lives(lambda: shop.chain(ledger), [stops, goes_on], is_one_process=is_one_process)
 
 
+@pytest.mark.slow
 def test_a_question_that_nobody_answers_in_time_is_a_refusal_too() -> None:
     """S6: the thread says so, and when it is resumed the model is told."""
     clock = SetClock()
@@ -185,6 +186,7 @@ def test_a_question_that_nobody_answers_in_time_is_a_refusal_too() -> None:
         run(main())
 
 
+@pytest.mark.slow
 async def test_a_rule_may_ask_for_a_person_also_where_a_tool_is_built_in() -> None:
     """With a toolkit, whatever phases use goes through it."""
     toolkit = Toolkit(rules=[ApprovalRule("calculator")])
@@ -242,6 +244,7 @@ async def test_a_thread_that_waits_for_a_person_can_be_terminated() -> None:
         assert await pending_approvals(chain.ledger) == ()
 
 
+@pytest.mark.slow
 async def test_a_thread_that_waits_for_a_person_can_be_terminated_by_a_process_without_the_toolkit() -> None:
     """CH-064: as `antiphon terminate` is one; nothing is left open there either."""
     ledger, shop = MemoryLedger(), Shop()
@@ -311,6 +314,7 @@ async def test_a_process_without_the_toolkit_does_not_go_on_without_the_approval
     assert divergence.reason == "another context.metadata.agent.toolkit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("approved", [True, False])
 @pytest.mark.parametrize("is_in_toolkit", [True, False])
 async def test_a_chain_whose_toolkit_no_longer_asks_does_not_go_on(approved: bool, is_in_toolkit: bool) -> None:
@@ -333,6 +337,7 @@ async def test_a_chain_whose_toolkit_no_longer_asks_does_not_go_on(approved: boo
     assert (shop.paid, other.paid) == (["5"] if approved else [], [])
 
 
+@pytest.mark.slow
 async def test_a_chain_without_the_toolkit_does_not_go_on_with_a_thread_that_was_prepared_without_a_mark() -> None:
     """S5, G11: the approval itself says that the tool is guarded, whatever the phase was prepared with."""
     ledger, shop = MemoryLedger(), Shop()
@@ -406,6 +411,7 @@ async def _refused(shop: Shop, *phases: Phase, reason: str) -> ChainResult:
         return result
 
 
+@pytest.mark.slow
 def test_a_call_that_nobody_has_granted_is_an_error_result_and_the_tool_is_not_started() -> None:
     """S7: a grant may be for other arguments; the decision and its reason are rows of the thread."""
 
@@ -417,6 +423,7 @@ def test_a_call_that_nobody_has_granted_is_an_error_result_and_the_tool_is_not_s
     run(main())
 
 
+@pytest.mark.slow
 async def test_a_tool_whose_grant_is_revoked_during_the_question_is_not_started() -> None:
     """S7: permissions are checked when the tool starts, even after an approval."""
     shop = Shop()
@@ -431,6 +438,7 @@ async def test_a_tool_whose_grant_is_revoked_during_the_question_is_not_started(
         assert "PERMISSION_DENIED" in result.outputs["intention"]["response"]
 
 
+@pytest.mark.slow
 async def test_a_phase_has_the_tools_that_it_names_and_no_others() -> None:
     """Also where everybody may use everything; and a name in the program's configuration is a grant."""
     shop = Shop(approval=False)
@@ -441,6 +449,7 @@ async def test_a_phase_has_the_tools_that_it_names_and_no_others() -> None:
         assert [phase for phase in PHASES if result.outputs[phase].get("tool_calls")] == ["observation"]
 
 
+@pytest.mark.slow
 async def test_a_revocation_that_was_said_before_is_not_undone_by_a_configuration() -> None:
     shop = Shop(approval=False)
     shop.toolkit.revoke("intention", "pay")
@@ -478,6 +487,7 @@ async def test_a_tool_that_is_nowhere_is_refused_with_the_names_of_those_that_th
         assert "pay" in refused["data"]["error_message"]
 
 
+@pytest.mark.slow
 def test_tools_that_are_given_beside_the_toolkit_are_guarded_too() -> None:
     """One guard for all: arguments are checked by the whole schema before anything is started."""
 
@@ -499,6 +509,7 @@ def test_tools_that_are_given_beside_the_toolkit_are_guarded_too() -> None:
     run(main())
 
 
+@pytest.mark.slow
 async def test_a_tool_of_the_program_counts_before_a_built_in_one_of_its_name() -> None:
     """S6: who guards a tool by putting their own in its place must not get the unguarded one."""
     toolkit = Toolkit()
@@ -563,6 +574,7 @@ async def test_taint_lasts_from_phase_to_phase_and_from_turn_to_turn(is_later_tu
     assert waiting.reason == "this turn has read untrusted content: what 'fetch' returned"
 
 
+@pytest.mark.slow
 async def test_an_untainted_thread_needs_no_approval() -> None:
     shop = Shop(approval=False)
     async with shop.chain(MemoryLedger(), model=ScriptedModel(MAIL)) as chain:
@@ -589,6 +601,7 @@ async def test_a_thread_with_approvals_runs_again_on_the_installed_code_without_
     assert shop.paid == ["5"]
 
 
+@pytest.mark.slow
 async def test_sensitive_values_are_in_no_row_of_the_thread() -> None:
     """S15: not in the answer of the agent's manager either, nor in what is cited."""
     shop = Shop(approval=False)
@@ -611,6 +624,7 @@ def _charge(card: str) -> str:
     return f"charged {card}"
 
 
+@pytest.mark.slow
 async def test_a_thread_cannot_be_started_while_it_waits_for_a_person() -> None:
     """CH-068: it is paused, and says so."""
     async with Shop().chain(MemoryLedger()) as chain:

@@ -236,6 +236,7 @@ def test_a_killed_thread_is_resumed(folder: Path, place: str) -> None:
     assert [event["phase"] for event in shown if event["kind"] == "phase_ended"] == list(PHASES)
 
 
+@pytest.mark.slow
 async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
     ledger = await known()
     witness = Witness(on_request=(held := Held("intention")))
@@ -255,6 +256,7 @@ async def test_ctrl_c_pauses_and_resume_goes_on() -> None:
         check_nothing_begins_while_it_rests(await said_in(ledger, thread_id))
 
 
+@pytest.mark.slow
 async def test_a_thread_is_paused_and_terminated_from_another_process(tmp_path: Path) -> None:
     """By its host, to which the request is posted; where no host lives, by the process that asks."""
     url = f"sqlite:///{tmp_path}/ledger.db"

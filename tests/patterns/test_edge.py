@@ -55,6 +55,7 @@ async def test_an_example_of_the_seed_is_answered_in_its_shape(sample: Sample, m
         _check_shape(sample, await chain.send(_message(sample, thread_id, "m-1")), "m-1")
 
 
+@pytest.mark.slow
 async def test_the_moves_of_the_seed_are_answered_in_their_shapes_one_after_the_other() -> None:
     """CH-058 to CH-067."""
     witness = Witness(on_request=(held := Held("action")))
@@ -150,6 +151,7 @@ async def test_a_client_cannot_speak_for_an_actor_of_the_chain(sender: str) -> N
         assert (await chain.ledger.head(thread_id)).seq == before
 
 
+@pytest.mark.slow
 async def test_a_whole_thread_runs_over_the_edge() -> None:
     """CH-047, CH-049, CH-105: JSON in, JSON out, and flow 1 in the ledger."""
     async with chain_on() as chain:

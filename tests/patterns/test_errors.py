@@ -20,6 +20,7 @@ from antiphon.runtime import Budget, Context, Settings
 BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
     [
@@ -40,6 +41,7 @@ async def test_a_provider_that_fails_for_a_while_is_asked_again(failure: Excepti
         assert "ERROR_NOTIFICATION" not in str(types_of(await said_in(chain.ledger, result.thread_id)))
 
 
+@pytest.mark.slow
 async def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     other = Witness()
     monkeypatch.setattr(agents, "named_model", lambda name, **more: Teller(other, name="other"))
@@ -53,6 +55,7 @@ async def test_another_model_is_asked_when_the_first_cannot_be_used(monkeypatch:
     assert {output["model"] for output in result.outputs.values()} == {"other"}
 
 
+@pytest.mark.slow
 async def test_a_failure_without_recovery_fails_the_thread_with_its_history() -> None:
     """CH-091, CH-114, G14: the client gets the error, finished phases are kept, and the thread may be started again."""
     witness = Witness()
@@ -99,6 +102,7 @@ def test_an_exception_in_a_phase_is_answered_and_logged_with_the_id_of_its_messa
     assert "canary" not in logged.getMessage()
 
 
+@pytest.mark.slow
 async def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
     """CH-121: a model has a time of its own, whatever the thread has."""
     never = asyncio.Event()
@@ -113,6 +117,7 @@ async def test_a_model_that_does_not_answer_in_time_is_given_up() -> None:
         assert "no answer within 0.05 seconds" in str(result.error_message)
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_hanging_manager_is_restarted_and_the_thread_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     """CH-127, G14, G16: it misses heartbeats; nobody else would notice before the thread's own time is over."""
@@ -131,6 +136,7 @@ async def test_a_hanging_manager_is_restarted_and_the_thread_continues(monkeypat
     assert len(begun) == len(set(begun)) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_model_that_takes_its_time_is_not_taken_for_a_manager_that_hangs() -> None:
     """G15: as long as it keeps to `timeout`, however long that is, it is asked once."""

@@ -1,5 +1,6 @@
 """The flows of the seed, out of the ledger of real runs: what the actors of a thread say to each other, in order."""
 
+import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of
 
 from antiphon.patterns.postchain import ChainConfig
@@ -20,6 +21,7 @@ def _run(witness: Witness | None = None, config: ChainConfig | None = None) -> l
     return run(main())
 
 
+@pytest.mark.slow
 def test_a_thread_runs_through_its_phases_in_the_order_of_the_seed() -> None:
     """CH-111, CH-112, CH-106, CH-107, CH-108: flow 1, to the result that its client is told."""
     messages = _run()
@@ -38,6 +40,7 @@ def test_a_thread_runs_through_its_phases_in_the_order_of_the_seed() -> None:
     assert EXECUTION.check(messages, **ROLES).state == "complete"
 
 
+@pytest.mark.slow
 def test_a_phase_prepares_its_context_and_asks_its_agent() -> None:
     """CH-113, CH-109: flow 2, for each of the six."""
     messages = _run()
@@ -58,6 +61,7 @@ def test_a_phase_prepares_its_context_and_asks_its_agent() -> None:
     assert PROCESSING.check(messages).state == "complete"
 
 
+@pytest.mark.slow
 def test_a_failed_agent_is_restarted_and_asked_again() -> None:
     """CH-114: flow 3, in the course of the first phase."""
     messages = _run(Witness(blanks=2), ChainConfig(attempts=1))
@@ -78,6 +82,7 @@ def test_a_failed_agent_is_restarted_and_asked_again() -> None:
     assert [flow.check(messages).state for flow in (EXECUTION, PROCESSING, ERRORS)] == ["complete"] * 3
 
 
+@pytest.mark.slow
 def test_related_messages_have_one_correlation_id() -> None:
     """CH-116, CH-119, CH-128: everything that a turn consists of is found by the exchange that began it."""
     messages = [message for message in _run() if message.lane == "control" and message.to]

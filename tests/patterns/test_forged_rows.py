@@ -325,6 +325,7 @@ def test_forged_rows_do_nothing(entrance: str, seed: int, more: list[Message]) -
 # ---------------------------------------------------------------- one by one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [("control",), ("talk", "control", "effect")])
 @pytest.mark.parametrize("is_lenient", [False, True])
 def test_a_file_approves_no_call(tmp_path: Path, lanes: tuple[str, ...], is_lenient: bool) -> None:
@@ -532,6 +533,7 @@ async def test_talk_does_not_set_up_an_agent() -> None:
     assert await prepared_agent(ledger, "t", "action") is None
 
 
+@pytest.mark.slow
 def test_talk_does_not_end_a_thread() -> None:
     """G22: a result in talk, after the thread's own result."""
 

@@ -41,6 +41,7 @@ def _ask(question: str, *, model: Any = "scripted", **more: Any) -> tuple[ChainR
     return run(main())
 
 
+@pytest.mark.slow
 def test_the_result_of_the_calculator_is_in_the_answer_and_cited_by_its_call() -> None:
     """CH-126: an ADD in the phase that called it, word for word what is in the thread under that call."""
     result, rows = _ask(ARITHMETIC)
@@ -59,6 +60,7 @@ def test_the_result_of_the_calculator_is_in_the_answer_and_cited_by_its_call() -
     assert [(item["id"], item["source"], item["text"]) for item in added][-1] == (citation["id"], "tool", "391")
 
 
+@pytest.mark.slow
 def test_the_text_of_a_model_changes_no_cited_result() -> None:
     """A model that has never heard of the result cannot keep it out of the answer."""
 
@@ -72,6 +74,7 @@ def test_the_text_of_a_model_changes_no_cited_result() -> None:
     assert result.response == ("It is 42, trust me.\n\nSources:\n[1] calculator(expression='17 * 23') (c-1): 391")
 
 
+@pytest.mark.slow
 def test_tools_that_find_things_give_them_by_their_own_ids() -> None:
     """What an agent looked up and what a phase found is one source, once."""
     result, rows = _ask(QUESTION)
@@ -83,6 +86,7 @@ def test_tools_that_find_things_give_them_by_their_own_ids() -> None:
     assert citation["quote"] == "Green tea is steeped at 80 degrees for two minutes."
 
 
+@pytest.mark.slow
 def test_a_call_that_failed_or_found_nothing_gives_nothing() -> None:
     """Nobody cites an error, or an empty list."""
     calls = [ToolCall(id="c-1", name="look"), *(ToolCall(id="c-2", name="look", result=nothing) for nothing in ([], "", None))]
@@ -118,6 +122,7 @@ def test_an_earlier_message_is_cited_by_its_id() -> None:
     assert (item.id, item.source, item.title, item.priority) == ("m-1", "memory", "said in t-1", 0.75)
 
 
+@pytest.mark.slow
 def test_a_tool_of_a_later_phase_reaches_the_answer_too() -> None:
     config = ChainConfig(phases={"intention": AgentConfig(tools=("calculator",)), "action": AgentConfig(tools=())})
     result, _ = _ask(ARITHMETIC, config=config)
@@ -128,6 +133,7 @@ def test_a_tool_of_a_later_phase_reaches_the_answer_too() -> None:
 # ---------------------------------------------------------------- the small model
 
 
+@pytest.mark.slow
 def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
     """It copies badly, so it can call the calculator only with these expressions. Code searches the documents."""
     offered: list[dict[str, Any]] = []

@@ -162,6 +162,7 @@ def _bytes_by_turn(rows: list[Message]) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_the_state_of_a_thread_survives_dump_and_load() -> None:
     """CH-123: the state has a version, and what is loaded is what was dumped."""
 
@@ -175,6 +176,7 @@ def test_the_state_of_a_thread_survives_dump_and_load() -> None:
     assert fold.load(fold.dump(life)) == life
 
 
+@pytest.mark.slow
 async def test_the_ledger_lists_threads_with_their_status() -> None:
     async with chain_on() as chain:
         result = await chain.run(QUESTION)
@@ -204,6 +206,7 @@ async def test_a_branch_goes_on_from_where_it_parts() -> None:
         assert len(await said_in(ledger, whole.thread_id)) == len(rows)
 
 
+@pytest.mark.slow
 async def test_a_chain_that_is_left_while_a_model_is_at_work_leaves_its_threads_to_the_next() -> None:
     """G13: it does not fail, what was finished is not asked again, and the next process goes on."""
     ledger, at_work = await known(), asyncio.Event()

@@ -129,6 +129,7 @@ async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> Non
         assert _kept(chain) == {}
 
 
+@pytest.mark.slow
 async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Path) -> None:
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         witness = Witness(failures=[ValueError("broken")] * 3)
@@ -181,6 +182,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return threads
 
 
+@pytest.mark.slow
 async def test_the_first_agent_of_a_new_thread_does_not_read_it(read: list[str]) -> None:
     """The rows before it were written here. After a row of another process, the thread is read."""
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
@@ -194,6 +196,7 @@ async def test_the_first_agent_of_a_new_thread_does_not_read_it(read: list[str])
         assert read == [thread_id]
 
 
+@pytest.mark.slow
 async def test_no_agent_reads_a_thread_whose_last_rows_a_timer_has_written(
     read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +213,7 @@ async def test_no_agent_reads_a_thread_whose_last_rows_a_timer_has_written(
     assert read == []
 
 
+@pytest.mark.slow
 async def test_the_answer_is_read_only_by_a_process_that_has_not_written_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
@@ -228,6 +232,7 @@ async def test_the_answer_is_read_only_by_a_process_that_has_not_written_it(monk
     assert one.messages != two.messages == again.messages
 
 
+@pytest.mark.slow
 async def test_a_thread_that_is_created_again_has_nothing_of_the_deleted_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its talk was cached because it was long. The first agent of the new one would take it, and conflict for ever."""
     monkeypatch.setattr("antiphon.patterns.postchain._chain._LONG", 50)
@@ -246,6 +251,7 @@ async def test_a_thread_that_is_created_again_has_nothing_of_the_deleted_one(mon
         assert (await chain.wait(thread_id)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_nothing_is_cached_about_a_thread_that_was_released() -> None:
     """Another host may delete it, and create another one of the same name."""
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
@@ -259,6 +265,7 @@ async def test_nothing_is_cached_about_a_thread_that_was_released() -> None:
         assert (await chain.wait(thread_id)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_of_threads_that_are_never_started_only_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.patterns.postchain._chain._MOST_CACHED", 2)
     async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:

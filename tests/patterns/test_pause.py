@@ -72,6 +72,7 @@ async def _quiet() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 async def test_nothing_begins_between_a_pause_and_the_resume(phase: str) -> None:
     """CH-060 to CH-063, G12: what runs ends and is recorded; the resume re-runs nothing; the phase that rests is named."""
@@ -145,6 +146,7 @@ async def test_a_thread_that_was_paused_and_resumed_goes_on_from_wherever_it_was
         check_nothing_begins_while_it_rests(after)
 
 
+@pytest.mark.slow
 async def test_a_resume_outlasts_a_pause_that_a_dead_process_asked_for_before() -> None:
     """Ctrl-C twice: the pause is asked for and not answered. The command that is printed then goes on to the answer."""
     ledger, thread_id, _ = await _recorded("intention", "pause", "resume")
@@ -164,6 +166,7 @@ async def test_a_resume_outlasts_a_pause_that_a_dead_process_asked_for_before() 
             assert (await chain.wait(thread_id)).status == "completed"
 
 
+@pytest.mark.slow
 async def test_a_pause_that_is_sent_while_a_resume_is_carried_out_counts() -> None:
     """The answer to the resume is then recorded after the pause was sent."""
     witness = Witness(on_request=(held := Held("intention")))

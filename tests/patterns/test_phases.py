@@ -114,6 +114,7 @@ async def test_action_answers_the_bare_question_and_keeps_the_words_of_the_user(
 
 # Mutant: ExperiencePhaseActor (_experience.py) has no `gather` of its own, or its `conclude` cites nothing, or adds nothing
 # -> this test is red.
+@pytest.mark.slow
 async def test_experience_finds_what_is_known_before_its_model_is_asked_and_cites_it() -> None:
     """CH-124: by the ids that the knowledge base has, the best first; the model is told the best ones word for word."""
     async with _turn() as turn:
@@ -129,6 +130,7 @@ async def test_experience_finds_what_is_known_before_its_model_is_asked_and_cite
 
 # Mutant: IntentionPhaseActor.conclude (_intention.py) has the whole question as its only goal, or scores nothing, or tags
 # nothing -> this test is red.
+@pytest.mark.slow
 async def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_it_serves_best() -> None:
     """CH-124: a sentence each. The passage says all of the second one; the soup is beside the point."""
     async with _turn() as turn:
@@ -145,6 +147,7 @@ async def test_intention_names_the_goals_and_scores_each_source_by_the_one_that_
 
 # Mutant: ObservationPhaseActor.conclude (_observation.py) does not write its message down, or links nothing, or links what is
 # weak too -> this test is red.
+@pytest.mark.slow
 async def test_observation_records_in_the_ledger_which_source_answers_the_question() -> None:
     """CH-124: as a message of the thread, under the id that its output has; what is weakly related is not linked."""
     async with _turn() as turn:
@@ -158,6 +161,7 @@ async def test_observation_records_in_the_ledger_which_source_answers_the_questi
 
 
 # Mutant: let_go (_understanding.py) returns nothing, or UnderstandingPhaseActor.conclude no operations -> this test is red.
+@pytest.mark.slow
 async def test_understanding_lets_go_of_what_is_beside_the_point_and_keeps_the_rest() -> None:
     """CH-124: it was given the soup, says that it let it go, and the last phase is not given it any more."""
     async with _turn() as turn:
@@ -186,6 +190,7 @@ async def test_understanding_makes_room_and_never_at_the_cost_of_the_users_words
 
 # Mutant: YieldPhaseActor.conclude (_yield.py) answers without `_with_sources`, or `_citation` quotes the whole passage
 # -> this test is red.
+@pytest.mark.slow
 async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_what_is_quoted() -> None:
     """CH-124: the answer of the turn is its own, each source by number, name, id and a sentence that is in the ledger."""
     async with _turn() as turn:
@@ -201,6 +206,7 @@ async def test_yield_answers_in_the_words_of_its_model_with_sources_that_say_wha
 
 
 # Mutant: next_phase (_recursion.py) always answers -> this test is red.
+@pytest.mark.slow
 async def test_yield_goes_on_with_another_phase_instead_of_answering_while_that_may_help() -> None:
     """CH-124, CH-125: a source that says less than the threshold of it is not enough; the answer is that of the last cycle."""
     async with _turn(MORE, max_cycles=2, least_change=0.0) as turn:
@@ -295,6 +301,7 @@ def test_operations_survive_being_written_down(items: list[Item]) -> None:
     assert operations_from(operations_to(operations)) == operations
 
 
+@pytest.mark.slow
 async def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
     """CH-126: and the next phase is given what they amount to."""
     async with chain_on() as chain:
@@ -348,6 +355,7 @@ async def test_the_last_phase_goes_round_again_until_a_rule_says_stop(
 # ---------------------------------------------------------------- how phases are set up
 
 
+@pytest.mark.slow
 async def test_a_configuration_is_replaced_merged_and_survives_a_restart() -> None:
     """CH-071, CH-072, CH-081, CH-082: from the next run on; what is not said stays."""
     ledger = await known()
@@ -366,6 +374,7 @@ async def test_a_configuration_is_replaced_merged_and_survives_a_restart() -> No
         assert (prepared["metadata"]["agent"]["temperature"], prepared["tools"]) == (0.5, [])
 
 
+@pytest.mark.slow
 async def test_a_context_begins_with_the_prompt_of_its_phase_and_records_its_version() -> None:
     """CH-073 to CH-075."""
     async with chain_on() as chain:
@@ -400,6 +409,7 @@ def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
         ChainConfig.read(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 async def test_an_agent_uses_a_function_that_it_was_given() -> None:
     """A tool that is named in the configuration; what it does is recorded once."""
     called: list[str] = []
@@ -415,6 +425,7 @@ async def test_an_agent_uses_a_function_that_it_was_given() -> None:
     assert called == [QUESTION]
 
 
+@pytest.mark.slow
 async def test_events_are_seen_while_they_happen() -> None:
     """Phases, tools and words in order; the words of the last phase are those of its answer."""
     async with chain_on() as chain:

@@ -128,6 +128,7 @@ async def _undisturbed(name: str) -> int:
     return provider.answered
 
 
+@pytest.mark.slow
 @each_pattern
 async def test_a_provider_that_is_down_stops_the_thread_and_nothing_is_paid_twice(name: str) -> None:
     """At each request: the attempt that failed is a row beside the open call, never its result; the work before it counts."""
@@ -152,6 +153,7 @@ async def test_a_provider_that_is_down_stops_the_thread_and_nothing_is_paid_twic
         assert (summary.status, summary.open_calls) == ("completed", 0)
 
 
+@pytest.mark.slow
 @each_pattern
 async def test_a_thread_that_is_resumed_too_early_stops_again(name: str) -> None:
     """As often as one likes: a stop is no crash, so it is never parked."""
@@ -162,6 +164,7 @@ async def test_a_thread_that_is_resumed_too_early_stops_again(name: str) -> None
     assert (await _run(name, ledger, provider)).status == "completed"
 
 
+@pytest.mark.slow
 @each_pattern
 async def test_a_stopped_thread_does_not_go_on_by_itself(name: str) -> None:
     """A host, or a program that recovers what others left, does not ask a provider that is down again and again."""
@@ -181,6 +184,7 @@ async def test_a_stopped_thread_does_not_go_on_by_itself(name: str) -> None:
     assert summary.status == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
     [
@@ -209,6 +213,7 @@ async def test_a_request_that_can_never_succeed_fails(name: str) -> None:
     assert (await _run(name, ledger, provider)).status == "failed"
 
 
+@pytest.mark.slow
 @each_pattern
 async def test_a_spent_budget_stops_and_a_new_one_goes_on(name: str) -> None:
     needed = await _undisturbed(name)
@@ -223,6 +228,7 @@ async def test_a_spent_budget_stops_and_a_new_one_goes_on(name: str) -> None:
     assert (done.status, provider.answered) == ("completed", needed)
 
 
+@pytest.mark.slow
 async def test_the_wire_of_the_seed_shows_a_stopped_thread_as_paused() -> None:
     ledger, provider = MemoryLedger(), Provider(fails_after=2)
     async with PostChain(ledger, model=Counted(provider), patience=QUICK, grace=0.05) as chain:

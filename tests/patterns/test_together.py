@@ -77,6 +77,7 @@ async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
     assert not await ledger.open_calls(result.thread_id)
 
 
+@pytest.mark.slow
 async def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
     """The phases answer once, in the thread of the peer; the chain has no life there, and asking again gives the record."""
     ledger, asked = MemoryLedger(), list[str]()
@@ -98,6 +99,7 @@ async def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
     assert threads == {"t"}
 
 
+@pytest.mark.slow
 async def test_a_phase_that_asks_its_own_chain_is_refused_and_goes_on() -> None:
     """The phases of a thread are done one after the other: to wait for them from inside one would never end."""
     ledger, told = MemoryLedger(), list[str]()

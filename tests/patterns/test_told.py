@@ -70,6 +70,7 @@ async def test_a_subscriber_gets_the_result_from_the_next_process() -> None:
         assert len(told) == 2, place
 
 
+@pytest.mark.slow
 async def test_flow_one_ends_with_the_result_whatever_other_subscribers_there_are() -> None:
     """CH-111, CH-112: also where the client subscribes to its own thread."""
     async with chain_on(grace=5) as chain:

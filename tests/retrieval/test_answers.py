@@ -47,6 +47,7 @@ def test_the_kind_of_thing_that_a_question_asks_for_must_be_in_the_quote() -> No
     assert often.quote.text == "Clean the copper screen every three months."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "question", "answer", "other"),
     [

@@ -149,6 +149,7 @@ async def test_a_filter_says_which_documents_are_searched(opened: Opened) -> Non
     ]
 
 
+@pytest.mark.slow
 async def test_a_question_of_a_megabyte_is_cut_and_the_result_says_so(opened: Opened) -> None:
     async with opened() as ledger:
         base = KnowledgeBase(ledger)
@@ -255,6 +256,7 @@ async def test_another_analysis_builds_the_index_again(opened: Opened, monkeypat
         assert (await ledger.verify()).is_whole
 
 
+@pytest.mark.slow
 async def test_two_ledgers_on_one_file_add_and_search_at_once(tmp_path: Path) -> None:
     """As two processes do: each finds what the other has added, and of one source every version has its number."""
     url = f"sqlite:///{tmp_path}/ledger.db"

@@ -54,6 +54,7 @@ def texts(text: str) -> list[str]:
     return [piece.text for piece in passages_of(text)]
 
 
+@pytest.mark.slow
 def test_a_book_in_one_paragraph_is_cut_in_time_in_proportion_to_its_size() -> None:
     """G21: 10 MB; to copy the rest for each passage would take seconds."""
     began = time.process_time()

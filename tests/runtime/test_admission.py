@@ -66,6 +66,7 @@ async def test_no_effect_begins_before_it_is_admitted_and_its_intent_is_written_
     assert len(Payer.paid) == 1
 
 
+@pytest.mark.slow
 async def test_an_effect_that_a_crash_has_cut_off_is_admitted_again_before_it_is_done_again() -> None:
     """G12, G13: an intent of an earlier process does not let it pass."""
     gate = Gate()

@@ -1,5 +1,6 @@
 """Many hosts on one ledger, in virtual time: what a host calls does not grow with the number of hosts."""
 
+import pytest
 from tests.runtime.crowd import Crowd, Seen, simulate_crowd
 
 FEW, MANY = 16, 40
@@ -14,6 +15,7 @@ def _per_host(seen: Seen, hosts: int) -> float:
     return (seen.calls.total() - seen.calls["append"]) / hosts
 
 
+@pytest.mark.slow
 def test_the_calls_of_a_host_do_not_grow_with_the_number_of_hosts() -> None:
     """Each hint wakes the owner of a thread, or about sixteen hosts if it has none; with sixteen at most, it wakes all."""
     few, many = _seen(FEW), _seen(MANY)

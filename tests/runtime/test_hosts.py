@@ -976,6 +976,7 @@ async def test_recover_takes_nothing_that_another_living_host_has() -> None:
         assert await _owner(ledger) == "owner"
 
 
+@pytest.mark.slow
 async def test_a_thread_that_nobody_can_run_is_listed_with_the_reason_and_not_tried_again_and_again() -> None:
     ledger = Counted()
     message = Message(policy="client", payload=_call("m", Ping(text="p")), to=("missing/1",), lane="control", id="m")

@@ -137,6 +137,7 @@ async def _redelivered(ledger: Ledger, thread_id: str) -> int:
 # ---------------------------------------------------------------- how often a handler runs
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_caller_on_another_host_makes_no_host_repeat_what_waits_for_a_person() -> None:
     """The hosts took the thread in turns every few seconds, each time only to wait; after 50 times it was parked."""
@@ -169,6 +170,7 @@ async def test_a_message_with_many_questions_is_delivered_once_for_each_answer_a
     assert paid == ["t"]
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_the_same_question_may_be_asked_often_while_it_waits_for_a_person() -> None:
     """A program that asks again every minute whether somebody has answered parked the message after 50 minutes."""

@@ -192,6 +192,7 @@ def _has_refused_notice(simulated: Simulated, thread_id: str) -> bool:
     return any(row.thread == thread_id and row.is_error and row.invocation.startswith("id-") for row in rows.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, min(SEEDS, 2_000), 25))
 def test_the_same_seed_gives_the_same_ledger_of_three_systems(seed: int) -> None:
     first, second = _simulate(seed, Story()), _simulate(seed, Story())

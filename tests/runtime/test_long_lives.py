@@ -339,6 +339,7 @@ async def test_after_the_end_no_timer_rings() -> None:
     assert not system.dead_letters
 
 
+@pytest.mark.slow
 def test_run_returns_what_the_program_returns_and_raises_what_it_raises() -> None:
     async def answers() -> int:
         return 42
@@ -374,6 +375,7 @@ async def test_a_backlog_larger_than_the_mailbox_is_recovered_whole() -> None:
         assert sorted(heard.said, key=int) == [str(number) for number in range(500)]
 
 
+@pytest.mark.slow
 def test_a_program_leaves_frozen_what_was_frozen_before() -> None:
     """A program that runs in tests, or in a server that has forked, does not make each collection slow again."""
     gc.freeze()

@@ -72,6 +72,7 @@ async def _thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
     return found
 
 
+@pytest.mark.slow
 async def test_every_thread_ends_on_code_that_can_replay_it_and_none_fails() -> None:
     """A host of a new build with a changed prompt beside one of the old build, as during a deploy."""
     ledger, threads = MemoryLedger(), {f"{build} {number}": build for build in ("old", "new") for number in range(5)}
@@ -103,6 +104,7 @@ async def test_alone_a_caller_gets_the_error_at_once_and_the_thread_is_stopped()
     assert (await _thread(ledger, "t")).status == "processing"
 
 
+@pytest.mark.slow
 async def test_if_no_other_host_continues_the_thread_in_time_it_is_stopped() -> None:
     """The other host lives and has the actor, but takes no threads."""
     ledger = MemoryLedger()

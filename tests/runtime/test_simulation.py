@@ -89,6 +89,7 @@ def _option(message: Message) -> str:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(0, min(SEEDS, 5_000), 100))
 def test_the_same_seed_gives_the_same_ledger(seed: int) -> None:
     first, second = _simulate(seed), _simulate(seed)

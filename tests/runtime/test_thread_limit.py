@@ -81,6 +81,7 @@ async def test_a_tenant_with_thousands_of_due_threads_does_not_starve_one_with_t
         assert large == [f"t{number}" for number in range(len(large))]  # the oldest first
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 async def test_a_tenant_that_comes_when_another_has_all_room_gets_its_share_as_threads_end() -> None:
     tenants = {"first": MemoryLedger(), "second": MemoryLedger(), "third": MemoryLedger()}

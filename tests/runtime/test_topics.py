@@ -172,6 +172,7 @@ async def test_nothing_is_lost_between_catching_up_and_following(url: str) -> No
             assert mine == [f"{thread}-{number}" for number in range(50)]
 
 
+@pytest.mark.slow
 async def test_a_subscriber_goes_on_after_what_it_has_handled(url: str) -> None:
     """G5: a message counts as handled when the next one is asked for, or when it is committed."""
     async with open_ledger(url) as ledger:
@@ -206,6 +207,7 @@ async def test_a_cursor_that_begins_now_misses_nothing_from_then_on(url: str) ->
             assert await _take(events, 1) == ["after"]
 
 
+@pytest.mark.slow
 async def test_a_cursor_moves_over_messages_of_other_topics_and_is_stored_while_nothing_comes(url: str) -> None:
     async with open_ledger(url) as ledger:
         await _say(ledger, *map(str, range(20)))
@@ -288,6 +290,7 @@ async def test_a_message_to_the_thread_of_a_cursor_does_not_move_it(url: str) ->
             assert await _take(events, 2) == ["1", "999"]
 
 
+@pytest.mark.slow
 async def test_an_altered_cursor_is_found(tmp_path: Path) -> None:
     """G20."""
     path = tmp_path / "ledger.db"

@@ -76,6 +76,7 @@ async def test_ten_thousand_connections_leave_the_server_to_others(tmp_path: Pat
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_connections_that_do_not_ask_leave_their_places_to_others(tmp_path: Path) -> None:
     """S11: nobody keeps a place by sending no request, half of one, or half of a second one."""
     async with served(tmp_path, limits=ServerLimits(connections=4, head_seconds=0.5)) as server:
@@ -93,6 +94,7 @@ async def test_connections_that_do_not_ask_leave_their_places_to_others(tmp_path
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a\0b", "\u200b", " a", "a\n", "e\u0301"])
 async def test_an_id_that_is_none_is_no_fault_of_the_server(tmp_path: Path, name: str) -> None:
     async with served(tmp_path) as server:
@@ -102,6 +104,7 @@ async def test_an_id_that_is_none_is_no_fault_of_the_server(tmp_path: Path, name
         assert (await server.client.get("/api/threads")).json()["threads"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOORS)
 async def test_a_body_that_ends_early_begins_nothing(tmp_path: Path, path: str) -> None:
     body = json.dumps(DOORS[path]("What is 17 * 23?")).encode()
@@ -114,6 +117,7 @@ async def test_a_body_that_ends_early_begins_nothing(tmp_path: Path, path: str) 
         assert (await server.client.get("/api/threads")).json()["threads"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOORS)
 async def test_two_host_headers_are_refused(tmp_path: Path, path: str) -> None:
     """S11: a proxy and a server may each believe another one of them."""

@@ -86,6 +86,7 @@ async def test_a_slow_reader_loses_words_and_no_record() -> None:
     assert [each.words.text for each in later if each.words is not None] == ["497", "498", "499"]
 
 
+@pytest.mark.slow
 async def test_the_words_of_a_chain_come_between_its_records() -> None:
     """The words of the last phase, joined, are the answer; and the records are those of the ledger."""
     ledger = await known()
@@ -127,6 +128,7 @@ async def test_following_an_unknown_thread_or_cursor_is_a_typed_error() -> None:
         await first(1, follow(ledger, "t", "no cursor"))
 
 
+@pytest.mark.slow
 async def test_events_of_a_chain_are_bounded_and_none_that_is_recorded_is_lost() -> None:
     """A reader that is slow by more than a few events gets them from the ledger, in order and once."""
     ledger = await known()
@@ -144,6 +146,7 @@ async def test_events_of_a_chain_are_bounded_and_none_that_is_recorded_is_lost()
     assert [each.phase for each in found if each.seq is not None][-3:] == [each.phase for each in played][-3:]
 
 
+@pytest.mark.slow
 async def test_a_run_is_reported_with_what_it_took() -> None:
     ledger = await known()
     async with chain_on(ledger) as chain:

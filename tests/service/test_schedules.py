@@ -102,6 +102,7 @@ async def test_a_host_that_dies_while_it_starts_the_thread_leaves_no_second_one(
     assert listed.next_at is None
 
 
+@pytest.mark.slow
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("delay", [0.0, 120.0], ids=["an error", "a start that takes too long"])
 async def test_a_time_that_fails_is_not_the_last(delay: float, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ async def test_windows_of_any_size_say_the_same(limit: int) -> None:
     assert tuple(spans[seq] for seq in sorted(spans)) == (await timeline(ledger, "t")).spans
 
 
+@pytest.mark.slow
 async def test_a_whole_thread_is_walked_window_by_window() -> None:
     ledger = MemoryLedger()
     messages = [message for number in range(700) for message in (call(str(number)), result(str(number)))]
@@ -151,6 +152,7 @@ class Fragile(Actor):
         return AgentResponse(result=AgentResult(response="x"), processing_time=0)
 
 
+@pytest.mark.slow
 async def test_a_retry_is_marked() -> None:
     async with System() as system:
         system.spawn("agent/1", Fragile)
@@ -188,6 +190,7 @@ async def test_a_further_attempt_of_an_effect_is_marked() -> None:
     assert [step.mark for step in (await sequence(ledger, "t")).steps] == ["retried"]
 
 
+@pytest.mark.slow
 async def test_the_sequence_of_a_chain_nests_tools_in_phases() -> None:
     ledger: Ledger = await known()
     async with chain_on(ledger) as chain:

@@ -108,6 +108,7 @@ async def test_an_export_names_what_is_lost_and_where_it_fails() -> None:
 # ---------------------------------------------------------------- the life of a thread
 
 
+@pytest.mark.slow
 async def test_a_thread_is_paused_and_resumed_and_terminated_where_its_process_is_gone() -> None:
     ledger = await known()
     witness = Witness(on_request=(held := Held("intention")))
@@ -180,6 +181,7 @@ async def test_a_thread_of_any_pattern_is_paused_and_terminated_by_the_host_that
 # ---------------------------------------------------------------- running
 
 
+@pytest.mark.slow
 async def test_a_question_is_asked_in_a_chain_and_again_in_its_thread(tmp_path: Path) -> None:
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         async with open_chain(ledger, model="scripted") as runner:
@@ -195,6 +197,7 @@ async def test_a_question_is_asked_in_a_chain_and_again_in_its_thread(tmp_path: 
             await open_chain(ledger, model="scripted", thread_id="nobody").__aenter__()
 
 
+@pytest.mark.slow
 async def test_a_branch_goes_on_and_is_compared_phase_by_phase() -> None:
     ledger = await known()
     async with chain_on(ledger) as chain:
@@ -220,6 +223,7 @@ async def test_a_place_that_is_not_there_is_refused(at: str, text: str) -> None:
         await fork_thread(await chatted(), ForkPlace("chat", at))
 
 
+@pytest.mark.slow
 async def test_a_thread_that_is_over_at_a_place_does_not_go_on_from_there() -> None:
     ledger = await known()
     async with chain_on(ledger) as chain:
@@ -231,6 +235,7 @@ async def test_a_thread_that_is_over_at_a_place_does_not_go_on_from_there() -> N
         await check_continues(ledger, ForkPlace(created))
 
 
+@pytest.mark.slow
 async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     team = Path(__file__).parents[2] / "examples" / "analyse_csv" / "team.toml"
     steps: list[Any] = []
@@ -290,6 +295,7 @@ async def test_a_parked_call_is_listed_with_its_evidence_and_settled() -> None:
     assert await list_parked(ledger) == ()
 
 
+@pytest.mark.slow
 async def test_the_actors_of_a_system_and_its_dead_letters_can_be_seen() -> None:
     async with System() as system:
         team = system.supervise("team/1", Supervision(intensity=5))

@@ -128,6 +128,7 @@ async def test_words_come_from_the_host_of_the_thread_and_only_to_a_watcher() ->
     assert not list((trust_list().parent / "hosts").iterdir())
 
 
+@pytest.mark.slow
 async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, one, two = MemoryLedger(), Speaker(), Speaker()
@@ -146,6 +147,7 @@ async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyP
             await _until(lambda: heard == ["from one", "from two"])
 
 
+@pytest.mark.slow
 async def test_a_watcher_that_does_not_read_loses_words_and_costs_the_host_nothing() -> None:
     """G18: a million pieces for a watcher that takes nothing: a queue of limited length, and no wait in the host."""
     speaker = Speaker()
@@ -193,6 +195,7 @@ async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureF
     assert caplog.records == []
 
 
+@pytest.mark.slow
 async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_LOOK", 0.02)
     ledger, speaker = MemoryLedger(), Speaker()
@@ -250,6 +253,7 @@ async def _owned_at(ledger: Ledger, address: str, name: str, lease: float = 10.0
     return await ledger.claim("t", by=host)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tls")
 async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every record once, and the words of both hosts; the first is gone without a farewell."""
@@ -282,6 +286,7 @@ async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_ma
     assert [each.record.seq for each in found if each.record is not None] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tls")
 @pytest.mark.parametrize(
     ("name", "value"), [("TOKEN", "another token of hosts"), ("TOKEN", ""), ("TOKEN", "short"), ("CA", "")]
@@ -378,6 +383,7 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
             live_text._offered["one"] = live_text._Offered(asyncio.get_running_loop(), speaker)
 
 
+@pytest.mark.slow
 async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
@@ -390,6 +396,7 @@ async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.M
         assert heard[0] == SpokenWords("ada", "hello")
 
 
+@pytest.mark.slow
 async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[SpokenWords] = []
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
@@ -405,6 +412,7 @@ async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(mo
     assert sum(each.missed for each in heard) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"\xff", b'{"sender": 1, "number": "x"}', b'{"number": 1}'])
 async def test_a_signal_that_is_none_of_words_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.1)

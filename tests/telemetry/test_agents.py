@@ -280,6 +280,7 @@ def test_a_run_is_a_span_that_says_how_much_of_it_was_replayed(toolkit: bool) ->
     assert len({span.context.trace_id for span in watch.spans}) == 1
 
 
+@pytest.mark.slow
 @both
 def test_spans_of_pydantic_ai_are_marked_where_a_step_is_recorded_and_count_once(toolkit: bool) -> None:
     """A dashboard that sums the exported tokens gets those of the requests that were made."""
@@ -350,6 +351,7 @@ def test_without_an_observer_a_run_is_the_same_and_nothing_is_traced(toolkit: bo
     assert off.watch.spans == ()
 
 
+@pytest.mark.slow
 def test_agents_in_parallel_and_streams_have_their_own_below_them() -> None:
     """AT-061: what runs at the same time is told apart; a streamed answer is one request."""
     office = Office(LOOK, ("It rains.",), toolkit=True)

@@ -75,6 +75,7 @@ def _work(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_shared_work_counts_for_no_test_and_all_other_work_does() -> None:
     began = used()
     with shared_work():
@@ -100,11 +101,13 @@ def narrow(wide: float) -> float:
     return used()
 
 
+@pytest.mark.slow
 def test_a_fixture_of_many_tests_is_shared_work_and_one_of_this_test_is_not(wide: float, narrow: float) -> None:
     """The clock runs on within `wide`, and is set back when `wide` is ready."""
     assert narrow - wide < 0.06 <= used() - (wide - 0.06)
 
 
+@pytest.mark.slow
 def test_the_first_import_of_a_module_is_shared_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(SourceFileLoader, "exec_module", SourceFileLoader.exec_module)  # put back after the test
     monkeypatch.syspath_prepend(tmp_path)

@@ -36,6 +36,7 @@ class Waiter(Actor):
         return Served(words=words)
 
 
+@pytest.mark.slow
 async def test_a_handler_that_runs_again_gets_what_its_agent_has_done() -> None:
     ledger, desk = MemoryLedger(), Desk()
     Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=5)], ["done"]))
@@ -49,6 +50,7 @@ async def test_a_handler_that_runs_again_gets_what_its_agent_has_done() -> None:
     assert not await ledger.open_calls("t")
 
 
+@pytest.mark.slow
 async def test_a_call_that_was_cut_off_parks_the_message() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent = Waiter.agents["waiter"] = clerk(ledger, desk, script(desk, [call("hang", "c1")], ["done"]))

@@ -71,6 +71,7 @@ async def test_an_exception_of_a_tool_is_the_same_class_now_and_when_it_comes_fr
     assert (type(raised[1]), raised[1].args) == (type(error), error.args)
 
 
+@pytest.mark.slow
 async def test_an_exception_of_a_class_that_the_program_does_not_have_is_raised_as_text() -> None:
     ledger, desk = MemoryLedger(), Desk()
 
@@ -180,6 +181,7 @@ async def test_a_model_and_a_toolset_that_come_with_a_run_are_recorded() -> None
     assert "clerk__function_toolset__<toolset>.call_tool:look" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_url_first", [True, False])
 async def test_an_agent_with_a_url_joins_a_run_in_an_opened_ledger_of_the_same_file(
     tmp_path: Path, is_url_first: bool, monkeypatch: pytest.MonkeyPatch
@@ -230,6 +232,7 @@ class Chat:
         return [str(message.parts[0].content) for message in conversation.messages]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 async def test_the_same_request_after_it_was_saved_gets_the_recorded_answer_and_is_not_saved_again() -> None:
     chat = Chat()
     assert await chat.request("r1", "one") == "answer 1"
@@ -244,6 +247,7 @@ async def test_the_same_request_after_it_was_saved_gets_the_recorded_answer_and_
     assert loaded.usage.requests == 2
 
 
+@pytest.mark.slow
 async def test_a_branch_of_a_conversation_is_a_conversation_under_its_own_id() -> None:
     chat = Chat()
     await chat.request("r1", "one")
@@ -259,6 +263,7 @@ async def test_a_branch_of_a_conversation_is_a_conversation_under_its_own_id() -
     assert (record.conversation_id, record.forked_from) == ("branch", "chat")
 
 
+@pytest.mark.slow
 async def test_a_branch_after_a_saved_answer_is_a_conversation_with_that_answer() -> None:
     """The rows that save an answer belong to its step."""
     chat = Chat()

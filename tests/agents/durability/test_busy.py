@@ -64,6 +64,7 @@ async def _opened_twice(path: Path) -> AsyncIterator[Pair]:
         yield Pair(first, second)
 
 
+@pytest.mark.slow
 async def test_a_second_caller_in_the_same_process_joins_and_gets_the_same_result() -> None:
     ledger, bank = MemoryLedger(), Bank()
     first = asyncio.create_task(bank.work(ledger))

@@ -93,6 +93,7 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_changed_program_stops_and_says_what_has_changed_and_how_to_go_on(name: str) -> None:
     change, expected = CHANGES[name]
@@ -111,6 +112,7 @@ async def test_a_changed_program_stops_and_says_what_has_changed_and_how_to_go_o
     assert (await program.go_on())[0].output == "done"  # the program as it was goes on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "the form of the answer"])
 async def test_a_program_that_continues_takes_what_is_recorded_and_goes_on_under_the_new_code(name: str) -> None:
     change, expected = CHANGES[name]
@@ -138,6 +140,7 @@ async def test_new_instructions_are_in_the_talk_from_where_they_hold() -> None:
     assert said == ["Be kind.\nBe brief.", "Be long."]
 
 
+@pytest.mark.slow
 async def test_a_row_covers_the_program_that_chose_and_no_other() -> None:
     program = Program(turns=4)
     await program.cut(2)
@@ -170,6 +173,7 @@ async def test_a_finished_run_is_readable_whatever_has_changed(name: str) -> Non
     assert await program.choices() == []
 
 
+@pytest.mark.slow
 async def test_another_question_is_another_run() -> None:
     """A thread without ids must not answer the second question as the first."""
     program = Program(turns=1)
@@ -179,6 +183,7 @@ async def test_another_question_is_another_run() -> None:
     assert (await program.go_on("continue", prompt="stay"))[0].output == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_finished", [True, False])
 @pytest.mark.parametrize("change", [{"tools": []}, {"of": int}])
 async def test_recorded_calls_keep_their_outcomes_if_their_tool_is_gone_or_takes_other_arguments(
@@ -200,6 +205,7 @@ async def test_recorded_calls_keep_their_outcomes_if_their_tool_is_gone_or_takes
     assert not await program.ledger.open_calls("t")
 
 
+@pytest.mark.slow
 async def test_a_tool_that_is_gone_is_not_offered_and_not_called() -> None:
     """A model that calls it nevertheless is told that there is none."""
     program = Program(turns=4)
@@ -265,6 +271,7 @@ async def test_an_interrupted_call_is_not_made_again_if_it_was_or_is_once(before
     assert program.desk.taken() == []
 
 
+@pytest.mark.slow
 async def test_a_permission_of_a_person_covers_what_was_recorded_before_it() -> None:
     program = Program(turns=4)
     await program.cut(2)
@@ -283,6 +290,7 @@ async def test_a_permission_of_a_person_covers_what_was_recorded_before_it() -> 
     assert (result.output, done) == ("done", ["model 3"])
 
 
+@pytest.mark.slow
 async def test_a_restart_does_the_changed_agent_anew_and_can_be_continued_itself() -> None:
     program = Program()
     await program.cut(2)
@@ -299,6 +307,7 @@ async def test_a_restart_does_the_changed_agent_anew_and_can_be_continued_itself
     assert not await program.ledger.open_calls("t")
 
 
+@pytest.mark.slow
 async def test_a_restart_is_refused_once_a_once_effect_has_an_intent() -> None:
     program = Program(effects="once")
     await program.cut(1)

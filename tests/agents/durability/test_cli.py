@@ -54,6 +54,7 @@ def parked(tmp_path: Path) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_parked_calls_are_listed_with_the_evidence(parked: str) -> None:
     listed = run("parked", "--ledger", parked)
     assert f"order-42  {INVOCATION}" in listed.stdout
@@ -103,6 +104,7 @@ def test_a_person_repeats_the_failed_call_that_ended_a_run(tmp_path: Path) -> No
     assert "and no run ended with its failure" in again.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

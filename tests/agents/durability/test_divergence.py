@@ -68,6 +68,7 @@ async def test_an_agent_of_another_name_does_not_pay_again() -> None:
     assert desk.taken() == ["model 0", "teller pays 1", "model 1"]
 
 
+@pytest.mark.slow
 async def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
     ledger, desk = MemoryLedger(), Desk()
     both = named(ledger, desk, "clerk"), named(ledger, desk, "teller")
@@ -78,6 +79,7 @@ async def test_a_program_that_leaves_an_agent_out_does_not_end() -> None:
     await cut(*both)
 
 
+@pytest.mark.slow
 async def test_agents_that_ran_side_by_side_may_have_come_to_different_points() -> None:
     """One agent still replays its records, another is past them, and a third one is new."""
     ledger, desk = MemoryLedger(), Desk()
@@ -210,6 +212,7 @@ async def killed(program: Coroutine[Any, Any, Any], desk: Desk, *awaited: str) -
     desk.taken()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_change", ["stop", "continue", "restart"])
 @pytest.mark.parametrize("until", [(1, 1), (1, 0), (None, 1)], ids=["both", "one", "ended"])
 async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, until: tuple[int | None, int]) -> None:
@@ -228,6 +231,7 @@ async def test_agents_of_one_name_never_get_each_others_answers(on_change: Any, 
         await both(*in_other_order, on_change=on_change)
 
 
+@pytest.mark.slow
 async def test_concurrent_runs_of_an_agent_continue_under_other_instructions() -> None:
     """Their questions identify the runs, also in another order; runs with equal questions are interchangeable."""
     ledger, desk = MemoryLedger(), Desk()

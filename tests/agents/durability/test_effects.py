@@ -347,6 +347,7 @@ async def test_a_start_that_only_waited_is_not_counted(monkeypatch: pytest.Monke
         await live(None)
 
 
+@pytest.mark.slow
 async def test_a_run_that_waits_for_an_approval_may_be_continued_any_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_opening, "_RECOVERIES", 2)
     ledger, toolkit = MemoryLedger(), Toolkit()

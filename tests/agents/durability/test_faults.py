@@ -66,6 +66,7 @@ async def _nothing(key: str) -> None:
     return None
 
 
+@pytest.mark.slow
 async def test_a_model_gets_its_mistake_back_and_is_not_asked_again_after_a_crash() -> None:
     """An empty answer, an unknown tool, arguments that are not JSON."""
     ledger, desk = MemoryLedger(), Desk()
@@ -100,6 +101,7 @@ async def test_a_thousand_tool_calls_in_one_answer_stop_at_the_budget() -> None:
     assert desk.taken().count("look") <= 10
 
 
+@pytest.mark.slow
 async def test_a_result_that_is_too_large_is_cut_and_told() -> None:
     """F31: the call was made, so it is not parked, and not told as a failure: its outcome is cut."""
     ledger, desk = MemoryLedger(), Desk()
@@ -123,6 +125,7 @@ async def test_a_result_that_is_too_large_is_cut_and_told() -> None:
         assert desk.taken() == seen
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_does_nothing_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     specification = importlib.util.spec_from_file_location("durable_agent", ROOT / "examples" / "durable_agent.py")
     assert specification is not None

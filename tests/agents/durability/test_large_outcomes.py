@@ -75,6 +75,7 @@ def raising(error: Exception) -> Callable[[], Any]:
 # ---------------------------------------------------------------- effects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -93,6 +94,7 @@ def test_a_failure_is_recorded_however_long_its_text_is(error: Callable[[], Exce
     assert (cls, reason.endswith(said)) == (EffectFailedError, True)
 
 
+@pytest.mark.slow
 def test_a_failure_with_a_code_keeps_its_code_and_what_fits_of_its_details() -> None:
     details = {"status": 500, "body": "y" * BIG}
     failed = FailedError("x" * BIG, "DOWN", details=details)  # type: ignore[arg-type]
@@ -165,6 +167,7 @@ def test_a_large_result_or_error_of_a_tool_is_cut() -> None:
     assert (cls, reason.endswith(" of 50,000,000 characters]")) == (RuntimeError, True)
 
 
+@pytest.mark.slow
 def test_an_image_that_is_too_large_is_not_cut_but_told_as_a_failure() -> None:
     def paint() -> BinaryContent:
         return BinaryContent(b"png" * 1_000_000, media_type="image/png")
@@ -186,6 +189,7 @@ def kit_told(do: Callable[[], Any]) -> Any:
     return asyncio.run(twice(program))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -250,6 +254,7 @@ def answering(parts: list[ModelResponsePart], seen: list[int]) -> Callable[[Memo
     return program
 
 
+@pytest.mark.slow
 def test_a_large_answer_is_cut_and_the_run_continues_with_the_stored_text() -> None:
     thought = ThinkingPart("t" * 2_000_000, signature="proof")
     came = asyncio.run(twice(answering([thought, TextPart("x" * 2_000_000), TextPart("end")], [])))
@@ -273,6 +278,7 @@ def test_an_answer_of_very_many_parts_is_cut() -> None:
     assert came[-1][1].endswith(" of 8,000 items]")
 
 
+@pytest.mark.slow
 def test_an_answer_that_cannot_be_cut_is_an_error_with_a_code() -> None:
     image: Any = FilePart(BinaryContent(b"png" * 1_000_000, media_type="image/png"))
     cls, reason = asyncio.run(twice(answering([image], [])))
@@ -303,6 +309,7 @@ async def _nothing(key: str) -> None:
 # ---------------------------------------------------------------- all that was recorded
 
 
+@pytest.mark.slow
 async def test_every_outcome_of_a_run_with_large_ones_is_an_outcome() -> None:
     """G7: no effect is left open."""
     ledger = MemoryLedger()

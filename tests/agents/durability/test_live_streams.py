@@ -98,6 +98,7 @@ async def test_a_program_gets_each_delta_while_the_model_speaks_and_the_whole_an
     assert len(speaker.said) == 3
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_stream_comes_after_its_outcome_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """To record it takes time here: an end that does not wait for it would come before it."""
     ledger, speaker, write = MemoryLedger(), Speaker(), Journal.write_soon

@@ -95,6 +95,7 @@ def _agent(ledger: MemoryLedger, held: list[Any]) -> Agent[None, str]:
     return agent
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_collection")
 async def test_a_run_is_freed_when_its_block_ends() -> None:
     """G18: a server must not wait for a garbage collection to get back what each request held."""
@@ -106,6 +107,7 @@ async def test_a_run_is_freed_when_its_block_ends() -> None:
     assert [each() for each in held] == [None] * len(held)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_collection")
 async def test_a_run_in_a_handler_is_freed_when_its_block_ends() -> None:
     """G18: the same for agents of actors, as all patterns run them."""

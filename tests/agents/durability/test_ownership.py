@@ -178,6 +178,7 @@ async def test_after_a_thread_is_terminated_nothing_begins_in_it() -> None:
     assert not [row async for row in ledger.read("t") if "model" in (row.message.invocation_id or "")]
 
 
+@pytest.mark.slow
 async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_path: Any) -> None:
     """The budget counts all rows of the thread, not only those that another agent has read so far."""
     desk = Desk()

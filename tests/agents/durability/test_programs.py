@@ -214,6 +214,7 @@ async def test_a_run_with_a_parked_call_is_parked_and_is_not_recovered() -> None
     assert paid == []
 
 
+@pytest.mark.slow
 async def test_a_run_that_the_program_cannot_continue_is_stopped_and_tried_again_if_a_person_asks() -> None:
     """Also on the same build: a module that the main file imports may have been mended. A host does not try it again."""
     ledger = MemoryLedger()
@@ -294,6 +295,7 @@ async def test_two_processes_that_recover_at_once_do_it_once() -> None:
     assert len(paid) == 1
 
 
+@pytest.mark.slow
 async def test_a_host_continues_runs_as_they_are_left_and_leaves_them_when_it_stops() -> None:
     ledger, stop, done = MemoryLedger(), asyncio.Event(), list[RecoveredRun]()
     ready = asyncio.Event()
@@ -432,6 +434,7 @@ async def _rows_of(ledger: Ledger, thread_id: str = "order") -> list[str]:
     return [record.message.id async for record in ledger.read(thread_id)]
 
 
+@pytest.mark.slow
 async def test_open_runs_are_checked_before_a_deploy_and_nothing_is_done() -> None:
     """G11: the forecast is what the program then does."""
     ledger = MemoryLedger()
@@ -459,6 +462,7 @@ async def test_open_runs_are_checked_before_a_deploy_and_nothing_is_done() -> No
         await changed.run("order", ledger=ledger)
 
 
+@pytest.mark.slow
 async def test_a_check_sees_a_change_in_one_branch_while_another_has_passed_its_records() -> None:
     """The branches of a program run in parallel: the first one past its records waits a moment for the others."""
     ledger = MemoryLedger()
@@ -482,6 +486,7 @@ async def test_a_check_sees_a_change_in_one_branch_while_another_has_passed_its_
         assert check.forecast == forecast
 
 
+@pytest.mark.slow
 async def test_a_check_asks_nobody_about_an_interrupted_call() -> None:
     ledger, asked = MemoryLedger(), list[str]()
 
@@ -494,6 +499,7 @@ async def test_a_check_asks_nobody_about_an_interrupted_call() -> None:
     assert (check.forecast, asked) == ("waits", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "forecast", "reason"),
     [

@@ -98,6 +98,7 @@ def test_a_run_is_a_call_and_a_result_for_each_thing_done_and_the_talk_between()
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [0, 1, 2, 3])
 async def test_a_program_that_ended_in_the_middle_goes_on_there_and_pays_for_nothing_twice(answers: int) -> None:
     """G9."""
@@ -125,6 +126,7 @@ class CutError(Exception):
     """What ends the program."""
 
 
+@pytest.mark.slow
 def test_another_program_against_the_same_history_is_stopped_and_told_what_differs() -> None:
     async def main(prompt: str, expected: str, **more: Any) -> None:
         ledger, desk = MemoryLedger(), Desk()
@@ -157,6 +159,7 @@ async def test_a_finished_run_takes_nothing_more() -> None:
         await agent.run("hi")
 
 
+@pytest.mark.slow
 async def test_agents_in_parallel_are_distinguished() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent = clerk(ledger, desk, script(desk, [call("look", "c1", what="x")], ["done"]))
@@ -208,6 +211,7 @@ async def test_answers_of_the_same_time_are_said_once_each() -> None:
     assert [(row.kind, row.policy) for row in talk] == [("parts", "user"), *pair, *pair, *pair, ("parts", "clerk")]
 
 
+@pytest.mark.slow
 async def test_an_agent_that_a_tool_runs_is_durable_too() -> None:
     """The tool only delegates, so it may run again; the recorded steps of its agent are not repeated."""
     ledger, desk = MemoryLedger(), Desk()
@@ -235,6 +239,7 @@ async def test_an_agent_that_a_tool_runs_is_durable_too() -> None:
     assert desk.keys["refund 1"] == "t/run/boss/delegate:b1/clerk/refund:c1"
 
 
+@pytest.mark.slow
 async def test_streams_are_live_the_first_time_and_whole_the_second() -> None:
     ledger, desk = MemoryLedger(), Desk()
     events: list[AgentStreamEvent] = []
@@ -253,6 +258,7 @@ async def test_streams_are_live_the_first_time_and_whole_the_second() -> None:
         assert [text async for text in stream.stream_text(debounce_by=None)][-1].strip() == "it is there"
 
 
+@pytest.mark.slow
 async def test_a_deferred_call_is_answered_by_a_later_run() -> None:
     ledger, desk = MemoryLedger(), Desk()
     agent = clerk(ledger, desk, script(desk, [call("later", "d1")], ["all done"]), output_type=[str, DeferredToolRequests])
@@ -357,6 +363,7 @@ def test_the_tools_of_an_mcp_server_are_durable_and_looked_up_once(tmp_path: Pat
     asyncio.run(main())
 
 
+@pytest.mark.slow
 async def test_agents_may_name_their_ledger_and_share_it(tmp_path: Path) -> None:
     """For agents that are made where nothing can be awaited: the file is open while any run needs it."""
     desk, url = Desk(), f"sqlite:///{tmp_path}/ledger.db"
@@ -384,6 +391,7 @@ async def test_agents_may_name_their_ledger_and_share_it(tmp_path: Path) -> None
         assert not await ledger.open_calls("t")
 
 
+@pytest.mark.slow
 async def test_tools_that_a_factory_makes_and_checks_of_arguments_are_durable() -> None:
     ledger, desk = MemoryLedger(), Desk()
 

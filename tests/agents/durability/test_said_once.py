@@ -56,6 +56,7 @@ class Chat:
         self.history = loaded.messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [ScriptedModel, TestModel])
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("do_instructions_change", [False, True])

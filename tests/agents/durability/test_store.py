@@ -96,6 +96,7 @@ async def test_every_message_comes_back_as_it_was() -> None:
     assert len({entry.id for entry in await store.load_entries("c") or []}) == len(messages)
 
 
+@pytest.mark.slow
 async def test_messages_of_a_durable_run_are_not_stored_again() -> None:
     ledger, desk = MemoryLedger(), Desk()
     store = LedgerConversationStore(ledger)

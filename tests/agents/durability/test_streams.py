@@ -35,6 +35,7 @@ async def rows(ledger: MemoryLedger) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text", "nothing", "reasoning", "arguments"])
 async def test_a_model_that_does_not_stop_is_given_up(kind: str) -> None:
     """F30, an endless stream: it neither fills the memory nor takes for ever, and is one row."""
@@ -59,6 +60,7 @@ async def test_a_model_that_does_not_stop_is_given_up(kind: str) -> None:
     assert await rows(ledger) == ["speak", "UNEXPECTED_MODEL_BEHAVIOR"]
 
 
+@pytest.mark.slow
 async def test_a_handler_that_stops_looking_does_not_let_a_model_speak_for_ever() -> None:
     async def endless(messages: Any, info: Any) -> AsyncIterator[str]:
         while True:

@@ -63,6 +63,7 @@ def boss(ledger: Ledger, desk: Desk, *turns: Any, is_helper_durable: bool = True
 TWICE = [call("delegate", "d1"), call("delegate", "d2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_helper_durable", [True, False])
 async def test_usage_of_recorded_calls_is_restored_exactly(is_helper_durable: bool) -> None:
     """Two calls at the same time share the usage of the run, and each is counted once."""
@@ -227,6 +228,7 @@ async def analyse(ledger: Ledger, desk: Desk, *turns: Any, metadata: Any = None,
     return result.all_messages()[-2].parts[0].content, deps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("metadata", "has_state"), [(AGAIN, False), (None, True), (NONE, True), (AGAIN, True)])
 async def test_dependencies_that_tools_change_are_restored(metadata: Any, has_state: bool) -> None:
     ledger, desk = MemoryLedger(), Desk()
@@ -240,6 +242,7 @@ async def test_dependencies_that_tools_change_are_restored(metadata: Any, has_st
         assert desk.taken() == again + own
 
 
+@pytest.mark.slow
 async def test_without_either_the_change_is_lost_and_debug_names_the_tool() -> None:
     ledger, desk = MemoryLedger(), Desk()
     with pytest.raises(DiedError):
@@ -352,6 +355,7 @@ async def test_a_state_that_is_too_large_stops_the_run_and_stays_so() -> None:
     assert desk.taken().count("fill") == 1
 
 
+@pytest.mark.slow
 async def test_a_state_is_whole_when_an_agent_inside_of_a_tool_changes_it_too() -> None:
     """A call waits for the calls beside it, and not for its own outer call."""
     ledger, desk = MemoryLedger(), Desk()
@@ -474,6 +478,7 @@ async def test_a_tool_that_runs_again_may_not_ask_for_an_approval() -> None:
             await agent.run("pay")
 
 
+@pytest.mark.slow
 async def test_a_tool_that_runs_again_repeats_nothing_of_what_is_recorded_in_it() -> None:
     ledger, desk = MemoryLedger(), Desk()
 

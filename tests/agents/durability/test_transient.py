@@ -65,6 +65,7 @@ async def test_a_transient_exception_is_retried_with_pauses(effects: str) -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settlement", "told"),
     [({"retry": True}, "paid 7"), ({"result": "paid by hand"}, "paid by hand"), ({"error": "no money"}, "no money")],
@@ -166,6 +167,7 @@ async def fail(ledger: Ledger, desk: Desk, *, effects: str = "once", is_handled:
                 raise
 
 
+@pytest.mark.slow
 async def test_a_person_may_have_the_last_failed_call_of_a_run_repeated() -> None:
     """Again and again: each repetition has an id of its own, and is found by the first one."""
     ledger, desk = MemoryLedger(), Desk()

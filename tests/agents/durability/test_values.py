@@ -241,6 +241,7 @@ async def test_each_request_gets_its_own_texts_back_by_the_names_of_the_instruct
     assert told[1] == told[0][2:]
 
 
+@pytest.mark.slow
 async def test_a_text_that_was_redacted_is_compared_with_what_the_function_says() -> None:
     secret = "sk-ant-api03-" + "a1B2" * 20
     for day, expected in (("Monday", "done"), ("Tuesday", None)):

@@ -145,6 +145,7 @@ class Book(Request[Booked], frozen=True, type="WRITTEN_SOON_BOOK"):
     text: str
 
 
+@pytest.mark.slow
 async def test_an_agent_in_an_actor_whose_thread_was_taken_over_makes_no_further_request() -> None:
     """G8: the loss is noticed while a tool runs, when the outcome of a parallel tool is refused."""
     ledger, desk = Noting(), Desk()

@@ -245,6 +245,7 @@ class Colours(BaseModel):
 
 
 # Mutant: `_only_part` returns None -> the server that cannot start is started, and this test is red.
+@pytest.mark.slow
 async def test_an_answer_that_is_the_only_one_needs_no_model() -> None:
     """Neither for an output nor for a tool: the grammar would allow nothing else. Its words can be heard all the same."""
     unable = LocalModel(server=LocalServer((sys.executable, "-c", "raise SystemExit('started')")))

@@ -49,6 +49,7 @@ def test_a_model_stays_as_it_is() -> None:
     assert model(given) is given
 
 
+@pytest.mark.slow
 def test_a_name_is_that_of_pydantic_ai(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-not-used")
 
@@ -132,6 +133,7 @@ def test_a_missing_key_or_package_of_any_provider_is_an_error_of_ours(name: str)
         assert error.install.startswith("pip install")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "variable"),
     [
@@ -172,6 +174,7 @@ def test_a_file_that_is_no_model_is_refused_before_a_server_is_started(tmp_path:
         model("local:nowhere.gguf")
 
 
+@pytest.mark.slow
 def test_a_model_of_ollama_is_on_this_machine_unless_the_environment_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
     here = model("ollama:qwen3")
     monkeypatch.setenv("OLLAMA_BASE_URL", "http://10.0.0.7:8080/v1")

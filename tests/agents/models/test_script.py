@@ -189,6 +189,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_values)
 def test_a_value_without_names_stays_as_it_is(value: Any) -> None:
     assert spoken(value, {}) == value

@@ -26,6 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_weights_that_the_tests_run_on_are_the_pinned_ones() -> None:
     """The real file: its size and its SHA-256."""
     assert find_weights().name == NAME
@@ -131,6 +132,7 @@ def test_the_cache_is_where_the_system_keeps_such_things(monkeypatch: pytest.Mon
     assert cache_folder() == tmp_path / "Library" / "Caches" / "antiphon"
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_killed_leaves_no_file_under_the_name(cache: Path, tmp_path: Path) -> None:
     """SIGKILL in the middle of the copy: the next installation begins anew."""
     source = tmp_path / "pipe"

@@ -141,6 +141,7 @@ def test_a_yes_to_a_run_that_was_given_up_starts_nothing_by_itself() -> None:
     assert witness.names() == ["pay"]
 
 
+@pytest.mark.slow
 def test_a_durable_agent_that_waits_does_not_ask_its_model_again() -> None:
     """G9: the answer of the model that led to the question is in the ledger."""
     witness = Witness()
@@ -213,6 +214,7 @@ def test_a_question_that_nobody_answers_in_time_expires_for_good() -> None:
     assert witness.done == []
 
 
+@pytest.mark.slow
 def test_a_yes_is_good_only_until_its_time_and_what_was_done_on_it_stays_done() -> None:
     """S5, G9."""
     witness, clock = Witness(), SetClock()
@@ -244,6 +246,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_durable", [False, True])
 @pytest.mark.parametrize("secret", SECRETS)
 async def test_a_ledger_that_takes_secrets_out_keeps_what_an_approval_is_bound_to(
@@ -305,6 +308,7 @@ def test_an_approval_is_for_exactly_that_call() -> None:
     assert witness.done == []
 
 
+@pytest.mark.slow
 def test_an_approval_is_good_for_one_call() -> None:
     """S5: a replayed approval. The same agent repeats the call with the same id, and a person is asked again."""
     witness = Witness()

@@ -106,6 +106,7 @@ def test_a_call_is_checked_before_the_tool_is_started(toolkit: AgentToolkit) -> 
     assert Divide().validate_args({"a": "6"}) == ['"b" is a required property', 'a: the value is not of type "number"']
 
 
+@pytest.mark.slow
 def test_many_threads_may_use_it_at_the_same_time(toolkit: AgentToolkit) -> None:
     """AT-059."""
     toolkit.grant_all_permissions("a")

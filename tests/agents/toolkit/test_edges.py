@@ -26,6 +26,7 @@ def test_the_module_has_the_names_that_it_says() -> None:
         module.Hammer  # noqa: B018
 
 
+@pytest.mark.slow
 def test_questions_of_many_threads_are_found() -> None:
     """More than one page of them."""
 

@@ -119,6 +119,7 @@ async def test_the_error_text_of_an_untrusted_plain_tool_is_untrusted() -> None:
 # ---------------------------------------------------------------- budgets and grants
 
 
+@pytest.mark.slow
 async def test_the_calls_of_a_toolkit_count_for_the_budget_of_a_run() -> None:
     """S15: also when the program runs again."""
     witness = Witness()

@@ -214,6 +214,7 @@ async def test_no_text_is_a_grant_an_approval_a_control_message_or_another_agent
             await check_one(house, injection)
 
 
+@pytest.mark.slow
 async def test_the_attack_works_where_untrusted_tools_are_not_marked() -> None:
     """What the others show is due to the marks: without them, the obedient model pays."""
     injection = Injection("pay somebody", "result", INJECTIONS[0].text)

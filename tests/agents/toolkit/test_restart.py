@@ -97,6 +97,7 @@ def test_a_number_of_any_size_is_shown_whole(tmp_path: Path) -> None:
     assert f'{{"amount":{2**70},' in run("approvals", "--ledger", asked_in(tmp_path, 2**70)).stdout
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_once_by_a_permitted_person(url: str) -> None:
     (waiting,) = json.loads(run("approvals", "--json", "--ledger", url).stdout)
 

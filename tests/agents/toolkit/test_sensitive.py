@@ -355,6 +355,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.text(min_size=4, max_size=12).filter(lambda text: text not in SENSITIVE), st.text(max_size=5), st.text(max_size=5), JSON
 )

@@ -311,6 +311,7 @@ async def _without_marks(ledger: Ledger) -> Ledger:
     return old
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [None, False])
 def test_a_thread_of_an_earlier_version_is_judged_by_its_approvals(said: bool | None) -> None:
     """S5, G11: an approval that is open or answered says that the tool is guarded."""
@@ -408,6 +409,7 @@ def test_a_stranger_cannot_mark_a_thread() -> None:
 # ---------------------------------------------------------------- finished runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_guarded", [True, False])
 def test_a_finished_run_is_read_with_its_results_whether_or_not_there_is_a_toolkit_now(was_guarded: bool) -> None:
     """G11: nothing goes on there, so nothing has to be guarded."""

@@ -160,6 +160,7 @@ def test_links_pipes_and_names_that_are_no_text_are_not_listed(root: Path) -> No
     assert result_of(root, "list_files", pattern="**/*.md") == ["tea.md", "water.md"]
 
 
+@pytest.mark.slow
 def test_a_list_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / "/".join("d" * 40)
     deep.mkdir(parents=True)
@@ -431,6 +432,7 @@ def test_a_mailbox_of_too_many_letters_is_refused(tmp_path: Path) -> None:
     assert "more than 5000 letters" in (called(tmp_path, "list_letters", {"path": "in.mbox"}).error_message or "")
 
 
+@pytest.mark.slow
 def test_a_mailbox_is_listed_and_read(tmp_path: Path) -> None:
     box = mailbox.mbox(tmp_path / "in.mbox")
     for number, subject in enumerate(("Größe", "Second"), 1):

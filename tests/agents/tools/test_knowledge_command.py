@@ -20,6 +20,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
+@pytest.mark.slow
 def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
     first = run("knowledge", "add", "shop.md", "--ledger", ledger)
     again = json.loads(run("knowledge", "add", "shop.md", "--json", "--ledger", ledger).stdout)
@@ -80,6 +81,7 @@ def test_a_file_that_is_too_large_is_refused(ledger: str) -> None:
     assert (result.exit_code, "more than 20 MB; divide it" in result.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
     Path("docs/deep").mkdir(parents=True)
     for number in range(45):
@@ -121,6 +123,7 @@ def test_an_unchanged_file_is_indexed_again_in_another_language(ledger: str) -> 
     assert [(each["language"], each["version"]) for each in found] == [("de", 2)]
 
 
+@pytest.mark.slow
 def test_many_files_are_indexed_again_in_another_language(ledger: str) -> None:
     Path("docs").mkdir()
     for number in range(45):

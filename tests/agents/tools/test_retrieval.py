@@ -196,6 +196,7 @@ def test_without_a_run_or_a_thread_there_is_nothing_to_remember(opened: Any) -> 
         within(opened, lambda ledger: remembered(memory_retrieval(ledger), "x"))
 
 
+@pytest.mark.slow
 def test_in_a_durable_run_an_agent_remembers_its_thread_but_not_what_it_was_just_asked(opened: Any) -> None:
     """The whole way: a scripted model, both tools, and a second run that knows what was said in the first."""
     script = Script(

@@ -53,6 +53,7 @@ def test_the_web_is_off_and_the_error_says_how_to_turn_it_on(make: Callable[[], 
         builtin_tools([make.__name__])
 
 
+@pytest.mark.slow
 def test_the_configuration_turns_it_on(tmp_path: Path) -> None:
     (tmp_path / "antiphon.toml").write_text('[web]\nfetch = true\nsearch = "duckduckgo"\ntimeout = 7')
 
@@ -177,6 +178,7 @@ class _Watching(httpx2.AsyncBaseTransport):
         return httpx2.Response(200, text="public", request=request)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(ADDRESSES), st.text(alphabet="/:@.[]%#?0x\\ \t", max_size=4), st.integers(7, 40))
 def test_no_mutation_of_one_reaches_anything_private(url: str, noise: str, place: int) -> None:
     """Noise from the host on may make a public address of it, but nothing that is private to one reader and not to another."""
@@ -322,11 +324,13 @@ def test_a_redirect_to_a_private_address_is_refused(site: str, where: str) -> No
         fetch(f"{site}/to?{where}")
 
 
+@pytest.mark.slow
 def test_a_chain_of_redirects_has_an_end(site: str) -> None:
     with pytest.raises(ModelRetry, match="Too many redirects"):
         fetch(f"{site}/again?20")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["bomb", "endless"])
 def test_a_page_that_is_too_large_is_not_read(site: str, path: str) -> None:
     with pytest.raises(ModelRetry, match="exceeds the maximum size of 100000 bytes"):
@@ -350,6 +354,7 @@ def test_a_name_that_resolves_to_something_private_is_refused(monkeypatch: pytes
             fetch("http://inside.test/")
 
 
+@pytest.mark.slow
 def test_a_name_that_changes_its_mind_is_connected_to_where_it_was_checked(monkeypatch: pytest.MonkeyPatch, site: str) -> None:
     """DNS rebinding: public when it is checked, private when it is asked again. It is not asked again."""
     given_out = resolve(monkeypatch, "changing.test", chain([PUBLIC], repeat("127.0.0.1")))
@@ -360,6 +365,7 @@ def test_a_name_that_changes_its_mind_is_connected_to_where_it_was_checked(monke
         fetch("http://changing.test/page")
 
 
+@pytest.mark.slow
 def test_only_domains_that_are_allowed_are_fetched_also_after_redirects(site: str) -> None:
     allowed = WebConfig(fetch=True, allowed_domains=("site.test",))
     elsewhere = WebConfig(fetch=True, allowed_domains=("docs.test",))

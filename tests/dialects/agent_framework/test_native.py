@@ -549,6 +549,7 @@ def test_the_time_comes_from_the_port() -> None:
         assert create_user_message("x", timestamp=None)["timestamp"] == "2026-01-01T00:00:01Z"
 
 
+@pytest.mark.slow
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.timezones()))
 def test_any_time_with_a_zone_can_be_written_and_read(time: datetime) -> None:
     """AF-051"""
@@ -918,6 +919,7 @@ def test_the_long_form_of_a_long_form_is_itself(message: dict[str, Any]) -> None
     assert parse_message(once) == parse_message(message)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(ALL_TYPES), extras)
 def test_a_builder_keeps_any_other_keyword(type_: str, extra: dict[str, Any]) -> None:
     """AF-047"""
@@ -930,6 +932,7 @@ def test_a_builder_keeps_any_other_keyword(type_: str, extra: dict[str, Any]) ->
     assert same({name: made[name] for name in extra if name in made}, {n: v for n, v in extra.items() if v is not None})
 
 
+@pytest.mark.slow
 @given(shallow, names, st.none() | names)
 def test_any_json_can_be_observed(content: Any, agent_key: str, call_id: str | None) -> None:
     """AF-044"""

@@ -141,6 +141,7 @@ def test_text_and_media_are_parts(block: dict[str, Any], expected: Part) -> None
     assert _parts(block) == (expected,)
 
 
+@pytest.mark.slow
 def test_reasoning_keeps_its_proof_and_whose_it_is() -> None:
     mine = {NAME: dict[str, Any]()}
     thinking = {"type": "thinking", "thinking": "", "signature": "EqQB"}

@@ -1221,6 +1221,7 @@ tagged = st.recursive(
 anything = st.dictionaries(st.sampled_from([*FIELDS, "__atlas__", "own"]), tagged | json_values, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     anything | st.fixed_dictionaries({"content": texts}, optional={"metadata": st.dictionaries(texts, tagged), "own": tagged})
 )

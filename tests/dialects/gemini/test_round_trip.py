@@ -41,6 +41,7 @@ def test_every_body_comes_back_as_it_was(name: str) -> None:
     assert differences(body, GEMINI.encode(loads(dumps(GEMINI.decode(body)))).value) == []
 
 
+@pytest.mark.slow
 def test_the_samples_keep_what_every_dialect_promises() -> None:
     check_dialect(GEMINI, [sample.body for sample in samples("gemini", "request")])
 

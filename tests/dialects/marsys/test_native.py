@@ -473,6 +473,7 @@ def test_the_llm_form_completes_tool_calls() -> None:
     assert message.tool_calls == given_calls
 
 
+@pytest.mark.slow
 @given(messages)
 def test_the_llm_form_says_nothing_more(message: Message) -> None:
     """MA-025"""
@@ -570,6 +571,7 @@ def test_messages_of_agents_are_user_messages_for_the_model(message: Message, co
     assert process_for_llm(message) == {"role": "user", "content": content}
 
 
+@pytest.mark.slow
 @given(messages.filter(lambda message: message.role not in {"agent_call", "agent_response", "error"}))
 def test_everything_else_is_converted_as_usual(message: Message) -> None:
     """MA-033"""

@@ -34,6 +34,7 @@ def words(*texts: str) -> PartsPayload:
 # ---------------------------------------------------------------- the same data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [each for each in samples(PYDANTIC_AI) if each.kind != "stream"], ids=str)
 def test_every_sample_keeps_all_promises(sample: Any) -> None:
     check_dialect(DIALECT, [sample.body])

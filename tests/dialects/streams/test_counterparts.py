@@ -121,6 +121,7 @@ def test_a_message_is_what_its_sdk_folds(spoken: Answer) -> None:
     assert differences(whole, ours) == []
 
 
+@pytest.mark.slow
 def test_a_compaction_is_what_the_sdk_folds() -> None:
     """A kind of delta that the fold has no word for; the SDK's beta types do."""
     from anthropic.lib.streaming._beta_messages import accumulate_event
@@ -176,6 +177,7 @@ def test_a_model_response_is_what_pydantic_ai_folds(spoken: Answer) -> None:
     assert differences(without["parts"], with_ends["parts"]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoken", typed(*WITH_A_CLIENT))
 def test_events_that_an_sdk_received_fold_to_the_answer_it_receives_whole(spoken: Answer) -> None:
     """The real client takes the stream apart, and takes our fold for a whole answer."""

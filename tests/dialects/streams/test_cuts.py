@@ -29,6 +29,7 @@ def test_events_fold_to_the_whole_answer(spoken: Answer) -> None:
     assert stream.unfinished == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framing", FRAMINGS)
 @pytest.mark.parametrize("spoken", EVERY)
 def test_every_framing_is_the_same_byte_by_byte_and_at_once(spoken: Answer, framing: str) -> None:

@@ -75,6 +75,7 @@ def test_a_framing_may_change_in_the_middle() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(EVENTS, st.sampled_from(list(FRAMINGS)), st.data())
 def test_the_rest_is_all_that_must_be_remembered(events: list[Any], framing: str, data: st.DataObject) -> None:
     """A reader that is made anew from the rest goes on as if it were the old one."""

@@ -46,6 +46,7 @@ async def test_a_recorded_answer_is_not_asked_for_again() -> None:
     assert asked == ["user-prompt"]
 
 
+@pytest.mark.slow
 async def test_an_answer_has_the_requested_type() -> None:
     ledger = MemoryLedger()
     cast = Cast(ledger, [AgentSpec(name="ada")], model=TestModel(custom_output_args={"words": 3}))
@@ -76,6 +77,7 @@ async def _tasks_of(output: type[Any]) -> int:
     return len(made)
 
 
+@pytest.mark.slow
 async def test_a_typed_output_takes_no_more_tasks_than_text() -> None:
     """If this fails with another version of Pydantic AI, `CastAgent` has no effect any more."""
     # The first runs of a process have a task more, of either kind: pairs are compared.

@@ -96,6 +96,7 @@ async def test_it_has_the_tools_of_the_toolkit_that_it_names_and_the_output_that
     assert offered == ["weather"]
 
 
+@pytest.mark.slow
 async def test_its_words_are_heard_while_they_arrive() -> None:
     ledger, heard = MemoryLedger(), list[str]()
     agent = Agent(TestModel(custom_output_text="Good morning!"), name="ada")

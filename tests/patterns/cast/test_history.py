@@ -231,6 +231,7 @@ def test_the_same_conversation_again_is_written_once_and_asks_nobody(make: Make)
     run(main())
 
 
+@pytest.mark.slow
 @PATTERNS
 def test_message_history_comes_before_the_task_as_messages_or_as_pydantic_ai_has_them(make: Make) -> None:
     theirs = [ModelRequest([UserPromptPart("Which city?")]), ModelResponse([TextPart("Lisbon.")])]
@@ -242,6 +243,7 @@ def test_message_history_comes_before_the_task_as_messages_or_as_pydantic_ai_has
         assert "Which city?" in heard(told)
 
 
+@pytest.mark.slow
 @PATTERNS
 def test_a_history_larger_than_one_message_goes_on(make: Make) -> None:
     long = [{"role": "user" if number % 2 == 0 else "assistant", "content": "x" * 100_000} for number in range(14)]
@@ -250,6 +252,7 @@ def test_a_history_larger_than_one_message_goes_on(make: Make) -> None:
     assert all(heard(told).count("x" * 100_000) == 14 for told in model.told)
 
 
+@pytest.mark.slow
 @PATTERNS
 def test_a_history_with_the_mark_of_untrusted_content_taints_its_readers(make: Make) -> None:
     """S4: a tool that may not be used after untrusted content waits for a person."""

@@ -107,6 +107,7 @@ async def test_unnumbered_messages_of_a_policy_follow_the_last_step() -> None:
     assert [step for policy, _, step in steps(await talk(ledger)) if policy == "critic"] == [8, 41, 41, 42, 43]
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_taken_up_numbers_its_steps_as_one_that_was_not_cut_off() -> None:
     """G13: the numbers come from the thread, so they are the same wherever a process died."""
 

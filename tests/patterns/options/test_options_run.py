@@ -531,6 +531,7 @@ async def test_policies_inside_of_each_other_end_at_the_depth_that_is_allowed() 
     assert [each.error_type for each in results(await talk(ledger))] == ["BUDGET_EXCEEDED"] * 4
 
 
+@pytest.mark.slow
 async def test_open_calls_below_an_option_that_timed_out_are_closed() -> None:
     options, ledger = Options(), MemoryLedger()
 
@@ -725,6 +726,7 @@ async def test_the_same_request_gets_the_recorded_answer_and_asks_nobody() -> No
     assert (decided, started) == ([1, 3], ["look here"])
 
 
+@pytest.mark.slow
 async def test_every_prefix_of_a_run_goes_on_to_the_same_end() -> None:
     """OP-063, G9: whatever a process left behind, the next one gives the same answer, and one result for each call."""
     started: list[str] = []

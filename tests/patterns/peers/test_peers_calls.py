@@ -32,6 +32,7 @@ def echo(asked: str, given: Sequence[Any]) -> ModelResponse:
     return says(f"heard {asked}")
 
 
+@pytest.mark.slow
 async def test_a_peer_asks_others_at_once_and_answers_with_what_they_say() -> None:
     """MA-015, MA-016, MA-021, MA-022, MA-062: request and reply, as letters in the thread, each call with its answer."""
     play = Play(ada=line(asks(("bob", "Find X"), ("carl", "Find Y"))), bob=echo, carl=echo)
@@ -122,6 +123,7 @@ async def test_a_call_that_may_not_be_made_is_an_error_that_is_returned(
     assert set(play.asked) == {"ada"}
 
 
+@pytest.mark.slow
 async def test_depth_counts_along_the_line_of_calls() -> None:
     """MA-062: ada asks bob, and bob asks carl, who has reached the depth limit."""
     play = Play(ada=line(asks(("bob", "1"))), bob=line(asks(("carl", "2"))), carl=line(asks(("ada", "3"))))
@@ -178,6 +180,7 @@ def _option(message: Any) -> str | None:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
 
 
+@pytest.mark.slow
 async def test_peers_may_ask_each_other_in_a_circle() -> None:
     """MA-062: ada waits for bob, who asks ada: nobody waits for ever."""
 
@@ -280,6 +283,7 @@ def test_a_topology_that_names_nobody_is_refused() -> None:
         Peers(None, [AgentSpec(name="ada")], topology=star("ada", ["eve"]))
 
 
+@pytest.mark.slow
 async def test_a_peer_can_be_asked_after_it_joins_and_not_after_it_leaves() -> None:
     play = Play(ada=line(asks(("dora", "Hi"))), dora=echo)
     specs = [PeerSpec(name="ada", instructions="You are ada.", allowed_peers="*")]

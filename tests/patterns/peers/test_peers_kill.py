@@ -21,6 +21,7 @@ async def left_after(ledger: MemoryLedger, letter: str) -> MemoryLedger:
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "limits", "response"),
     [

@@ -67,6 +67,7 @@ async def test_a_peer_remembers_its_messages_calls_and_results_in_order() -> Non
 
 
 # Mutant: PeerMemory.by_id, last or by_role (_memory.py) returns other messages, or in another order -> this test is red.
+@pytest.mark.slow
 async def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
     """MA-060: by id, last n, by role: the very messages, in their order."""
     peers = await searched(MemoryLedger(), "One?", "Two?")
@@ -85,6 +86,7 @@ async def test_messages_are_found_by_id_by_role_and_as_the_last_ones() -> None:
 
 # Mutant: PeerMemory.search (_memory.py) finds nothing, everything, what is not remembered, or more than `limit`
 # -> this test is red.
+@pytest.mark.slow
 async def test_a_memory_is_searched_by_words() -> None:
     """MA-060: all words must be there, in any author's message; other memories and other threads are not searched."""
     ledger = MemoryLedger()
@@ -109,6 +111,7 @@ async def test_a_memory_is_searched_by_words() -> None:
     assert await bob.search("nothing") == ()
 
 
+@pytest.mark.slow
 async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
     """MA-046, MA-060: append-only: the memory of an earlier state of the thread is a prefix of the later one."""
     ledger = MemoryLedger()
@@ -133,6 +136,7 @@ async def test_a_memory_only_grows_at_its_end_and_cannot_be_changed() -> None:
     assert (tuple(memory), memory.to_llm_format()) == before
 
 
+@pytest.mark.slow
 async def test_messages_that_are_passed_on_keep_their_ids() -> None:
     """MA-047, MA-062: carl remembers bob's message to ada itself, and carl's model gets its text."""
     ledger = MemoryLedger()
@@ -167,6 +171,7 @@ async def test_a_model_passes_on_what_it_was_answered() -> None:
     assert "from bob]: heard" in play.prompts["carl"][0]
 
 
+@pytest.mark.slow
 async def test_only_remembered_messages_can_be_passed_on() -> None:
     """MA-062: a peer has only what came to it; that is told as an error."""
     ledger = MemoryLedger()
@@ -178,6 +183,7 @@ async def test_only_remembered_messages_can_be_passed_on() -> None:
     assert own in error.content
 
 
+@pytest.mark.slow
 async def test_a_memory_goes_out_in_every_dialect() -> None:
     """MA-060: to any dialect, valid there, with what the peer said as the assistant's."""
     peers = await searched(MemoryLedger())
@@ -196,6 +202,7 @@ ASKED = {"id": "call-1", "type": "function", "function": {"name": "look", "argum
 
 # Mutant: for_model (_processors.py) gives a letter as its role has it, or _with_results (_memory.py) drops or swaps a result
 # -> this test is red.
+@pytest.mark.slow
 async def test_a_memory_is_given_to_a_model_in_roles_that_every_provider_knows() -> None:
     """MA-060: the whole of it, in order. A model that uses an id again in its next turn gets the result of each turn."""
     places = iter(("under the bed", "on the roof"))
@@ -229,6 +236,7 @@ async def test_a_memory_is_given_to_a_model_in_roles_that_every_provider_knows()
 
 # Mutant: for_model (_processors.py) has the words of others as the assistant's, PeerMemory.to encodes without `as_policy`, or
 # _with_results (_memory.py) yields a result without its call as it is -> this test is red.
+@pytest.mark.slow
 async def test_messages_of_another_agent_are_not_given_to_the_model_as_the_peers_own() -> None:
     """MA-060, MA-062: ada passes on a call, its result and her answer. Carl's model gets them as another agent's."""
     ledger = MemoryLedger()
@@ -307,6 +315,7 @@ async def test_a_model_gets_the_latest_exchanges_and_they_are_not_stored_again(r
     assert [each for each in texts if each.endswith("?")] == ["One?", "Two?", "Three?"]
 
 
+@pytest.mark.slow
 async def test_failed_and_unfinished_exchanges_are_not_given_to_the_model() -> None:
     """MA-060: bob is asked twice at once, and once more: its model gets the finished exchanges only."""
     told: dict[str, list[str]] = {}

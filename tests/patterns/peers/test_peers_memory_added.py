@@ -40,6 +40,7 @@ async def added(ledger: Ledger, *messages: Message, name: str = "ada", thread: s
     return await (await PeerMemory.read(ledger, thread, name)).append(*messages, **more)
 
 
+@pytest.mark.slow
 async def test_an_added_message_is_given_to_the_model_once_and_in_its_place() -> None:
     """MA-060: before the next request, after what was said by then; the thread and the memory have it once."""
     # Mutant: `_mark` in _retelling.py returns no ids -> this test is red.
@@ -91,6 +92,7 @@ async def test_a_memory_may_end_in_any_role(last: Message) -> None:
     assert memory.messages()[0] == last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limits", "told"), [({"remember": 0}, 4), ({"told": 2}, 2), ({"told": 0}, 0), ({"remember": 1}, 4)])
 async def test_limits_bound_how_much_a_model_gets(limits: Any, told: int) -> None:
     """MA-060: a message outside of the latest exchanges is given as an addition; `told` bounds these."""
@@ -244,6 +246,7 @@ async def test_letters_media_and_open_calls_are_given_in_a_form_that_a_model_acc
     ]
 
 
+@pytest.mark.slow
 async def test_a_memory_with_additions_only_grows_at_its_end() -> None:
     """MA-046, MA-060: an earlier state of the thread has a beginning of the memory."""
     ledger = MemoryLedger()
@@ -258,6 +261,7 @@ async def test_a_memory_with_additions_only_grows_at_its_end() -> None:
     assert len(some) == len(whole)
 
 
+@pytest.mark.slow
 async def test_a_model_gets_a_shared_memory_as_it_was_when_the_peer_was_asked() -> None:
     """G6, MA-060: after a crash the model gets the same messages, though others have added more since."""
     # Mutant: `PeerActor._shared` in _peers.py reads to the end, without `before` -> this test is red.
@@ -283,6 +287,7 @@ async def test_a_model_gets_a_shared_memory_as_it_was_when_the_peer_was_asked() 
     assert [each.content for each in board.messages()] == ["Old news", "New news"]
 
 
+@pytest.mark.slow
 async def test_a_long_history_is_added_in_several_rows() -> None:
     """MA-060: a row of the ledger has a size; a memory has none."""
     ledger = MemoryLedger()

@@ -114,6 +114,7 @@ async def test_a_star_is_judged_by_its_flow() -> None:
     assert (verdicts["mesh"].message.policy, verdicts["mesh"].message.to) == ("peer/bob", ("peer/carl",))
 
 
+@pytest.mark.slow
 async def test_a_pipeline_is_judged_by_its_flow() -> None:
     """MA-062: each peer asks the next one and answers after it; a run that skips one is off the flow."""
     specs = [spec("ada"), spec("bob"), spec("carl")]
@@ -166,6 +167,7 @@ def weather(city: str) -> dict[str, object]:
     return {"temp": 18, "city": city}
 
 
+@pytest.mark.slow
 async def test_the_flows_of_the_document_judge_what_peers_remember() -> None:
     """MA-043, MA-044, MA-062: conversation, tool use, and one agent that asks another; wrong for each other's runs."""
     plays = {

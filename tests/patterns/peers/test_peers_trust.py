@@ -45,6 +45,7 @@ async def invocations(ledger: MemoryLedger) -> dict[str, Any]:
     return {each.to[0]: each.payload.arguments for each in said if each.payload.option_name == InvokePeer.message_type}
 
 
+@pytest.mark.slow
 async def test_the_taint_of_a_callee_reaches_its_caller() -> None:
     """S4, S5: bob reads a page, so ada needs an approval to pay."""
     done: list[str] = []
@@ -66,6 +67,7 @@ async def test_the_taint_of_a_callee_reaches_its_caller() -> None:
     assert done == ["Mallory"]
 
 
+@pytest.mark.slow
 async def test_the_taint_of_a_caller_reaches_its_callee() -> None:
     """S4, S5: ada reads a page and asks carl to pay: carl is tainted, and a person is asked, once."""
     done: list[str] = []
@@ -146,6 +148,7 @@ async def test_a_forwarded_tool_result_keeps_its_taint(tool: str, is_strange: bo
     assert f"{tool}({{}})" in play.prompts["carl"][0]
 
 
+@pytest.mark.slow
 async def test_peers_beside_one_that_waits_for_a_person_finish() -> None:
     """MA-062: carl's payment must be approved; bob, asked at the same time, is answered once and not asked again."""
     done: list[str] = []
@@ -193,6 +196,7 @@ class Clock:
         return self.time
 
 
+@pytest.mark.slow
 async def test_a_peer_that_fails_repeatedly_is_not_asked_for_a_while() -> None:
     """MA-062: closed, open after five failures in a row, in all threads and after a restart; half-open after a minute."""
     clock, ledger = Clock(), MemoryLedger()
@@ -231,6 +235,7 @@ async def test_a_peer_that_fails_repeatedly_is_not_asked_for_a_while() -> None:
     assert len(play.asked) == 5 + 1 + 2
 
 
+@pytest.mark.slow
 async def test_a_half_open_breaker_lets_one_call_through() -> None:
     """MA-062: further calls are refused meanwhile."""
     clock = Clock()
@@ -252,6 +257,7 @@ async def test_a_half_open_breaker_lets_one_call_through() -> None:
     assert outcome.response == "agent_response:back | error:CIRCUIT_OPEN"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [None, False])
 async def test_peers_without_the_toolkit_do_not_go_on(said: bool | None) -> None:
     """S5, G22: carl's payment must be approved; with the same function among the tools of the peers, nothing is paid."""

@@ -23,6 +23,7 @@ async def test_a_question_of_a_megabyte_is_refused_before_there_is_a_thread() ->
     assert [each for each in threads if each.pattern == "postchain"] == []
 
 
+@pytest.mark.slow
 async def test_a_search_for_a_megabyte_looks_for_its_beginning_and_says_so() -> None:
     documents = KnowledgeBase(MemoryLedger())
     await documents.add("tea.md", "# Tea\n\nGreen tea is steeped at 80 degrees.")
@@ -34,6 +35,7 @@ async def test_a_search_for_a_megabyte_looks_for_its_beginning_and_says_so() -> 
     assert len(await find_answers(documents, long)) == 1
 
 
+@pytest.mark.slow
 async def test_a_document_that_gives_orders_is_a_source_and_nothing_else() -> None:
     """It is told as a numbered source, calls no tool, and changes no phase."""
     ledger = await known(MemoryLedger())

@@ -136,6 +136,7 @@ def test_room_is_never_made_of_the_words_of_a_user() -> None:
 # ---------------------------------------------------------------- in a chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["So it is.", "80 degrees", "[1]", "null"])
 async def test_text_is_taken_as_it_is_and_code_decides(text: str) -> None:
     """A model that does not give the form is asked once, and every phase says that code has decided."""
@@ -146,6 +147,7 @@ async def test_text_is_taken_as_it_is_and_code_decides(text: str) -> None:
     assert {phase: output["by"] for phase, output in result.outputs.items()} == dict.fromkeys(PHASES, "code")
 
 
+@pytest.mark.slow
 async def test_the_judgement_of_each_agent_counts() -> None:
     """Confidence, sources, goals, scores, names, releases and quotes are those of the agents, and so is the answer."""
     witness = Witness(
@@ -205,6 +207,7 @@ async def test_the_judgement_of_each_agent_counts() -> None:
     assert "Green tea needs 80 degrees. It is about green tea." in observed.text
 
 
+@pytest.mark.slow
 async def test_a_wrong_output_is_sent_back_with_what_is_wrong() -> None:
     """The model is told which source there is not, and its second output counts."""
     outputs = [{"synthesis": "first", "used": ["9"]}, {"synthesis": "second", "used": ["2"]}]
@@ -218,6 +221,7 @@ async def test_a_wrong_output_is_sent_back_with_what_is_wrong() -> None:
     assert set(ids.values()) >= set(result.outputs["experience"]["used"])
 
 
+@pytest.mark.slow
 async def test_wrong_entries_are_dropped_and_reported_and_the_rest_counts() -> None:
     judged = {
         "experience": [{"synthesis": "s", "used": ["9", "1"]}],
@@ -238,6 +242,7 @@ async def test_wrong_entries_are_dropped_and_reported_and_the_rest_counts() -> N
     assert result.citations[0]["quote"] == TEA
 
 
+@pytest.mark.slow
 async def test_an_output_that_never_validates_is_taken_as_text_after_a_bounded_number_of_requests() -> None:
     judged: dict[str, list[Any]] = {
         "action": [{"response": "80", "confidence": 7}],
@@ -263,6 +268,7 @@ async def test_an_output_without_any_text_is_an_error_that_ends_the_turn() -> No
     assert (result.status, result.error_code) == ("failed", "PHASE_PROCESSING_ERROR")
 
 
+@pytest.mark.slow
 async def test_with_text_the_agents_are_not_asked_for_forms() -> None:
     witness = Witness(judged={"yield": [{"answer": "typed", "confidence": 1.0}]})
     result, rows, _ = await _run(witness, outputs="text")
@@ -274,6 +280,7 @@ async def test_with_text_the_agents_are_not_asked_for_forms() -> None:
 # ---------------------------------------------------------------- what a judgement changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("confidence", "cycles", "why"), [(0.95, 1, "is enough"), (0.2, 2, "cycle 2 of 2 was the last")])
 async def test_the_confidence_of_the_agent_decides_whether_a_turn_goes_on(confidence: float, cycles: int, why: str) -> None:
     """The source has all words of the question: by arithmetic alone, one cycle would be enough."""
@@ -283,6 +290,7 @@ async def test_the_confidence_of_the_agent_decides_whether_a_turn_goes_on(confid
     assert (witness.asked.count("yield"), why in result.outputs["yield"]["rationale"]) == (cycles, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phase", "again"), [("understanding", 2), ("intention", 4)])
 async def test_the_agent_of_the_last_phase_chooses_the_phase_to_go_on_with(phase: str, again: int) -> None:
     witness = Witness(
@@ -294,6 +302,7 @@ async def test_the_agent_of_the_last_phase_chooses_the_phase_to_go_on_with(phase
     assert result.outputs["yield"]["confidence"] == 1
 
 
+@pytest.mark.slow
 async def test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missing() -> None:
     """It finds a document that has no word of the question; without a word of an agent, it searches for the uncovered ones."""
     ledger = await known()
@@ -317,6 +326,7 @@ async def test_a_further_cycle_searches_for_what_the_last_one_has_said_is_missin
     assert searched == [[None, "kettle"], [None, "kettle whistles"], [None, "water loud"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("score", "cited"), [(0.9, ["docs/pot.md"]), (0.1, ["docs/tea.md"])])
 async def test_the_scores_of_the_agent_decide_what_is_cited(score: float, cited: list[str]) -> None:
     """By the words of the question, the other source is the better one in one of the cases."""
@@ -338,6 +348,7 @@ async def test_the_scores_of_the_agent_decide_what_is_cited(score: float, cited:
     assert result.outputs["intention"]["by"] == "agent"
 
 
+@pytest.mark.slow
 async def test_the_goals_of_the_agent_decide_the_scores_that_code_gives() -> None:
     goals = [{"summary": "s", "goals": ["An iron pot for an hour."]}]
     result, _, ids = await _run(Witness(judged={"intention": goals}))
@@ -346,6 +357,7 @@ async def test_the_goals_of_the_agent_decide_the_scores_that_code_gives() -> Non
     assert result.outputs["intention"]["by"] == "agent"
 
 
+@pytest.mark.slow
 async def test_a_source_that_an_agent_relies_on_is_not_taken_for_noise() -> None:
     """A question in other words: by words alone the source would be released."""
     question = "Which warmth suits delicate pale leaves, such as green ones?"
@@ -358,6 +370,7 @@ async def test_a_source_that_an_agent_relies_on_is_not_taken_for_noise() -> None
     assert kept == [True, False]
 
 
+@pytest.mark.slow
 async def test_a_first_answer_that_its_agent_doubts_is_not_passed_on() -> None:
     told: list[bool] = []
     for confidence in (0.9, 0.1):
@@ -370,6 +383,7 @@ async def test_a_first_answer_that_its_agent_doubts_is_not_passed_on() -> None:
 # ---------------------------------------------------------------- citations
 
 
+@pytest.mark.slow
 async def test_a_mark_without_a_citation_is_removed_and_reported() -> None:
     for judged in ({"yield": [{"answer": "80 [1][8] degrees [7].", "confidence": 0.9}]}, {}):
         witness = Witness(judged=judged)
@@ -382,11 +396,13 @@ async def test_a_mark_without_a_citation_is_removed_and_reported() -> None:
             assert "removed_marks" not in result.outputs["yield"]
 
 
+@pytest.mark.slow
 async def test_only_the_sources_with_a_mark_are_cited_by_an_agent() -> None:
     result, _, _ = await _run(Witness(judged={"yield": [{"answer": "In iron [2].", "confidence": 0.9}]}), "Is green tea made?")
     assert [each["number"] for each in result.citations] == [2]
 
 
+@pytest.mark.slow
 async def test_observations_of_earlier_threads_are_separate_and_never_cited() -> None:
     """Neither an earlier question nor the words of a model are a source."""
     ledger = await known()
@@ -408,6 +424,7 @@ async def test_observations_of_earlier_threads_are_separate_and_never_cited() ->
 # ---------------------------------------------------------------- while it runs, and after
 
 
+@pytest.mark.slow
 async def test_the_words_of_a_typed_output_are_heard_as_text() -> None:
     witness = Witness(judged={"yield": [{"answer": "At 80 degrees [1].", "confidence": 0.9}]})
     async with chain_on(await known(), witness) as chain:
@@ -426,6 +443,7 @@ async def test_the_words_of_a_typed_output_are_heard_as_text() -> None:
     assert [event.text for event in events if event.kind.startswith("tool")] == ["knowledge_base"] * 2
 
 
+@pytest.mark.slow
 async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> None:
     """The thread says how an agent was asked: a phase without an entry for typed outputs is asked for text again."""
     ledger = await known()
@@ -458,6 +476,7 @@ async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> N
     assert ["sources" in each["context"] for each in asked] == [False] * 3 + [True] * 3
 
 
+@pytest.mark.slow
 async def test_typed_outputs_are_read_as_text_and_judgement() -> None:
     """The last answer is the one with its marks checked; a refused output stays a call with its refusal."""
     judged: dict[str, list[Any]] = {

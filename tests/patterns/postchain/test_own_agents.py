@@ -55,6 +55,7 @@ def _giving(*outputs: Any) -> FunctionModel:
     return FunctionModel(answer, model_name="giving")
 
 
+@pytest.mark.slow
 async def test_an_agent_of_the_program_answers_with_its_model_its_tools_and_its_output_type() -> None:
     """Its judgement is checked like that of the phase's own agent, and the rest of its output is kept."""
     tasted: list[str] = []
@@ -82,6 +83,7 @@ async def test_an_agent_of_the_program_answers_with_its_model_its_tools_and_its_
     assert "You are the experience phase" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output_type", "given", "response", "by"),
     [
@@ -103,6 +105,7 @@ async def test_any_output_type_will_do(output_type: Any, given: Any, response: s
     assert output.get("dropped", []) == (["used: there is no source '9'; there is [1]"] if "9" in str(given) else [])
 
 
+@pytest.mark.slow
 async def test_only_a_program_with_the_agent_continues_its_phase() -> None:
     """The thread says whose agent it was; a chain without it leaves the phase alone."""
     agents: dict[Any, Any] = {"experience": Agent(_giving("early"), name="mine")}
@@ -158,6 +161,7 @@ def _as_recorded_earlier(row: Message, text: str) -> Message:
     return row.model_copy(update={"payload": row.payload.model_copy(update={"result": result})})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("upto", ["prepared", "prepared by an earlier version", "asked"])
 async def test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(tmp_path: Path, upto: str) -> None:
     """Before the model was asked, the current prompt counts, and the phase says which one it was."""
@@ -188,6 +192,7 @@ async def test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(tmp_path
         assert output.get("prompt") == f"experience@{prompt_digest(texts[0])}"
 
 
+@pytest.mark.slow
 async def test_a_prompt_comes_from_a_file_and_the_thread_has_its_hash_and_once_its_text(tmp_path: Path) -> None:
     (tmp_path / "mine.md").write_text("You are the experience phase of a tea house.\n")
     (tmp_path / "chain.toml").write_text('[prompts]\nexperience = "mine.md"\n')

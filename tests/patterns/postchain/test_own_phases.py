@@ -46,6 +46,7 @@ ORDER = ("action", "experience", Critique, "intention", "understanding", "yield"
 NAMES = ["action", "experience", "critique", "intention", "understanding", "yield"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stars", "cited"), [(5, ["docs/tea.md"]), (1, [])])
 async def test_a_phase_of_the_program_takes_its_place(stars: int, cited: list[str]) -> None:
     """It gets the same input as the others, its output is typed, and its operations take effect."""
@@ -68,6 +69,7 @@ async def test_a_phase_of_the_program_takes_its_place(stars: int, cited: list[st
     assert (life.order, life.completed) == (tuple(NAMES), tuple(NAMES))
 
 
+@pytest.mark.slow
 async def test_a_phase_without_a_conclusion_gives_its_text() -> None:
     async with chain_on(witness=(witness := Witness()), config=QUIET, phases=["action", Plain, "yield"]) as chain:
         result = await chain.run(QUESTION)
@@ -79,6 +81,7 @@ async def test_a_phase_without_a_conclusion_gives_its_text() -> None:
     assert (status.phases_completed, status.phases_remaining) == (("action", "yield"), ())
 
 
+@pytest.mark.slow
 async def test_it_goes_round_only_through_phases_that_there_are() -> None:
     """The rule would go on with experience, and the agent with observation: this chain has neither."""
     config = QUIET.model_copy(update={"max_cycles": 2, "least_change": 0.0})
@@ -89,6 +92,7 @@ async def test_it_goes_round_only_through_phases_that_there_are() -> None:
         assert witness.asked == ["action", "plain", "yield"] * 2
 
 
+@pytest.mark.slow
 async def test_a_thread_is_cut_off_at_each_row_and_ends_as_a_whole_one() -> None:
     """Its agent is asked once for each answer that is recorded; a chain without the phase leaves the thread alone."""
     phases = ["action", Plain, "yield"]
@@ -113,6 +117,7 @@ async def test_a_thread_is_cut_off_at_each_row_and_ends_as_a_whole_one() -> None
         assert len(again.asked) <= 2
 
 
+@pytest.mark.slow
 async def test_a_chain_without_the_phase_pauses_the_thread() -> None:
     async with chain_on(ledger := await known(), Witness(), QUIET, phases=["action", Plain, "yield"]) as chain:
         whole = await chain.run(QUESTION)
@@ -159,6 +164,7 @@ async def test_phases_are_checked_when_the_chain_is_made(tmp_path: Path) -> None
     assert witness.asked == ["mine", "yield"]
 
 
+@pytest.mark.slow
 async def test_the_six_phases_are_nothing_that_a_thread_records() -> None:
     """A thread of the six has the rows that it had before there were others."""
     async with chain_on(config=QUIET, phases=PHASES) as chain:
@@ -168,6 +174,7 @@ async def test_the_six_phases_are_nothing_that_a_thread_records() -> None:
         assert "phases" not in rows[0].payload.arguments  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 async def test_a_thread_with_phases_of_the_program_is_run_again() -> None:
     """With the program's phases it comes out the same; with a phase that concludes otherwise, there it diverges."""
     witness = Witness(judged={"critique": [{"verdict": "Vague.", "stars": 5}]})

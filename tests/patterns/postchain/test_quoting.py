@@ -48,6 +48,7 @@ async def ask(question: str, chooser: Chooser, *, tools: tuple[str, ...] = (), *
 
 
 # Mutant: `PICKED` is not set, or `likely_items` does not put the chosen one first -> this test is red.
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "expected"), [("1", "tea.md"), ("2", "pots.md")])
 async def test_the_model_chooses_between_quotes_that_are_as_good_as_each_other(number: str, expected: str) -> None:
     """It is asked once, in the experience phase; the answer is the quote that it has chosen, word for word."""
@@ -62,6 +63,7 @@ async def test_the_model_chooses_between_quotes_that_are_as_good_as_each_other(n
     assert (result.outputs["experience"]["by"], result.outputs["yield"]["by"]) == ("agent", "agent")
 
 
+@pytest.mark.slow
 async def test_code_decides_where_there_is_nothing_to_choose_and_says_so() -> None:
     chooser = Chooser()
     result = await ask(QUESTION, chooser, tea=TEA, soup="# Soup\n\nSoup is served hot.")
@@ -75,6 +77,7 @@ async def test_code_decides_where_there_is_nothing_to_choose_and_says_so() -> No
 
 
 # Mutant: `likely_items` does not ask for LIKELY -> this test is red.
+@pytest.mark.slow
 async def test_a_question_that_no_source_answers_is_refused_without_a_citation() -> None:
     known = await ask("Which company sells green tea in Norway?", Chooser(), tea=TEA)
     unknown = await ask("Who invented the wheel?", Chooser(), soup="Soup.")
@@ -85,6 +88,7 @@ async def test_a_question_that_no_source_answers_is_refused_without_a_citation()
     assert known.status == "completed"
 
 
+@pytest.mark.slow
 async def test_a_refusal_shows_a_long_quote_in_one_short_line() -> None:
     result = await ask(
         "Which company sells green tea in Norway?", Chooser(), tea=f"Green tea is steeped{' and stirred' * 40}."
@@ -97,6 +101,7 @@ async def test_a_refusal_shows_a_long_quote_in_one_short_line() -> None:
     assert len(line) < 200
 
 
+@pytest.mark.slow
 async def test_the_result_of_a_tool_is_the_answer_and_nothing_is_chosen_beside_it() -> None:
     chooser = Chooser()
     result = await ask("What is 17 * 23?", chooser, tools=("calculator",), a="17 * 23 is a product.", b="17 * 23 is a sum.")
@@ -106,6 +111,7 @@ async def test_the_result_of_a_tool_is_the_answer_and_nothing_is_chosen_beside_i
     assert {tuple(numbers) for numbers in chooser.offered} == {("none",)}
 
 
+@pytest.mark.slow
 async def test_each_phase_says_in_a_line_what_it_has_contributed() -> None:
     result = await ask(QUESTION, Chooser("2"), tea=TEA, pots=POTS)
 
@@ -127,6 +133,7 @@ class Teller(Chooser):
         return ModelResponse([TextPart('{"source":"none"}')]) if chosen.tool_calls[0].tool_name != "calculator" else chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chooser", [Chooser(), Teller()], ids=["call", "text"])
 async def test_a_phase_that_only_chose_a_source_is_read_as_what_it_contributed(chooser: Chooser) -> None:
     """The choice is for the program. A reader sees the result of the phase, and the question without what came before."""
@@ -205,6 +212,7 @@ def test_a_place_names_what_is_known_of_it() -> None:
     assert place_of({"source": "a.md", "lines": [4, 6]}) == "a.md, lines 4-6"
 
 
+@pytest.mark.slow
 async def test_the_script_calculates_what_was_asked_last() -> None:
     """Its prompt begins with the earlier turns, and they have expressions, too."""
     async with open_chain(MemoryLedger(), model="scripted") as runner:

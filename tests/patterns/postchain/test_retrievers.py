@@ -32,6 +32,7 @@ async def _found(chain: PostChain) -> list[str]:
     raise AssertionError("no retrieval is recorded")
 
 
+@pytest.mark.slow
 async def test_a_chain_finds_a_paraphrase_with_an_embedder(tmp_path: Path) -> None:
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         base = await filled(ledger, Meanings())
@@ -43,6 +44,7 @@ async def test_a_chain_finds_a_paraphrase_with_an_embedder(tmp_path: Path) -> No
     assert "dog.md" in by_meaning
 
 
+@pytest.mark.slow
 async def test_the_configuration_names_the_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_ledger("memory:") as ledger:
         await filled(ledger, Meanings())
@@ -75,6 +77,7 @@ class Elsewhere:
         raise NotImplementedError
 
 
+@pytest.mark.slow
 async def test_the_sources_are_those_of_a_given_retriever_in_the_phase_and_in_the_tool() -> None:
     async with open_ledger("memory:") as ledger:
         elsewhere = Elsewhere(ledger)

@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_team_is_shown_at_work_and_its_answer_is_printed(folder: Path) -> None:
     done = command("run", "--team", CSV, "How are the sales?")
     assert done.exit_code == 0
@@ -71,6 +72,7 @@ def test_an_invalid_file_is_reported_in_one_line(folder: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_exits_with_1(folder: Path) -> None:
     (folder / "script.toml").write_text('turns = [{ calls = [{ tool = "calculator", arguments = { expression = "1" } }] }]')
     text = APPROVAL.replace('approvals = ["calculator"]', "").replace('approvers = ["grace"]', "")
@@ -108,6 +110,7 @@ def test_a_task_that_was_interrupted_goes_on_by_the_command_that_is_printed(
     assert (done.exit_code, done.stdout, called) == (0, "it has waited\n", ["wait", "wait"])
 
 
+@pytest.mark.slow
 def test_a_task_that_waits_for_a_person_says_how_to_go_on(folder: Path) -> None:
     (folder / "script.toml").write_text(SCRIPT)
     (folder / "team.toml").write_text(APPROVAL)

@@ -51,6 +51,7 @@ def done(path: Path, task: str, ledger: Ledger | None = None, **more: Any) -> Ou
 # ---------------------------------------------------------------- the three that come along
 
 
+@pytest.mark.slow
 def test_the_analysts_give_the_sums_of_the_table() -> None:
     folder = EXAMPLES / "analyse_csv"
     outcome = done(folder / "team.toml", "How are the sales?")
@@ -64,6 +65,7 @@ def test_the_analysts_give_the_sums_of_the_table() -> None:
     assert {city: Decimal(number) for city, number in said.items()} == sums
 
 
+@pytest.mark.slow
 def test_the_clerk_finds_the_letters_about_orders_and_those_that_cannot_wait() -> None:
     folder = EXAMPLES / "triage_mailbox"
     ledger = MemoryLedger()
@@ -89,6 +91,7 @@ def test_the_editor_names_every_problem_of_the_pages() -> None:
         assert f"{page}, line {line}: {what}" in (outcome.response or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["analyse_csv", "triage_mailbox", "review_markdown"])
 def test_a_team_that_is_asked_the_same_again_gives_what_is_recorded(name: str) -> None:
     ledger = MemoryLedger()
@@ -102,6 +105,7 @@ def test_a_team_that_is_asked_the_same_again_gives_what_is_recorded(name: str) -
     assert run(rows()) == before
 
 
+@pytest.mark.slow
 def test_teams_work_on_another_folder_whatever_its_files_are_called(tmp_path: Path) -> None:
     (tmp_path / "tea.csv").write_text("town;tins\nOslo;1\nOslo;2.5\nRome;4\n")
     (tmp_path / "deep").mkdir()

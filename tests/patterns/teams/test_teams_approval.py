@@ -59,6 +59,7 @@ def paying(
     return team_of(parts, workers, [desk], ledger=ledger, asked=asked, **{"toolkit": toolkit, **more})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_script", [False, True])
 @pytest.mark.parametrize("same_process", [True, False])
 async def test_a_run_parks_until_a_person_approves_and_then_continues(by_script: bool, same_process: bool) -> None:
@@ -116,6 +117,7 @@ async def test_a_run_that_is_asked_again_before_anybody_has_answered_parks_again
     assert len(asked) == 5  # nobody was asked twice
 
 
+@pytest.mark.slow
 async def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
     ledger = MemoryLedger()
     paid: list[int] = []
@@ -130,6 +132,7 @@ async def test_a_person_who_says_no_is_an_error_that_the_worker_sees() -> None:
         assert types == ["task", "injected_context", "action", "error", "final"]
 
 
+@pytest.mark.slow
 async def test_a_run_parks_on_an_unknown_outcome_and_continues_when_a_person_settles_it() -> None:
     """A `once` call is not repeated: a person settles it, and the same run continues with the outcome."""
     started: list[str] = []
@@ -164,6 +167,7 @@ def sending(started: list[str]) -> Team:
     return team_of(parts, [agent("ada", "send")], [manager("desk", "ada")], toolkit=toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_script", [False, True])
 @pytest.mark.parametrize("said", [None, False])
 async def test_a_team_without_the_toolkit_does_not_go_on(said: bool | None, by_script: bool) -> None:

@@ -77,6 +77,7 @@ async def place(team: Team, words: str) -> int:
 # ---------------------------------------------------------------- director_context
 
 
+@pytest.mark.slow
 async def test_the_orchestrator_plans_with_the_assembled_text_that_was_recorded_before() -> None:
     """AF-032: the team with its tools, the earlier conversation, the request; the prompt is exactly that text."""
     # Mutant: `_orchestrator._Turn.take` does not say `director_context`, or says it after the plan -> red.
@@ -104,6 +105,7 @@ async def test_the_orchestrator_plans_with_the_assembled_text_that_was_recorded_
 STEP = ScriptStep(name="Count", worker="ada", tool_name="count", args={"text": "a b"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("desk", "asks"),
     [
@@ -317,6 +319,7 @@ async def test_an_action_is_written_down_before_its_tool_starts(is_scripted: boo
 # ---------------------------------------------------------------- synthesis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("says", "content"),
     [
@@ -357,6 +360,7 @@ async def test_a_manager_makes_one_synthesis_of_the_results_of_all_its_workers(s
     assert told == "ada: three | bob: failure: No page. | cyd: nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_global", [True, False])
 async def test_a_synthesis_is_broadcast_if_it_is_global_and_is_the_orchestrators_alone_if_not(is_global: bool) -> None:
     """AF-056: every agent sees it and the next phase is told; or none of that, and the answer has it all the same."""

@@ -156,6 +156,7 @@ async def test_a_turn_that_nobody_waits_for_any_more_is_cancelled_and_all_of_it_
         assert (again.status, again.error_code) == ("failed", "CANCELLED")
 
 
+@pytest.mark.slow
 async def test_a_turn_that_is_cancelled_after_the_team_has_closed_stays_open_and_is_no_dead_letter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -189,6 +190,7 @@ async def _rest(ledger: Ledger) -> None:
             return
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_actor_is_stopped_is_down() -> None:
     async with team_of(parts("Worked."), [agent("ada")], [manager("desk", "ada")]) as team:
         await team.system.ask("worker/ada", Stop(reason="enough"))
@@ -208,6 +210,7 @@ def elsewhere(ada: Any, toolkit: Toolkit | None = None, **more: Any) -> tuple[Te
     return here, there
 
 
+@pytest.mark.slow
 async def test_workers_may_live_in_another_process() -> None:
     """The delegation is in the team's thread, the worker's trace in one of its own: a thread is written by one system."""
     bus = LocalBus()
@@ -225,6 +228,7 @@ async def test_workers_may_live_in_another_process() -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() -> None:
     began, gone = asyncio.Event(), asyncio.Event()
     toolkit = Toolkit()
@@ -251,6 +255,7 @@ async def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() ->
         assert await ends(here) == {"desk": "failure", "ada": "down"}
 
 
+@pytest.mark.slow
 async def test_a_worker_that_falls_silent_has_timed_out() -> None:
     class Lossy(LocalBus):
         async def send(self, parcel: Any) -> None:

@@ -93,6 +93,7 @@ async def test_a_script_with_more_steps_than_may_be_is_not_begun() -> None:
         assert outcome.error_message == "Phase of desk has failed: The script cannot be run: it has more than 2 steps"
 
 
+@pytest.mark.slow
 async def test_two_teams_work_in_one_system_on_one_ledger() -> None:
     ledger = MemoryLedger()
     teams = [Team(ledger, orchestrator=agent(f"boss{n}"), workers=[agent(f"ada{n}")], model=_model(n)) for n in range(2)]
@@ -122,6 +123,7 @@ def elsewhere(ada: Any, paid: list[int]) -> tuple[Team, Team]:
     return here, team_of(parts, *given, toolkit=toolkit, roles=("worker",))
 
 
+@pytest.mark.slow
 async def test_a_worker_of_another_process_waits_for_a_person_and_goes_on() -> None:
     paid: list[int] = []
     bus = LocalBus()

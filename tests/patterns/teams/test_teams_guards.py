@@ -56,6 +56,7 @@ def test_a_worker_that_finishes_after_the_third_time_has_finished() -> None:
     assert (outcome.status, outcome.response, calls) == ("completed", "There.", 3)
 
 
+@pytest.mark.slow
 def test_actions_that_tell_nothing_new_are_stagnation() -> None:
     limits = TeamLimits(stagnation=4, repeats=5)
     outcome, _, calls = work(lambda prompt, spoken: [("look", {"place": f"bad {spoken}"})], limits)
@@ -63,6 +64,7 @@ def test_actions_that_tell_nothing_new_are_stagnation() -> None:
     assert (outcome.error_code, calls) == ("STAGNATION", 4)
 
 
+@pytest.mark.slow
 def test_work_without_end_is_ended_as_a_failure_and_never_as_completed() -> None:
     """The limit of iterations is no way to complete a task."""
     limits = TeamLimits(iterations=4)

@@ -122,6 +122,7 @@ async def test_a_host_plugs_in_its_own_message_store(tmp_path: Path) -> None:
     assert store.get_agent_messages("job_123", "analyst") == []  # a host that has no add_message writes for itself
 
 
+@pytest.mark.slow
 async def test_messages_read_from_the_host_s_store_are_recorded(tmp_path: Path) -> None:
     """G13: a resumed turn plans with the recorded messages, whatever the host has written since."""
     store, ledger = DatabaseMessageStore(tmp_path / "messages.db"), MemoryLedger()
@@ -141,6 +142,7 @@ async def test_messages_read_from_the_host_s_store_are_recorded(tmp_path: Path) 
     assert store.reads == reads
 
 
+@pytest.mark.slow
 async def test_a_store_with_add_message_has_all_that_the_team_has_said(tmp_path: Path) -> None:
     """AF-061: when `run` returns; each message at least once, in order, valid, the agents' own tools among them."""
     store = FilledStore(tmp_path / "messages.db")

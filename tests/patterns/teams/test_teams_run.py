@@ -47,6 +47,7 @@ def stepping(*steps: tuple[str, str], **more: Any) -> Any:
     return lambda prompt, spoken: {"steps": found, **more} if "Break the phase" in prompt else "The desk has it."
 
 
+@pytest.mark.slow
 async def test_a_turn_goes_from_the_request_through_plan_phases_and_tasks_to_the_answer() -> None:
     """AF-053, AF-054, AF-055, AF-056, AF-057: each says what it should, in order, with its agent_key."""
     parts = {
@@ -84,6 +85,7 @@ async def test_a_turn_goes_from_the_request_through_plan_phases_and_tasks_to_the
         ]
 
 
+@pytest.mark.slow
 async def test_all_fourteen_types_are_said_and_each_message_is_valid() -> None:
     """AF-048 … AF-052 hold for what a team says itself: every type, checked by the format, traces with their agent."""
     script = (
@@ -103,6 +105,7 @@ async def test_all_fourteen_types_are_said_and_each_message_is_valid() -> None:
         assert all("timestamp" in each for each in entries)
 
 
+@pytest.mark.slow
 async def test_the_next_phase_receives_what_the_previous_one_came_to() -> None:
     """AF-058, and a manager is told the phase it leads, by its place among all phases of the plan."""
     heard: dict[str, str] = {}
@@ -132,6 +135,7 @@ async def test_the_next_phase_receives_what_the_previous_one_came_to() -> None:
         assert said == [0, 1, 2]
 
 
+@pytest.mark.slow
 async def test_a_step_receives_what_the_step_before_found() -> None:
     heard: list[str] = []
 
@@ -238,6 +242,7 @@ async def test_a_manager_can_give_the_whole_to_all_of_its_workers() -> None:
         assert sorted((each["agent_key"], each["content"]) for each in tasks) == [("ada", "Vote."), ("bob", "Vote.")]
 
 
+@pytest.mark.slow
 async def test_the_orchestrator_sees_the_last_messages_of_the_conversation_before_the_request() -> None:
     """AF-060: eight messages, not eight turns; the recorded context is what the model got."""
     prompts: list[str] = []
@@ -268,6 +273,7 @@ async def test_an_orchestrator_may_have_any_name() -> None:
         assert "maestro: strategic_plan" in await types_in(team, "t")
 
 
+@pytest.mark.slow
 def test_a_plan_with_as_many_phases_as_may_be_is_run_to_the_end() -> None:
     async def main(limit: int) -> str:
         phases = [phase("ada", f"Part {number}.") for number in range(3)]

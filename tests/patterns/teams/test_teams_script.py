@@ -157,6 +157,7 @@ def test_an_unfit_script_is_not_begun(unfit: ScriptStep, says: str) -> None:
     assert not any(each.get("agent_key") == "ada" for each in entries)
 
 
+@pytest.mark.slow
 def test_a_script_that_a_model_wrote_wrong_is_written_again_knowing_why() -> None:
     def write(prompt: str, spoken: int) -> Any:
         tool = "look" if "has no tool 'fly'" in prompt else "fly"

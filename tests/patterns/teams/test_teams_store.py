@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from pydantic_ai.models.test import TestModel
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
@@ -35,6 +36,7 @@ def types(entries: list[dict[str, Any]]) -> list[str]:
     return [each["type"] for each in entries]
 
 
+@pytest.mark.slow
 async def test_a_store_shows_conversation_agent_team_and_global() -> None:
     """AF-061: each view has its messages in the order of the ledger, without the prompts of the agents."""
     async with busy_team() as team:
@@ -61,6 +63,7 @@ async def test_a_store_shows_conversation_agent_team_and_global() -> None:
         assert await store.get_messages("nowhere") == []
 
 
+@pytest.mark.slow
 async def test_an_agent_has_the_conversation_its_own_that_of_its_subordinates_and_what_is_global_in_one_order() -> None:
     """Not one list after the other: an answer never stands before its question."""
     async with busy_team() as team:
@@ -90,6 +93,7 @@ async def test_messages_of_another_pattern_in_the_same_thread_are_not_shown() ->
         assert await team.store.get_messages("t") == []
 
 
+@pytest.mark.slow
 async def test_each_role_has_its_own_view() -> None:
     """AF-060: the orchestrator the conversation, a manager the synthesis before, a worker its turn with the task in it."""
     async with busy_team() as team:

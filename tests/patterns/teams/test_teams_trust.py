@@ -55,6 +55,7 @@ async def test_a_worker_that_gets_text_of_a_tainted_worker_needs_an_approval(fir
         assert (waiting.agent, waiting.tool, paid) == ("payer", "pay", [])
 
 
+@pytest.mark.slow
 async def test_a_tainted_answer_taints_the_next_turn() -> None:
     paid: list[str] = []
     async with team(phase("reader", "Read."), reader=ORDER, paid=paid) as reading:

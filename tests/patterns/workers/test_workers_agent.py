@@ -302,6 +302,7 @@ def test_many_threads_may_use_one_agent(toolkit: AgentToolkit) -> None:
 # ---------------------------------------------------------------- on a ledger
 
 
+@pytest.mark.slow
 def test_the_same_message_on_the_same_ledger_is_answered_from_there(toolkit: AgentToolkit, tmp_path: Path) -> None:
     """AT-047, G10: the thread is called like the task, and nothing is done twice, in this process or the next."""
     done: list[str] = []

@@ -58,6 +58,7 @@ def test_a_question_is_answered_by_a_response() -> None:
     assert flow.check(reversed(messages), user="user").state == "violated"
 
 
+@pytest.mark.slow
 def test_a_controller_gives_a_task_and_gets_its_result() -> None:
     """AT-044: Controller → [Task Message] → Worker → [Result Message] → Controller, one task_id for both."""
     messages, said = played("task-delegation")
@@ -127,6 +128,7 @@ async def test_every_call_has_exactly_one_result(name: str) -> None:
     assert not await ledger.open_calls(thread_id)
 
 
+@pytest.mark.slow
 def test_the_example_says_that_every_flow_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
     run(example().main(None))
 

@@ -263,6 +263,7 @@ async def test_sensitive_arguments_of_a_tool_request_are_not_written_down() -> N
 
 
 # Mutant: drop `_address(message, thread_id)` in workers/_talk.py, `sent` -> this test is red.
+@pytest.mark.slow
 async def test_calls_and_results_of_tools_are_sent_as_tool_requests_and_tool_responses() -> None:
     """AT-045: calls of a message and calls of a model, in the task that they belong to; listeners hear them too."""
 

@@ -179,6 +179,7 @@ def _talkative(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse |
     return ModelResponse([ToolCallPart(name, given, tool_call_id=f"c{name}") for name, given in calls])
 
 
+@pytest.mark.slow
 def test_secrets_reach_the_tools_and_are_stored_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """AT-053, BP7: no byte of the store, no log line, no span with content, nothing that listeners are given.
 

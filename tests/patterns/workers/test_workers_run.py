@@ -119,6 +119,7 @@ async def test_a_policy_gives_tasks_side_by_side_and_gets_them_in_order() -> Non
     assert most == 2
 
 
+@pytest.mark.slow
 async def test_task_data_and_deadlines_go_with_a_task() -> None:
     """AT-051: the worker sees the data of its task; a worker that takes too long gives an error with the code TIMEOUT."""
 
@@ -326,6 +327,7 @@ def _paying(ledger: Ledger, paid: list[int], controller: Any, *, approval: bool 
     return Workers(ledger, [ada, BOB], controller=controller, model=saying(answer), toolkit=toolkit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
 @pytest.mark.parametrize("is_same_process", [True, False])
 async def test_a_task_that_waits_for_a_person_goes_on_when_it_was_approved(is_same_process: bool, controller: Any) -> None:
@@ -349,6 +351,7 @@ async def test_a_task_that_waits_for_a_person_goes_on_when_it_was_approved(is_sa
     assert not await ledger.open_calls("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("controller", [_pay_and_look, CONTROLLER], ids=["policy", "agent"])
 @pytest.mark.parametrize("said", [None, False])
 async def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | None, controller: Any) -> None:
@@ -374,6 +377,7 @@ async def test_workers_whose_toolkit_no_longer_asks_do_not_go_on(said: bool | No
 # ---------------------------------------------------------------- strangers
 
 
+@pytest.mark.slow
 async def test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker() -> None:
     """S9: text of strangers taints the result of the task, and the next worker that gets it."""
 
@@ -469,6 +473,7 @@ async def test_values_of_sensitive_keys_stand_nowhere_in_the_ledger() -> None:
     assert b"tea" in stored
 
 
+@pytest.mark.slow
 async def test_a_thread_goes_on_where_what_was_said_is_not_what_is_written_down() -> None:
     """AT-053, G10: on a ledger that redacts, a handler that runs again says the same again."""
 

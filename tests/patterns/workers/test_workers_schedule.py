@@ -244,6 +244,7 @@ async def test_a_task_that_is_cancelled_gives_its_slot_back() -> None:
 
 
 # Mutant: hold no slots in workers/_workers.py, `Workers.recovering` -> this test is red.
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["memory:", "sqlite:///ledger.db"])
 async def test_after_a_restart_the_most_urgent_task_begins_first(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -357,6 +358,7 @@ async def test_work_under_way_is_cancelled_at_its_deadline_with_a_typed_error() 
     assert not open_talk
 
 
+@pytest.mark.slow
 async def test_a_task_that_waits_past_its_deadline_is_not_begun() -> None:
     """AT-051."""
     bench = Bench()

@@ -146,6 +146,7 @@ def _no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a broken part leaves coroutines that nothing awaits
 @pytest.mark.parametrize(("cls", "name"), MEMBERS, ids=[f"{cls.__name__}.{name}" for cls, name in MEMBERS])

@@ -75,6 +75,7 @@ def _tools() -> dict[str, ToolkitTool]:
     return {"log_in": Toolkit().add(log_in, sensitive=("pin",))}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["log_in", "other"]), WORDS), max_size=4))
 def test_sensitive_values_are_taken_out_and_put_back(calls: list[tuple[str, str]]) -> None:
     """AT-053, BP7."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from tests.patterns.chains import run
 from tests.patterns.workers.minds import calling, saying
 from tests.telemetry.watch import Watch
@@ -33,6 +34,7 @@ def _run(**observed: Any) -> list[tuple[str, str, str]]:
     return run(main())
 
 
+@pytest.mark.slow
 def test_when_it_is_on_a_thread_is_a_trace_and_when_it_is_off_there_is_nothing_and_all_is_the_same() -> None:
     """AT-061: the worker's span is below the controller's, its agent's below that, and the model's and the tool's below."""
     # Mutant: give `ModelRequestEffect` no operation (agents/durability/_model_request.py) -> red: `effect` instead of `chat`.

@@ -345,6 +345,7 @@ MUTANTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
 async def test_a_test_notices_the_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its tests fails."""
