@@ -115,6 +115,10 @@ class ChainEvents:
         talk = self._talk.get(thread_id, ())
         return tuple(talk[1:]) if talk and not is_answer(talk[0]) else ()
 
+    def forget(self, thread_id: str) -> None:
+        """Drop the talk of a thread that another host may continue. Its listeners stay."""
+        self._talk.pop(thread_id, None)
+
     async def follow(self, thread_id: str, *, most: int = _MOST_WAITING) -> AsyncIterator[ChainEvent]:
         """Yield the events of a thread from now on, until it ends.
 
@@ -409,6 +413,7 @@ class Chain:
         """Drop the cached state of a thread that another host may own now."""
         self.lives.forget(thread_id)
         self.talks.forget(thread_id)
+        self.events.forget(thread_id)
 
     async def look(self, thread_id: str) -> GateState | None:
         """Return the state of the gate of a thread; None if it is not one of this pattern."""

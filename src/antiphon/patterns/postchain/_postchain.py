@@ -281,7 +281,9 @@ class PostChain(Pattern):
                 await stirred.wait()
                 stirred.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
-            messages = self._chain.events.answer(thread_id) or await read_answer(self.ledger, thread_id, is_answer)
+            # Another host may have written the end, and the answer: then this one has seen an earlier answer.
+            seen = self._chain.events.answer(thread_id) if ended else ()
+            messages = seen or await read_answer(self.ledger, thread_id, is_answer)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.status in _ENDED:
             await idle.wait()  # the caller may close the chain next, and no work may be open then

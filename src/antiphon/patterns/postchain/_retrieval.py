@@ -188,9 +188,7 @@ def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
         ChainConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
     """
     if config.retriever is not None and config.embedder is not None:
-        raise ChainConfigError(
-            "a chain has a `retriever` or an `embedder`, which is for the documents of the ledger: remove one"
-        )
+        raise ChainConfigError("`embedder` is for the documents of the ledger, and `retriever` replaces them: remove one")
     try:
         if config.retriever is not None:
             return open_retriever(config.retriever, ledger)
