@@ -61,7 +61,7 @@ async def test_the_configuration_names_the_embedder(monkeypatch: pytest.MonkeyPa
 
 
 class Elsewhere:
-    """A retriever of a package: it has one passage, whatever the question."""
+    """A retriever of a package: it has the same passages, whatever the question."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -71,7 +71,8 @@ class Elsewhere:
 
     async def search(self, query: str, limit: int = 5, filter: PassageFilter | None = None) -> Passages:
         self.asked.append((query, limit))
-        return Passages((Passage(id="far-1", source="far.md", text="Wheels, and fuel."),))
+        far = Passage(id="far-1", source="far.md", text="Wheels, and fuel for a very long way, at any time of the day.")
+        return Passages((far, Passage(id="next-1", source="next.md", text="A short way.")))
 
     async def remove(self, source: str) -> bool:
         raise NotImplementedError
@@ -82,9 +83,9 @@ async def test_the_sources_are_those_of_a_given_retriever_in_the_phase_and_in_th
     async with open_ledger("memory:") as ledger:
         elsewhere = Elsewhere(ledger)
         async with chain_on(ledger, retriever=elsewhere) as chain:
-            assert await _found(chain) == ["far.md"]
+            assert await _found(chain) == ["far.md", "next.md"]  # in its order, though no word of the question is there
             (tool,) = chain._chain.cast.tools.plain(("knowledge_base",))
-            assert [each["source"] for each in await tool.function("fuel")] == ["far.md"]  # type: ignore[misc,operator]
+            assert [each["source"] for each in await tool.function("fuel")] == ["far.md", "next.md"]  # type: ignore[misc,operator]
     assert (QUESTION, 5) in elsewhere.asked
     assert elsewhere.asked[-1] == ("fuel", 5)
 

@@ -203,11 +203,14 @@ async def find_knowledge(retriever: Retriever, question: str, limit: int) -> lis
     """Return the passages of a retriever about a question, each with its best quote and the score of that quote.
 
     The score counts words. So it chooses the passages only if the retriever finds by words alone: a paraphrase has few.
+    Otherwise the passages stay in the order of the retriever.
     """
     if isinstance(retriever, KnowledgeBase) and not retriever.finds_by_meaning:
         found = await find_answers(retriever, question, limit)
     else:
-        found = rate_answers(question, await retriever.search(question, limit))
+        passages = await retriever.search(question, limit)
+        places = {passage.id: place for place, passage in enumerate(passages)}
+        found = tuple(sorted(rate_answers(question, passages), key=lambda each: places[each.passage.id]))
     return [
         Item(
             id=each.passage.id,
