@@ -136,6 +136,38 @@ def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> Non
 
 
 @pytest.mark.slow
+def test_the_model_of_a_configuration_is_used(folder: Path) -> None:
+    """It goes before that of the environment, also for an existing thread; `--model` goes before it."""
+    (folder / "chain.toml").write_text('model = "scripted"\n')
+    (folder / "other.toml").write_text('model = "openai:gpt-4o"\n')
+    refused = command("run", QUESTION, "--config", "other.toml", OPENAI_API_KEY="")
+    assert (refused.exit_code, refused.stderr.count("\n"), "OPENAI_API_KEY" in refused.stderr) == (2, 1, True)
+    assert not (folder / "antiphon.db").exists()
+
+    done = command("run", QUESTION, "--config", "chain.toml", "--json", ANTIPHON_MODEL="no-such:model")
+    assert json.loads(done.stdout)["models"] == ["scripted:postchain"], done.stderr
+    thread = json.loads(done.stdout)["thread_id"]
+    for arguments in (("--thread", thread, "--config", "other.toml"), ("--config", "chain.toml", "--model", "openai:gpt-4o")):
+        refused = command("run", QUESTION, *arguments, OPENAI_API_KEY="")
+        assert (refused.exit_code, "OPENAI_API_KEY" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_configuration_keeps_the_settings_for_the_small_model(folder: Path) -> None:
+    """Unless it chooses other outputs: then it is used as it is."""
+    (folder / "few.toml").write_text("found = 4\n")
+    (folder / "prose.toml").write_text('outputs = "typed"\n')
+    done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--config", "few.toml", "--name", "few")
+    assert done.stdout.startswith("Tea: Green tea is steeped at 80 degrees for two minutes. [1]\n")
+    assert "quotes and tool results are exact" in done.stderr
+    done = command("run", QUESTION, "--model", "scripted", "--config", "prose.toml")
+    assert done.exit_code == 0
+    assert "quotes and tool results are exact" not in done.stderr
+    assert command("replay", "--against").stderr == "threads: 2; with differences: 0\n"
+    assert command("replay", "few", "--against", "--config", "few.toml").stderr == "threads: 1; with differences: 0\n"
+
+
+@pytest.mark.slow
 def test_a_talk_is_one_thread(folder: Path) -> None:
     done = command("chat", "--model", "scripted", stdin="How hot is green tea?\n\nAnd coffee?\n")
 

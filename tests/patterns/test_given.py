@@ -16,7 +16,7 @@ from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.patterns.postchain._retrieval import brief, items_given
 from antiphon.protocol import AgentConfig, ToolCall
-from antiphon.service._models import expressions_in, for_small_model
+from antiphon.service._models import chain_options, expressions_in
 
 ARITHMETIC = "What is 17 * 23?"
 
@@ -143,10 +143,25 @@ def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
         return ModelResponse([ToolCallPart(info.output_tools[0].name, {"source": "none"})])
 
     for question in (ARITHMETIC, QUESTION):
-        _ask(question, model=FunctionModel(answer), **for_small_model())
+        _ask(question, model=FunctionModel(answer), **chain_options("local"))
 
     assert offered == [{"calculator": {"expression": {"type": "string", "enum": ["17 * 23"]}}}]
     assert expressions_in("From 2024-01-02 (or 3/4) to 4+4, 10 - 3, and (2 + 3) * 4 / 0.") == ["4+4", "10 - 3"]
+
+
+def test_a_configuration_goes_before_the_settings_for_the_small_model() -> None:
+    action = AgentConfig(max_tokens=9)
+    given = ChainConfig(attempts=2, found=1, prompts={"experience": Path("own.md")}, phases={"action": action})
+    used = chain_options("local", given)["config"]
+
+    assert (used.outputs, used.max_tokens, used.fallback, used.attempts, used.found) == ("quotes", 32, "scripted", 2, 1)
+    assert (used.phases["action"].tools, used.phases["action"].max_tokens) == (("calculator",), 9)
+    assert used.phases["experience"].system_prompt is None, "the file is not read if the phase has a prompt"
+    for own in (given, given.model_copy(update={"outputs": "text"})):
+        assert chain_options("openai:gpt-4o", own) == {"config": own}
+    prose = ChainConfig(outputs="typed")
+    assert chain_options("local", prose) == {"config": prose}
+    assert chain_options("openai:gpt-4o") == {}
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def host(
         more = (teams, config, model, thread_limit, kinds, words, tenants)
         _host_apps(apps, ledger, signals, drain, has_more=any(more))
         return
-    chosen, names = choose_model(model), list(dict.fromkeys(tenants or ()))
+    chosen, names = choose_model(model, config), list(dict.fromkeys(tenants or ()))
     say_stand_in(chosen)
 
     async def work(*found: Ledger) -> None:

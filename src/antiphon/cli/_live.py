@@ -82,10 +82,10 @@ ResultT = TypeVar("ResultT")
 # ---------------------------------------------------------------- before
 
 
-def choose_model(name: str | None) -> ChosenModel:
-    """Return the model to use."""
+def choose_model(name: str | None, config: Path | None = None) -> ChosenModel:
+    """Return the model to use; `config` is the configuration of the phases."""
     with _model_errors():
-        return service.choose_model(name)
+        return service.choose_model(name, config)
 
 
 def say_stand_in(chosen: ChosenModel) -> None:

@@ -110,7 +110,7 @@ def run(
         say_thread(thread_id, ledger)
 
     tell = None if is_quiet or for_programs or as_events else begin
-    chosen = _chosen(model, thread)
+    chosen = _chosen(model, thread, config)
     more: dict[str, Any] = {"documents": [*texts, *map(str, found)], "budget": budget}
     with page_of(ledger, is_wanted=opens) as page:
         report = run_chain(ledger, work, model=chosen.name, config=config, thread=thread, create=thread is None, **more)
@@ -129,10 +129,10 @@ def _check_name(name: str | None, thread: str | None) -> None:
         fail(f"--name: no thread can be called {name!r}: the command line reads it otherwise", code=2)
 
 
-def _chosen(model: str | None, thread: str | None) -> ChosenModel:
+def _chosen(model: str | None, thread: str | None, config: Path | None) -> ChosenModel:
     """Return the model to use; of a thread that exists, that is the one that it was run with, unless another is named."""
     if thread is None:
-        return choose_model(model)
+        return choose_model(model, config)
     if model is not None:
         check_model(model)
     return service.ChosenModel(model)
@@ -172,7 +172,7 @@ def chat(
     """Chat: each input line is a turn of one thread. Ctrl-C stops an answer; /help lists the commands of the chat."""
     _check_name(name, thread)
 
-    chosen = _chosen(model, thread)
+    chosen = _chosen(model, thread, config)
     if not is_quiet:
         say_stand_in(chosen)
     session = Chat(user, is_quiet, thread, name, chosen.name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai import RunContext, Tool, ToolDefinition
 
@@ -16,7 +16,10 @@ from antiphon.agents.config import read_config
 from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
 from antiphon.agents.tools import CalculationError, calculate, calculator
 from antiphon.errors import MissingExtraError, ModelError, WeightsError
-from antiphon.protocol import AgentConfig
+from antiphon.protocol import AgentConfig, Phase
+
+if TYPE_CHECKING:
+    from antiphon.patterns.postchain import ChainConfig
 
 LOCAL: Final = "local"
 SCRIPTED: Final = "scripted"
@@ -33,13 +36,17 @@ class ChosenModel:
     """Whether nobody has chosen a model and none is installed, so that a script answers."""
 
 
-def choose_model(name: str | None = None) -> ChosenModel:
+def choose_model(name: str | None = None, config: Path | None = None) -> ChosenModel:
     """Return the model that is named, or else the configured one, or else the local one, or else the scripted one.
 
+    `config` is the configuration of a chain: the model that it names goes before those of the environment and `antiphon.toml`.
+
     Raises:
+        ChainConfigError: the configuration of the chain cannot be read.
         ConfigError: `antiphon.toml` is wrong.
         ModelError: the model cannot be used.
     """
+    name = name or model_in(config)
     if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
         check_model(name)
         return ChosenModel(name)
@@ -48,6 +55,17 @@ def choose_model(name: str | None = None) -> ChosenModel:
     except (MissingExtraError, WeightsError):
         return ChosenModel(SCRIPTED, is_stand_in=True)
     return ChosenModel(LOCAL)
+
+
+def model_in(config: Path | None) -> str | None:
+    """Return the model that the configuration of a chain names.
+
+    Raises:
+        ChainConfigError: it cannot be read.
+    """
+    from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
+
+    return None if config is None else ChainConfig.read(config).model
 
 
 def check_model(name: str | None) -> None:
@@ -128,25 +146,36 @@ _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\
 """Not a date, a range or a version: these have a sign between the numbers, and no space."""
 
 
-def for_small_model() -> dict[str, Any]:
-    """Return the options of a `PostChain` for the local model: it chooses, and writes no prose; a script answers if it fails.
+def chain_options(model: str | None, config: ChainConfig | None = None) -> dict[str, Any]:
+    """Return the options of a `PostChain` for a model.
 
-    They are those of the script `scripted` too: then code alone decides. Such a model copies badly. So the calculator is
-    offered only if the question has arithmetic, and its argument can only be an expression of the question. Documents are
-    searched by code, in the experience phase.
+    The local model chooses, and writes no prose; a script answers if it fails. What the configuration does not set is set for
+    that. A configuration with other `outputs` is used as it is. The script `scripted` gets the same settings: then code alone
+    decides.
+
+    Such a model copies badly. So the calculator is offered only if the question has arithmetic, and its argument can only be
+    an expression of the question. Documents are searched by code, in the experience phase.
     """
+    wants_prose = config is not None and "outputs" in config.model_fields_set and config.outputs != "quotes"
+    if model not in (LOCAL, SCRIPTED) or wants_prose:
+        return {} if config is None else {"config": config}
+    return {"config": _for_small_model(config), "tools": [_calculator()]}
+
+
+def _for_small_model(config: ChainConfig | None) -> ChainConfig:
+    """Return a configuration with the settings for the local model, where it has none."""
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 
-    action = AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS)
+    given = config or ChainConfig()
     experience = AgentConfig(system_prompt="You choose the source that answers the question, by its number.")
-    config = ChainConfig(
-        outputs="quotes",
-        max_tokens=_FEW_TOKENS,
-        fallback="scripted",
-        attempts=1,
-        phases={"action": action, "experience": experience},
-    )
-    return {"config": config, "tools": [_calculator()]}
+    small: dict[Phase, AgentConfig] = {
+        "action": AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS),
+        "experience": AgentConfig() if "experience" in given.prompts else experience,
+    }
+    own = {phase: small.get(phase, AgentConfig()).merged(agent) for phase, agent in given.phases.items()}
+    settings = {"outputs": "quotes", "max_tokens": _FEW_TOKENS, "fallback": SCRIPTED, "attempts": 1}
+    unset = {name: value for name, value in settings.items() if name not in given.model_fields_set}
+    return given.model_copy(update={**unset, "phases": {**small, **own}})
 
 
 def expressions_in(text: str) -> list[str]:

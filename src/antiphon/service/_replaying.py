@@ -14,7 +14,7 @@ from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, forecast, rerun
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime.extending import LIFE_ACTOR
-from antiphon.service._models import LOCAL, SCRIPTED, for_small_model
+from antiphon.service._models import chain_options
 from antiphon.service._settings import chain_config, settings_of, trusted_code
 from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads, thread_of
 from antiphon.service._transcript import prose
@@ -117,14 +117,14 @@ async def rerun_threads(
         ChainConfigError: the configuration cannot be read.
         LedgerError: the ledger cannot be read.
     """
-    chosen: dict[str, Any] = {} if config is None else {"config": ChainConfig.read(config)}
+    chosen = None if config is None else ChainConfig.read(config)
     return tuple([await _rerun(ledger, each, chosen) for each in ([thread_id] if thread_id else await _ended(ledger))])
 
 
-async def _rerun(ledger: Ledger, thread_id: str, chosen: dict[str, Any]) -> RerunReport:
+async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> RerunReport:
     await find_thread(ledger, thread_id)
     try:
-        parts = await rerun(ledger, thread_id, **(chosen or await _settings_of(ledger, thread_id)))
+        parts = await rerun(ledger, thread_id, **await _chain_options(ledger, thread_id, config))
     except ValueError as exc:
         raise PlaceError(str(exc), thread_id) from exc
     except LedgerError:
@@ -134,20 +134,20 @@ async def _rerun(ledger: Ledger, thread_id: str, chosen: dict[str, Any]) -> Reru
     return RerunReport(thread_id) if parts is None else RerunReport(thread_id, parts.seq, parts.what, parts.reason)
 
 
-async def _settings_of(ledger: Ledger, thread_id: str) -> dict[str, Any]:
-    """Return the settings of a thread: the recorded ones; of one without a configuration those of the local model, or none."""
+async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> dict[str, Any]:
+    """Return the options of a thread's chain: with the given configuration, or the recorded one, or none."""
     recorded = await settings_of(ledger, thread_id)
-    if recorded is not None and recorded.config is not None:
-        config = chain_config(recorded)
-        return {"config": ChainConfig.read(config) if isinstance(config, Path) else config}
+    if config is None and recorded is not None:
+        found = chain_config(recorded)
+        config = ChainConfig.read(found) if isinstance(found, Path) else found
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload if record.message.lane == "control" else None
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
             prepared: Any = thaw(payload.result)
             agent = prepared["context"]["metadata"]["agent"]
-            is_small = agent.get("model") in (LOCAL, SCRIPTED) and agent.get("outputs") == "quotes"
-            return for_small_model() if is_small else {}
-    return {}
+            # With other outputs, the thread did not have the settings for the local model.
+            return chain_options(agent.get("model") if agent.get("outputs") == "quotes" else None, config)
+    return chain_options(None, config)
 
 
 async def _ended(ledger: Ledger) -> list[str]:
@@ -213,8 +213,7 @@ async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, 
                 ledger, thread_id, open_pattern=lambda copy: open_team(team, copy, recover=False, may_run=trusted_code(team))
             )
         else:
-            given: dict[str, Any] = {"config": config} if config is not None else await _settings_of(ledger, thread_id)
-            parts = await forecast(ledger, thread_id, **given)
+            parts = await forecast(ledger, thread_id, **await _chain_options(ledger, thread_id, config))
     except LedgerError:
         raise
     except AntiphonError as exc:  # the other threads are still worth a try

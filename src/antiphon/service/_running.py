@@ -40,7 +40,7 @@ from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import HearWords, SpokenWords, WordSource, chain_words
 from antiphon.service._life import chain_life, check_chain, check_not_ended, living_owner, own_tools
 from antiphon.service._live_text import offering_words
-from antiphon.service._models import LOCAL, SCRIPTED, check_model, for_small_model
+from antiphon.service._models import LOCAL, SCRIPTED, chain_options, check_model, model_in
 from antiphon.service._runs import build_of
 from antiphon.service._settings import (
     RunSettings,
@@ -189,7 +189,8 @@ async def open_chain(
 ) -> AsyncGenerator[ChainRunner]:
     """Open a chain on a ledger. `thread_id` is a thread that must exist and go through six phases, or be imported.
 
-    An existing thread uses its recorded settings, unless others are given.
+    An existing thread uses its recorded settings, unless others are given. A model that the given configuration names counts
+    as given.
 
     Raises:
         UnknownThreadError: there is no such thread.
@@ -203,7 +204,8 @@ async def open_chain(
         await check_chain(ledger, thread_id, may_be_imported=True)
         before = await settings_of(ledger, thread_id)
     own = None if config is None else UsedFile.read(config)
-    given = {"model": chosen_model(model) if before is None else model, "config": own, "budget": budget}
+    named = model or model_in(config)
+    given = {"model": chosen_model(named) if before is None else named, "config": own, "budget": budget}
     settings = with_changes(before or RunSettings(documents=tuple(documents)), **given)
     if settings.model != model:
         await asyncio.to_thread(_prepare_model, settings.model)  # work that takes a second must not block the loop
@@ -241,14 +243,12 @@ def new_chain(
     config: Path | ChainConfig | None = None,
     budget: AgentBudget | None = None,
 ) -> PostChain:
-    """Return a chain on a ledger; with the settings for a model without prose, if that is chosen and nothing is configured.
+    """Return a chain on a ledger, with the settings for its model.
 
     Raises:
         ChainConfigError: the configuration cannot be read.
     """
-    more: dict[str, Any] = {"config": config}
-    if model in (LOCAL, SCRIPTED) and config is None:
-        more = for_small_model()
+    more = chain_options(model, ChainConfig.read(config) if isinstance(config, Path) else config)
     if budget is not None:
         more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
