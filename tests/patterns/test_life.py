@@ -1,12 +1,15 @@
 """The life of a thread: which moves are legal, what each is answered, and that saying a thing twice changes nothing."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of
 
 from antiphon.errors import RefusedError
-from antiphon.messages import Message, OptionCallPayload
+from antiphon.ledger import Ledger
+from antiphon.messages import Message, OptionCallPayload, PartsPayload, TextPart
 from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain, ThreadLife
 from antiphon.protocol import PHASES
 
@@ -75,6 +78,37 @@ async def test_a_move_is_made_where_it_is_legal_and_refused_where_it_is_not(stat
                 assert (await chain.life(thread_id)).status == state
             held.released.set()
             await chain.terminate(thread_id)
+
+
+async def test_of_two_simultaneous_requests_the_second_is_refused() -> None:
+    """CH-068, G13: two creators of one thread, two starts, and two turns; the phases run once for each turn."""
+    async with chain_on() as chain:
+
+        async def both(*moves: Awaitable[Any]) -> list[str]:
+            outcomes = await asyncio.gather(*moves, return_exceptions=True)
+            return [getattr(each, "code", "taken") for each in outcomes]
+
+        assert await both(*(chain.create(text, thread_id="t") for text in (QUESTION, "Why?"))) == ["taken", "INVALID_STATE"]
+        assert (await chain.life("t")).input == QUESTION
+        assert await both(chain.start("t"), chain.start("t")) == ["taken", "INVALID_STATE"]
+        await chain.wait("t")
+        turns = await both(chain.run("And coffee?", thread_id="t"), chain.run("Or?", thread_id="t"))
+        assert turns == ["taken", "INVALID_STATE"]
+        assert [turn.input for turn in (await chain.life("t")).turns] == [QUESTION, "And coffee?"]
+        assert await _phases_run(chain.ledger, "t") == 2 * len(PHASES)
+
+
+async def test_the_same_conversation_given_twice_at_once_runs_once() -> None:
+    said = [Message(id=each, policy="user", payload=PartsPayload(parts=(TextPart(text=QUESTION),))) for each in "ab"]
+    async with chain_on() as chain:
+        first, second = await asyncio.gather(*(chain.run(said, thread_id="t") for _ in range(2)))
+        assert first.response == second.response
+        assert await _phases_run(chain.ledger, "t") == len(PHASES)
+
+
+async def _phases_run(ledger: Ledger, thread_id: str) -> int:
+    payloads = [row.payload for row in await said_in(ledger, thread_id)]
+    return sum(isinstance(each, OptionCallPayload) and each.option_name == "PROCESS_PHASE" for each in payloads)
 
 
 async def test_a_thread_that_nobody_created_is_not_found_and_nothing_is_written() -> None:

@@ -172,11 +172,11 @@ async def test_two_tenants_of_a_database_share_the_limit_of_one_host(
         await _post(tenants["large"], 0, 25)
         await _post(tenants["small"], 0, 3)
         beside: list[list[int]] = []
-        """What was at work whenever a thread began while the small one had some left."""
+        """What was at work whenever a thread began, from the first thread of the small one on, while it had some left."""
         async with _hosting(tenants, 2) as (begun, at_work), asyncio.timeout(100):
             seen = 0
             while len(begun) < 28:
-                if len(begun) > seen and sum(tenant == "small" for tenant, _ in begun) < 3:
+                if len(begun) > seen and 0 < sum(tenant == "small" for tenant, _ in begun) < 3:
                     beside.append(at_work())
                 seen = len(begun)
                 await asyncio.sleep(0.005)

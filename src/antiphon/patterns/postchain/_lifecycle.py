@@ -145,6 +145,10 @@ class ThreadLife:
         call = (self.asked or {}).get(invocation_id or "")
         return self if call is None or call["type"] not in _BECOMES else self._moved(call, None)
 
+    def has_earlier_request(self, invocation_id: str) -> bool:
+        """Whether another request was sent before this one that may change the status, and was not answered then."""
+        return any(call["type"] in _BECOMES for each, call in (self.asked or {}).items() if each != invocation_id)
+
     # ------------------------------------------------------------ the fold
 
     def after(self, message: Message) -> ThreadLife:

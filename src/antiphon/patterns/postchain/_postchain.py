@@ -253,8 +253,12 @@ class PostChain(Pattern):
         return _result_from(thaw(answered.result))
 
     async def _begin(self, thread_id: str) -> None:
-        """Start a new thread, which has no earlier result."""
-        await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
+        """Start a new thread, which has no earlier result. If another caller has started it meanwhile, that is enough."""
+        try:
+            await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
+        except RefusedError:
+            if not (await self.life(thread_id)).turn:
+                raise
 
     async def wait(self, thread_id: str) -> ChainResult:
         """Wait until a thread has ended, is terminated, or waits for a person; return the result.

@@ -50,6 +50,9 @@ from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, hi
 from antiphon.runtime import Actor, Context, handles
 from antiphon.runtime.extending import STOPPED
 
+_ONCE: Final = (protocol.CreateThread, protocol.StartThread)
+"""The moves that are not legal a second time. The others have no effect then."""
+
 
 class ThreadActor(Actor):
     """One thread."""
@@ -293,6 +296,8 @@ class ThreadActor(Actor):
         life = self._chain.lives.at(thread_id, context.seq)
         if life is None:
             life = await context.state(LIFE)
+        if move in _ONCE and life.has_earlier_request(context.course.invocation_id):
+            life = await self._now(context)  # the earlier request is answered by now
         life.check(move.message_type, thread_id)
         return life, thread_id
 
