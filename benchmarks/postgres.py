@@ -8,6 +8,9 @@ statement that is its own transaction. Together, it writes what waits as one `IN
 It keeps no state of a thread, no chain, no order for readers, and looks up no ids. A second baseline writes the same rows: it
 compares and changes the row of a thread, and has the same indexes. Threads of the ledger are claimed before, as those of the
 runtime are. All connect as a superuser, to whom row-level security does not apply; it takes a twentieth of the server's time.
+
+One writer is measured twice: with commits as quick as the disk allows, and with commits that take a millisecond longer, as on
+a usual server. `commit_delay` does that. The ledger's own work is the same in both.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ ALONE, UNREDACTED = "antiphon, one writer", "antiphon, redaction off"
 PLAIN, SEALED = "antiphon, plain", "antiphon, encrypted"
 SHORT = 10
 """Messages of a conversation."""
+DELAY = 1000
+"""Microseconds by which commits take longer in the second table."""
 WRITERS = 100
 ROUNDS = 15
 """As many as end within a few minutes, also where a table is measured twice."""
@@ -66,6 +71,7 @@ def tables(part: str = "") -> Iterator[Table]:
     """Make the tables with `part` in their names, one by one."""
     makers = {
         "append, one writer": _one_writer,
+        f"append, one writer, commits longer by {DELAY / 1000:g} ms": _slow_commits,
         f"append, {WRITERS} conversations at once": _many_writers,
         "append, encrypted": _encrypted,
     }
@@ -100,6 +106,25 @@ def _one_writer(name: str, server: Server, stores: ExitStack) -> Table:
             f"{RAW}: one prepared INSERT a message, which keeps no state, chain or order",
             f"{SAME}: one prepared statement a message, which changes the row of its thread, with the same indexes",
         ),
+        rounds=ROUNDS,
+    )
+
+
+def _slow_commits(name: str, server: Server, stores: ExitStack) -> Table:
+    for setting, value in (("commit_delay", DELAY), ("commit_siblings", 0)):
+        server.sql(f"ALTER SYSTEM SET {setting} = {value}")
+    server.sql("SELECT pg_reload_conf()")
+    said = talk(SHORT)
+    ledger = stores.enter_context(closing(LedgerInPostgres(server.url, said)))
+    raw = stores.enter_context(closing(RawPostgres(server, said)))
+    return Table(
+        name=name,
+        unit="us a message",
+        scale=1e6,
+        baseline=RAW,
+        candidates={ANTIPHON: _alone(ledger), RAW: _alone(raw)},
+        goals=(Goal(ANTIPHON, 1.3, RAW),),
+        notes=("as the table before; the server waits before each flush of its log (commit_delay)",),
         rounds=ROUNDS,
     )
 
