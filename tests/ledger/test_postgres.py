@@ -246,7 +246,25 @@ async def test_appends_are_durable_whatever_the_database_says(postgres: Server, 
 
 
 @pytest.mark.slow
-async def test_an_append_keeps_its_connection_for_a_moment_only(postgres: Server, tenant: str) -> None:
+async def test_an_append_uses_the_connection_of_the_last_one(postgres: Server, tenant: str) -> None:
+    """Its statements are prepared there. A reader that comes in between takes another connection."""
+    async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
+        pool = ledger._pool
+        for _ in range(2):  # the first append creates the thread, in a transaction
+            await ledger.append("t", [said()])
+        (kept,) = pool._kept
+        await asyncio.sleep(0.2)
+        async with pool.session() as session:
+            assert session.connection.get_server_pid() != kept.get_server_pid()
+            await ledger.append("t", [said()])
+        assert pool._kept == [kept]
+
+
+@pytest.mark.slow
+async def test_an_append_keeps_its_connection_for_a_while_only(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connection, "_KEPT_FOR", 0.05)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         for _ in range(3):
             await ledger.append("t", [said()])

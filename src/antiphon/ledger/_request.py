@@ -140,10 +140,6 @@ def _digest(data: bytes) -> str:
 
 # ---------------------------------------------------------------- append requests
 
-_BEFORE_THREAD = frozenset({"antiphon", "id", "policy", "payload", "role_hint_for_llm", "step_num", "turn_id"})
-"""The fields that stand before `thread_id` in the house form."""
-
-
 NO_REDACTION = LedgerRedaction()
 
 
@@ -199,7 +195,7 @@ class AppendRequest(NamedTuple):
     @property
     def weight(self) -> int:
         """Its approximate size in bytes."""
-        return sum([len(entry.body) for entry in (*self.entries, *self.foreign)], 1024)
+        return sum([len(entry.body) for entry in self.entries + self.foreign], 1024)
 
     @property
     def is_empty(self) -> bool:
@@ -335,7 +331,8 @@ def _entry(thread_id: str, message: Message, is_post: bool) -> AppendEntry:
     if is_post:
         _refuse_unposted(message)
     if message.thread_id is None:
-        return AppendEntry(message, _stamped(message, thread_id), is_stamped=True)
+        # The same bytes as of a copy with the thread; making and checking a copy takes six times as long.
+        return AppendEntry(message, house_bytes(stored_form(message, thread_id)), is_stamped=True)
     if message.thread_id != thread_id:
         raise ValueError(f"message {message.id!r} belongs to thread {message.thread_id!r}; append it there, or fork")
     return AppendEntry(message, dumps(message), is_stamped=False)
@@ -367,16 +364,6 @@ def _refuse_unposted(message: Message) -> None:
         raise ValueError(f"message {message.id!r} has no receiver; set `to`, or use append as the owner of the thread")
     if message.lane == "effect":
         raise ValueError(f"message {message.id!r} is in the effect lane, which only the thread's owner writes; use append")
-
-
-def _stamped(message: Message, thread_id: str) -> bytes:
-    """Return a message's bytes with the thread added, in the order of the house format.
-
-    The result is the same as for a copy of the message with the thread; making and checking a copy takes six times as long.
-    """
-    form = stored_form(message)
-    before = {name: value for name, value in form.items() if name in _BEFORE_THREAD}
-    return house_bytes({**before, "thread_id": thread_id, **form})
 
 
 def _written(snapshot: Snapshot) -> tuple[str, bytes]:

@@ -90,6 +90,9 @@ class Appender:
         self._known: dict[str, KnownThread] = {}
         self._waiting: deque[WaitingAppend] = deque()
         self._writers: set[asyncio.Task[None]] = set()
+        self._working = 0
+        """How many writers have not ended. A writer that has ended is removed from the set an iteration of the event loop
+        later. If it counted until then, an append that comes in between would wait for the next append of this process."""
         self._is_starting = False
         """Whether a writer was created that has not started: appends that arrive until then are in its first group."""
         self._busy: set[str] = set()
@@ -170,10 +173,9 @@ class Appender:
     # ------------------------------------------------------------ groups
 
     def _start_writer(self) -> None:
-        # A writer that has ended is removed a step of the event loop later. If it counted until then, an append that comes in
-        # between would wait for the next append of this process.
-        if not self._is_starting and sum(not writer.done() for writer in self._writers) < _MOST_GROUPS:
+        if not self._is_starting and self._working < _MOST_GROUPS:
             self._is_starting = True
+            self._working += 1
             writer = asyncio.create_task(self._work())
             self._writers.add(writer)
             writer.add_done_callback(self._writers.discard)
@@ -181,24 +183,29 @@ class Appender:
     async def _work(self) -> None:
         # Appends that arrive while groups are written form the next group: that is all of group commit.
         self._is_starting = False
-        while group := self._next_group():
-            names = {waiting.request.thread_id for waiting in group}
-            # Before a second writer starts: it must not take appends to these threads, which would then be written out of
-            # order.
-            self._busy |= names
-            if self._waiting:
-                self._start_writer()
-            try:
-                await self._write(group)
-            except BaseException as exc:
-                self._known.clear()  # the cached states include admissions that may not be written
-                for waiting in group:
-                    _fail(waiting, exc)
-                if not isinstance(exc, Exception):
-                    raise
-            finally:
-                self._busy -= names
-            self._is_quiet = len(group) == 1 and not self._waiting
+        try:
+            while group := self._next_group():
+                await self._write_group(group)
+                self._is_quiet = len(group) == 1 and not self._waiting
+        finally:
+            self._working -= 1
+
+    async def _write_group(self, group: Sequence[WaitingAppend]) -> None:
+        names = {waiting.request.thread_id for waiting in group}
+        # Before a second writer starts: it must not take appends to these threads, which would then be written out of order.
+        self._busy |= names
+        if self._waiting:
+            self._start_writer()
+        try:
+            await self._write(group)
+        except BaseException as exc:
+            self._known.clear()  # the cached states include admissions that may not be written
+            for waiting in group:
+                _fail(waiting, exc)
+            if not isinstance(exc, Exception):
+                raise
+        finally:
+            self._busy -= names
 
     def _next_group(self) -> list[WaitingAppend]:
         """Take the next appends to threads that are in no other group."""
@@ -257,7 +264,7 @@ class Appender:
             admission = admit(known.state, known.open_calls, request, known, known.cipher)
         except LedgerError:
             return None  # the cached state may be out of date: only the careful path refuses
-        if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
+        if not admission.is_new or request.is_empty or any([split(row.record.stored)[1] for row in admission.rows]):
             return None
         # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
         # does not write the rows, the thread is forgotten.

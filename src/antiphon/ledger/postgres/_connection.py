@@ -49,8 +49,9 @@ _NO_KEYS = Keyring()
 _MOST_CONNECTIONS = 10
 _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
-_KEPT_FOR = 0.1
-"""Seconds after which a connection that `Pool.fetch` has kept is returned to the pool."""
+_KEPT_FOR = 60.0
+"""Seconds after which a connection that `Pool.fetch` has kept is returned to the pool. Until then, its statements stay
+prepared: the first use of one on a connection takes several times as long."""
 _IDLE_FOR = 30.0
 """Seconds after which the server ends a transaction whose process says nothing. A process that was suspended in the middle of
 a transaction would otherwise keep its locks, and hold every `tail` back, until it continues."""
@@ -202,7 +203,7 @@ class Pool:
         return rows
 
     def _keep_for_next(self, connection: _PoolConnection) -> None:
-        """Keep a connection for a moment; then return it to the pool, where others can use it and it is renewed."""
+        """Keep a connection for a while; then return it to the pool, where others can use it and it is renewed."""
         self._kept.append(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_KEPT_FOR, self._start_returning)
