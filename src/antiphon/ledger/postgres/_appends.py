@@ -264,7 +264,7 @@ class Appender:
             admission = admit(known.state, known.open_calls, request, known, known.cipher)
         except LedgerError:
             return None  # the cached state may be out of date: only the careful path refuses
-        if not admission.is_new or request.is_empty or any([split(row.record.stored)[1] for row in admission.rows]):
+        if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
             return None
         # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
         # does not write the rows, the thread is forgotten.
