@@ -233,3 +233,27 @@ async def test_a_thread_that_begins_while_the_list_is_read_is_listed_too(chromiu
             await page.locator("[data-thread=second]").wait_for()
             await page.locator("[data-thread=third]").wait_for()
             assert held
+
+
+async def test_a_thread_that_ends_before_its_stream_opens_is_shown_as_ended(chromium: Browser, tmp_path: Path) -> None:
+    """No record comes after that, so the status must be read once more when the stream opens."""
+    async with served(tmp_path) as server:
+        await say(server.ledger, "t", "hello")
+        await server.ledger.append("t", [], status="processing")
+        async with opened(chromium, server) as page:
+            is_over = asyncio.Event()
+
+            async def open_late(route: Route) -> None:
+                await is_over.wait()
+                await route.continue_()
+
+            await page.locator("[data-thread=t]").wait_for()
+            await page.route("**/api/events?*thread_id=t*", open_late)
+            await page.goto("/#/thread/t")
+            status = page.locator(".thread-head .status")
+            await expect(status).to_have_text("processing")
+            await asyncio.sleep(0.5)  # what the page asks for at the beginning is answered
+            await say(server.ledger, "t", "bye")
+            await server.ledger.append("t", [], status="completed")
+            is_over.set()
+            await expect(status).to_have_text("completed")

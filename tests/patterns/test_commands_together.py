@@ -356,7 +356,7 @@ def test_open_threads_that_the_installed_code_cannot_continue_are_named_before_a
     (before,) = threads()
     good = command("replay", "--against", "--running")
     assert (good.exit_code, good.stderr) == (0, "open threads: 1; cannot continue: 0\n")
-    (folder / "other.toml").write_text('[phases.action]\nsystem_prompt = "You are somebody else."\n')
+    (folder / "other.toml").write_text('outputs = "typed"\n')
     other = command("replay", "--against", "--running", "--config", "other.toml")
     assert other.exit_code == 1
     assert other.stderr.startswith(f"{thread_id} cannot continue at message ")

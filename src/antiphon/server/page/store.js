@@ -304,8 +304,9 @@ export class ThreadStore {
     this.words.value = new Map(this.words.value).set(speaker, `${before}${missed ? " … " : ""}${text}`.slice(-20_000));
   }
 
-  /** Read how far the thread is, and the steps that are missing: a stream that opens may have missed some. */
+  /** Read the thread, its status, and the steps that are missing: a stream that opens may have missed some. */
   async look() {
+    this.refreshSoon();
     const { messages } = await this.get([]).catch(() => ({ messages: 0 }));
     this.seen = Math.max(this.seen, messages);
     await this.catchUp();
