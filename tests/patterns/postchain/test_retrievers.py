@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Embedder
-from tests.patterns.chains import chain_on, said_in
+from pydantic_ai.exceptions import ModelHTTPError
+from tests.patterns.chains import Witness, chain_on, said_in
 from tests.retrieval.test_vectors import Meanings, filled
 
 from antiphon.errors import ChainConfigError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.protocol import AgentConfig
 from antiphon.retrieval import AddedDocument, KnowledgeBase, Passage, PassageFilter, Passages
 
 pytest.importorskip("apsw")
@@ -109,3 +111,62 @@ async def test_a_named_retriever_is_opened() -> None:
     async with open_ledger("memory:") as ledger:
         chain = PostChain(ledger, ChainConfig(retriever="knowledge"))
         assert isinstance(chain._chain.retriever, KnowledgeBase)
+
+
+class Failing(Elsewhere):
+    """A retriever whose service fails with some errors, and then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.errors = list(errors)
+
+    async def search(self, query: str, limit: int = 5, filter: PassageFilter | None = None) -> Passages:
+        found = await super().search(query, limit, filter)
+        if self.errors:
+            raise self.errors.pop(0)
+        return found
+
+
+NO_TOOLS = ChainConfig(backoff=0, phases={"action": AgentConfig(tools=())})
+BUSY = ModelHTTPError(503, "small")
+REFUSED = ModelHTTPError(401, "small", {"error": "no such key"})
+
+
+async def test_an_embedder_that_is_busy_is_asked_again() -> None:
+    retriever = Failing(BUSY, ConnectionError("cut"))
+    async with chain_on(retriever=retriever, config=NO_TOOLS) as chain:
+        assert "far.md" in await _found(chain)
+    assert len(retriever.asked) == 3
+
+
+@pytest.mark.parametrize("errors", [[BUSY] * 3, [REFUSED]])
+async def test_a_thread_whose_embedder_fails_stops_and_is_resumed(errors: list[Exception]) -> None:
+    """It does not fail: the earlier phases are paid, and a person can renew the key."""
+    retriever = Failing(*errors)
+    async with chain_on(retriever=retriever, config=NO_TOOLS) as chain:
+        stopped = await chain.run(QUESTION)
+        assert (stopped.status, stopped.error_code) == ("stopped", "AGENT_ERROR")
+        assert "the documents cannot be searched: ModelHTTPError: status_code: " in str(stopped.error_message)
+        await chain.resume(stopped.thread_id)
+        resumed = await chain.wait(stopped.thread_id)
+    assert resumed.status == "completed"
+    assert len(retriever.asked) == len(errors) + 1
+
+
+async def test_another_process_resumes_a_thread_whose_embedder_failed() -> None:
+    witness = Witness()
+    async with open_ledger("memory:") as ledger:
+        async with chain_on(ledger, witness, NO_TOOLS, retriever=Failing(REFUSED)) as chain:
+            thread_id = (await chain.run(QUESTION)).thread_id
+        async with chain_on(ledger, witness, NO_TOOLS, retriever=Failing()) as chain:
+            assert (await chain.wait(thread_id)).status == "stopped"  # opening a chain does not resume it
+            await chain.resume(thread_id)
+            assert (await chain.wait(thread_id)).status == "completed"
+    assert len(witness.asked) == len(set(witness.asked)), witness.asked
+
+
+async def test_an_error_of_the_retriever_itself_fails_the_phase() -> None:
+    retriever = Failing(RuntimeError("a fault in its code"))
+    async with chain_on(retriever=retriever, config=NO_TOOLS) as chain:
+        failed = await chain.run(QUESTION)
+    assert (failed.status, len(retriever.asked)) == ("failed", 1)

@@ -77,6 +77,10 @@ class Patience(BaseModel):
     concurrency: int = Field(default=64, ge=1)
     """The number of concurrent requests to a model, from all threads together."""
 
+    def pause(self, error: Exception, failures: int) -> float | None:
+        """Return the seconds before a request that has failed is sent again; None: it is not sent again."""
+        return None if failures >= self.attempts or not may_pass(error) else _wait(error, failures, self)
+
 
 class Outages(BaseModel):
     """How `LedgerDurability` ends a model request that fails because of something outside."""
@@ -90,7 +94,7 @@ class Outages(BaseModel):
 
     def pause(self, error: Exception, failures: int) -> float | None:
         """Return the seconds before the model is asked again; None: it is not asked again."""
-        return None if failures >= self.patience.attempts or not may_pass(error) else _wait(error, failures, self.patience)
+        return self.patience.pause(error, failures)
 
     def stop(self, error: Exception) -> StoppedError | None:
         """Return the error that leaves the request open; None: `error` is its outcome."""

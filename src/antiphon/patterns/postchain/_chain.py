@@ -18,14 +18,15 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, Unpack, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 
 from antiphon import protocol
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
+from antiphon.errors import DeliveryError, RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
-from antiphon.patterns.cast import CastOptions
+from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions, waiting_for
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
@@ -34,7 +35,10 @@ from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.patterns.postchain._retrieval import configured_retriever
 from antiphon.protocol import PHASES, Phase
 from antiphon.retrieval import Retriever
+from antiphon.runtime import Context
 from antiphon.runtime.extending import Gates, GateState, response_type
+
+ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 # ---------------------------------------------------------------- events
 
@@ -392,6 +396,46 @@ class Chain:
             return False
         is_inside = run.agent in self.order and self.delegated[run.thread_id] > 0
         return is_inside or run.thread_id in self.at_work
+
+    async def ask(self, to: str, request: protocol.Request[ReplyT], context: Context, key: str) -> ReplyT:
+        """Ask a phase or an agent of a thread. While a person must approve or settle something, the thread is paused.
+
+        After a person has done so and resumed the thread, the same request is sent again with the same id, so finished work is
+        not repeated. The thread is also paused if something outside failed, or if only a program with the toolkit can
+        continue.
+
+        Raises:
+            ParkedError, UnguardedToolError: the same, and the thread does not run, so it cannot be paused.
+            WithdrawnError: the thread is terminated.
+        """
+        try:
+            return await context.ask(to, request, within=UNHURRIED, key=key)
+        except RESTS as exc:
+            parked: DeliveryError = exc
+        thread_id = context.thread_id or ""
+        while True:
+            await self._rest(thread_id, parked, context)
+            waiting = await waiting_for(self.ledger, thread_id)
+            if waiting is not None and not waiting.is_answered:
+                continue  # it was resumed without a decision
+            try:
+                more: dict[str, Any] = {
+                    "thread_id": thread_id,
+                    "sender": context.address,
+                    "id": parked.message_id,
+                    "within": UNHURRIED,
+                }
+                return await context.system.ask(to, request, **more)
+            except RESTS:
+                continue  # it waits for another decision now
+
+    async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
+        """Pause a thread, and wait until it is resumed."""
+        try:
+            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+        except RefusedError:
+            raise parked from None
+        await self.gates.passed(thread_id)
 
     def seen(self, record: Record) -> None:
         """Read a new record."""

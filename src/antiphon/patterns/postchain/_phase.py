@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -24,7 +24,7 @@ from antiphon import protocol
 from antiphon.agents.config import known_names
 from antiphon.errors import AntiphonError, ChainConfigError, DeliveryError, RefusedError
 from antiphon.messages import Json, thaw
-from antiphon.patterns.cast import RESTS, UNHURRIED, left_open, log_unexpected, waiting_for
+from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name, prompt_text
@@ -48,8 +48,6 @@ from antiphon.protocol import PHASES
 from antiphon.runtime import Actor, Context, handles
 
 # ---------------------------------------------------------------- the common part
-
-ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 SCRIPTED: Final = "scripted"
 """The scripted model: it would always choose the first source, so code does."""
@@ -245,7 +243,7 @@ class PhaseActor(Actor):
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         most = self.chain.config.restarts + 1
         try:
-            return await self._asked(manager, request, context, "agent")
+            return await self.chain.ask(manager, request, context, "agent")
         except RefusedError as exc:
             failure, original = exc, exc.message_id or ""
         for attempt in range(2, most + 1):
@@ -254,52 +252,11 @@ class PhaseActor(Actor):
             await self._notify(manager, failure, context)
             retry = protocol.Retry(original_message_id=original, attempt=attempt, max_attempts=most)
             try:
-                answered = await self._asked(manager, retry, context, "retry")
+                answered = await self.chain.ask(manager, retry, context, "retry")
                 return protocol.AgentResponse.from_data(answered.to_data())
             except RefusedError as exc:
                 failure = exc
         raise self._given_up(work, failure) from failure
-
-    async def _asked(self, manager: str, request: protocol.Request[ReplyT], context: Context, key: str) -> ReplyT:
-        """Ask the manager. While a person must approve or settle something, the thread is paused.
-
-        After a person has done so and resumed the thread, the same request is sent again with the same id, so finished work is
-        not repeated. The thread is also paused if only a program with the toolkit can continue.
-        """
-        try:
-            return await context.ask(manager, request, within=UNHURRIED, key=key)
-        except RESTS as exc:
-            parked: DeliveryError = exc
-        thread_id = context.thread_id or ""
-        while True:
-            await self._rest(thread_id, parked, context)
-            waiting = await waiting_for(self.chain.ledger, thread_id)
-            if waiting is not None and not waiting.is_answered:
-                continue  # it was resumed without a decision
-            try:
-                more: dict[str, Any] = {
-                    "thread_id": thread_id,
-                    "sender": context.address,
-                    "id": parked.message_id,
-                    "within": UNHURRIED,
-                }
-                return await context.system.ask(manager, request, **more)
-            except RESTS:
-                continue  # it waits for another decision now
-
-    async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
-        """Pause the thread, and wait until it is resumed. A thread that does not run cannot be paused: the caller gets the
-        error.
-
-        Raises:
-            ParkedError, UnguardedToolError: the thread does not run.
-            WithdrawnError: it is terminated.
-        """
-        try:
-            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
-        except RefusedError:
-            raise parked from None
-        await self.chain.gates.passed(thread_id)
 
     async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
         details = failure.details if isinstance(failure, RefusedError) else None

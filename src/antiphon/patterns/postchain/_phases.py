@@ -18,6 +18,7 @@ that the last one has missed. The rules use no clock, no model and no ledger.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -26,6 +27,8 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from antiphon.agents import ledger_run
+from antiphon.agents.extending import is_outside
+from antiphon.errors import StoppedError
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._config import ChainConfig
@@ -75,7 +78,7 @@ from antiphon.patterns.postchain._retrieval import (
     relevance,
     significant,
 )
-from antiphon.protocol import PHASES, AgentResult, Phase, PhaseOutput, ToolCall
+from antiphon.protocol import PHASES, AgentResult, ErrorCode, Phase, PhaseOutput, ToolCall
 from antiphon.runtime import Context
 
 
@@ -148,8 +151,27 @@ class ExperiencePhaseActor(PhaseActor):
             )
             for each in observed
         ]
-        known = await find_knowledge(self.chain.retriever, query, limit)
+        known = await self._known(query, limit)
         return sorted((*known, *remembered), key=lambda item: -item.priority)[:limit]
+
+    async def _known(self, query: str, limit: int) -> list[Item]:
+        """Return passages about a query. A retriever that fails outside, such as an embedder, is asked again, as a model is.
+
+        Raises:
+            StoppedError: it fails for longer.
+        """
+        failures = 0
+        while True:
+            try:
+                return await find_knowledge(self.chain.retriever, query, limit)
+            except Exception as exc:
+                failures += 1
+                if not is_outside(exc):
+                    raise
+                if (pause := self.chain.config.patience.pause(exc, failures)) is None:
+                    reason = f"the documents cannot be searched: {type(exc).__qualname__}: {exc}"
+                    raise StoppedError(reason, cause=ErrorCode.AGENT_ERROR) from exc
+            await asyncio.sleep(pause)
 
     @override
     def told(self, work: PhaseWork) -> PhasePrompt:

@@ -236,7 +236,7 @@ class ThreadActor(Actor):
                 await self._chain.gates.passed(thread_id)
                 self._chain.lives.forget(thread_id)
                 request = _request(life, phase, thread_id, self._chain.config)
-                life = life.with_phase_done(phase, await _run_phase(phase, request, context))
+                life = life.with_phase_done(phase, await _run_phase(phase, request, context, self._chain))
         except WithdrawnError:
             return  # the thread is terminated
         except DeliveryError as exc:
@@ -359,11 +359,14 @@ class DelegateActor(Actor):
         return life
 
 
-async def _run_phase(phase: str, request: protocol.ProcessPhase | ProcessOwnPhase, context: Context) -> dict[str, Any]:
-    """Run a phase, and return its output as plain JSON."""
+async def _run_phase(
+    phase: str, request: protocol.ProcessPhase | ProcessOwnPhase, context: Context, chain: Chain | None = None
+) -> dict[str, Any]:
+    """Run a phase, and return its output as plain JSON. With a chain, the thread is paused while the phase must wait."""
     asked = cast("protocol.Request[protocol.PhaseProcessed]", request)  # the two replies differ only in the names of phases
-    processed = await context.ask(f"{phase}/1", asked, within=UNHURRIED, key=phase)
-    return processed.output.model_dump(mode="json", exclude_unset=True)
+    to = f"{phase}/1"
+    asking = context.ask(to, asked, within=UNHURRIED, key=phase) if chain is None else chain.ask(to, asked, context, phase)
+    return (await asking).output.model_dump(mode="json", exclude_unset=True)
 
 
 _PASSED_ON: Final = ("response", "next_phase", "confidence", "by")
