@@ -99,7 +99,7 @@ def _one_writer(name: str, server: Server, stores: ExitStack) -> Table:
         scale=1e6,
         baseline=RAW,
         candidates={each: _alone(store) for each, store in kept.items()},
-        goals=(Goal(ANTIPHON, 1.3, RAW),),
+        goals=(Goal(ANTIPHON, 1.3, RAW), Goal(ANTIPHON, 1.1, LANGGRAPH)),
         against=(SAME, LANGGRAPH, DBOS_NAME),
         notes=(
             "every message is committed before the next is given: fsync and synchronous_commit on; owned threads",

@@ -49,10 +49,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def started(*arguments: str | Path, held: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str | Path, held: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start a command; at the end of the block it is killed, if it still runs."""
     program = COMMAND if held is None else HELD
-    more = {} if held is None else {"ANTIPHON_TEST_HELD": str(held), "PYTHONPATH": str(ROOT)}
+    more = environment if held is None else {"ANTIPHON_TEST_HELD": str(held), "PYTHONPATH": str(ROOT), **environment}
     with Forked(
         [*program, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**PLAIN, **more}
     ) as process:
@@ -87,10 +87,10 @@ def threads() -> list[dict[str, Any]]:
     return found
 
 
-def killed_thread(folder: Path) -> str:
+def killed_thread(folder: Path, *options: str, **environment: str) -> str:
     """Return a thread whose process was killed in a request to the model. The next request is held too."""
     (folder / "hold").touch()
-    with started("run", QUESTION, *SCRIPTED, held=folder) as process:
+    with started("run", QUESTION, *(options or SCRIPTED), held=folder, **environment) as process:
         until(lambda: requests(folder))
         process.kill()
         process.wait()
@@ -348,6 +348,20 @@ def test_the_second_signal_ends_a_host_at_once(folder: Path) -> None:
         assert host.wait(60) in (-signal.SIGTERM, 0)  # 0: it was done before the second signal
     (folder / "hold").unlink()
     assert command("resume", thread_id, *SCRIPTED, "--quiet").exit_code == 0
+
+
+@pytest.mark.timeout(60)
+def test_a_host_runs_a_thread_with_the_settings_of_the_command_that_began_it(folder: Path) -> None:
+    """The environment names the model of both; the configuration is the same."""
+    (folder / "few.toml").write_text("found = 3\n")
+    configured = ("--config", "few.toml")
+    thread_id = killed_thread(folder, *configured, ANTIPHON_MODEL="scripted")
+    (folder / "hold").unlink()
+    with started("host", *configured, ANTIPHON_MODEL="scripted") as host:
+        assert f"{thread_id} taken" in lines(host, f"{thread_id} (?!taken)")
+        host.send_signal(signal.SIGINT)
+        ended(host)
+    assert [each["status"] for each in threads()] == ["completed"]
 
 
 def test_open_threads_that_the_installed_code_cannot_continue_are_named_before_a_deploy(folder: Path) -> None:

@@ -159,6 +159,9 @@ def test_a_configuration_goes_before_the_settings_for_the_small_model() -> None:
     assert used.phases["experience"].system_prompt is None, "the file is not read if the phase has a prompt"
     for own in (given, given.model_copy(update={"outputs": "text"})):
         assert chain_options("openai:gpt-4o", own) == {"config": own}
+    longer = chain_options("local", ChainConfig(max_tokens=500))["config"]
+    assert [longer.agent(phase).max_tokens for phase in ("action", "yield")] == [500, 500]
+    assert chain_options("local", given, small_defaults=False) == {"config": given}
     prose = ChainConfig(outputs="typed")
     assert chain_options("local", prose) == {"config": prose}
     assert chain_options("openai:gpt-4o") == {}

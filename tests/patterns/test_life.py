@@ -106,6 +106,55 @@ async def test_the_same_conversation_given_twice_at_once_runs_once() -> None:
         assert await _phases_run(chain.ledger, "t") == len(PHASES)
 
 
+@pytest.mark.parametrize("pauses", range(8))
+async def test_the_same_conversation_given_again_soon_runs_once(pauses: int) -> None:
+    said = [Message(id=each, policy="user", payload=PartsPayload(parts=(TextPart(text=QUESTION),))) for each in "ab"]
+    async with chain_on() as chain:
+        first = asyncio.create_task(chain.run(said, thread_id="t"))
+        for _ in range(pauses):
+            await asyncio.sleep(0)
+        second = await chain.run(said, thread_id="t")
+        assert (await first).response == second.response
+        assert await _phases_run(chain.ledger, "t") == len(PHASES)
+
+
+async def test_nobody_gets_the_answer_to_another_question() -> None:
+    """Another caller starts the thread with its own question, before the one who created it does."""
+    async with chain_on() as chain:
+        say, others = chain._say, list[asyncio.Task[Any]]()
+
+        async def late(thread_id: str, request: Any) -> Any:
+            if not others:
+                others.append(asyncio.create_task(chain.run("Why?", thread_id=thread_id)))
+                await asyncio.wait(others)
+            return await say(thread_id, request)
+
+        chain._say = late  # type: ignore[assignment]
+        with pytest.raises(RefusedError, match="START_THREAD"):
+            await chain.run(QUESTION, thread_id="t")
+        assert (await others[0]).status == "completed"
+        assert await _phases_run(chain.ledger, "t") == len(PHASES)
+
+
+async def test_a_start_that_is_delivered_again_after_a_later_one_is_refused() -> None:
+    """G13: a process died with it; meanwhile another process has started the thread, and it has completed."""
+    ledger = await known()
+    async with chain_on(ledger, recover=False) as first:
+        await first.create(QUESTION, thread_id="t")
+    start = OptionCallPayload(option_name="START_THREAD", arguments={"thread_id": "t"}, invocation_id="lost")
+    lost = Message(id="lost", policy="client", payload=start, to=("thread/t",), lane="control", thread_id="t")
+    await ledger.append("t", [lost], epoch=await ledger.claim("t"))
+    async with chain_on(ledger, recover=False) as second:
+        await second.start("t")
+        assert (await second.wait("t")).status == "completed"
+    async with chain_on(ledger) as third:
+        await third.wait("t")
+        async with asyncio.timeout(10):
+            while await ledger.open_calls("t"):  # noqa: ASYNC110 (the ledger has no event)
+                await asyncio.sleep(0.01)
+    assert await _phases_run(ledger, "t") == len(PHASES)
+
+
 async def _phases_run(ledger: Ledger, thread_id: str) -> int:
     payloads = [row.payload for row in await said_in(ledger, thread_id)]
     return sum(isinstance(each, OptionCallPayload) and each.option_name == "PROCESS_PHASE" for each in payloads)

@@ -61,7 +61,8 @@ ModelOption: TypeAlias = Annotated[
     ),
 ]
 ConfigOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="A TOML file that configures the phases.")
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="A TOML file that configures the phases, and may name their model."),
 ]
 BudgetOption: TypeAlias = Annotated[
     list[str] | None,

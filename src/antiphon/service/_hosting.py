@@ -241,7 +241,9 @@ async def run_host(
             several tenants.
         LedgerError: the ledger cannot be used at the beginning.
     """
-    from antiphon.service._running import new_chain  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.service._models import model_in  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.service._running import new_chain  # noqa: PLC0415
+    from antiphon.service._settings import named_model  # noqa: PLC0415
 
     if words is not None and len(ledgers) > 1:
         # The address is in the row of a host and the token is one for all, so watchers of one tenant would hear another.
@@ -254,7 +256,7 @@ async def run_host(
     async with AsyncExitStack() as stack:
         systems: list[System] = []
         for ledger in ledgers:
-            chain = new_chain(ledger, model=model, config=config)
+            chain = new_chain(ledger, model=named_model(model or model_in(config)), config=config)
             patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
             systems.append(await _opened(stack, chain, patterns, settings, endpoint))
         for ledger, system in zip(ledgers, systems, strict=True):

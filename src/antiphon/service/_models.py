@@ -146,18 +146,18 @@ _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\
 """Not a date, a range or a version: these have a sign between the numbers, and no space."""
 
 
-def chain_options(model: str | None, config: ChainConfig | None = None) -> dict[str, Any]:
+def chain_options(model: str | None, config: ChainConfig | None = None, *, small_defaults: bool = True) -> dict[str, Any]:
     """Return the options of a `PostChain` for a model.
 
-    The local model chooses, and writes no prose; a script answers if it fails. What the configuration does not set is set for
-    that. A configuration with other `outputs` is used as it is. The script `scripted` gets the same settings: then code alone
-    decides.
+    The local model chooses, and writes no prose; a script answers if it fails. The settings for that complete the
+    configuration, unless it has other `outputs`, or without `small_defaults`. The script `scripted` gets the same settings:
+    then code alone decides.
 
     Such a model copies badly. So the calculator is offered only if the question has arithmetic, and its argument can only be
     an expression of the question. Documents are searched by code, in the experience phase.
     """
     wants_prose = config is not None and "outputs" in config.model_fields_set and config.outputs != "quotes"
-    if model not in (LOCAL, SCRIPTED) or wants_prose:
+    if model not in (LOCAL, SCRIPTED) or wants_prose or not small_defaults:
         return {} if config is None else {"config": config}
     return {"config": _for_small_model(config), "tools": [_calculator()]}
 
@@ -168,8 +168,11 @@ def _for_small_model(config: ChainConfig | None) -> ChainConfig:
 
     given = config or ChainConfig()
     experience = AgentConfig(system_prompt="You choose the source that answers the question, by its number.")
+    action = AgentConfig(tools=("calculator",))
+    if "max_tokens" not in given.model_fields_set:
+        action = AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS)
     small: dict[Phase, AgentConfig] = {
-        "action": AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS),
+        "action": action,
         "experience": AgentConfig() if "experience" in given.prompts else experience,
     }
     own = {phase: small.get(phase, AgentConfig()).merged(agent) for phase, agent in given.phases.items()}

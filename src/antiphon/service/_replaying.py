@@ -137,17 +137,23 @@ async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> 
 async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> dict[str, Any]:
     """Return the options of a thread's chain: with the given configuration, or the recorded one, or none."""
     recorded = await settings_of(ledger, thread_id)
-    if config is None and recorded is not None:
+    if recorded is None:
+        return chain_options(await _small_model_of(ledger, thread_id), config)
+    if config is None:
         found = chain_config(recorded)
         config = ChainConfig.read(found) if isinstance(found, Path) else found
+    return chain_options(recorded.model, config, small_defaults=recorded.wants_small_defaults)
+
+
+async def _small_model_of(ledger: Ledger, thread_id: str) -> str | None:
+    """Return the model of a thread without settings, if its agents only choose, as those of a small model do."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload if record.message.lane == "control" else None
         if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
             prepared: Any = thaw(payload.result)
             agent = prepared["context"]["metadata"]["agent"]
-            # With other outputs, the thread did not have the settings for the local model.
-            return chain_options(agent.get("model") if agent.get("outputs") == "quotes" else None, config)
-    return chain_options(None, config)
+            return agent.get("model") if agent.get("outputs") == "quotes" else None
+    return None
 
 
 async def _ended(ledger: Ledger) -> list[str]:

@@ -207,9 +207,17 @@ async def open_chain(
     named = model or model_in(config)
     given = {"model": chosen_model(named) if before is None else named, "config": own, "budget": budget}
     settings = with_changes(before or RunSettings(documents=tuple(documents)), **given)
+    if settings.config is not None and (before is None or before.wants_small_defaults):
+        settings = replace(settings, has_small_defaults=True)
     if settings.model != model:
         await asyncio.to_thread(_prepare_model, settings.model)  # work that takes a second must not block the loop
-    chain = new_chain(ledger, model=settings.model, config=config or chain_config(settings), budget=settings.agent_budget())
+    chain = new_chain(
+        ledger,
+        model=settings.model,
+        config=config or chain_config(settings),
+        budget=settings.agent_budget(),
+        small_defaults=settings.wants_small_defaults,
+    )
     async with chain, offering_words(chain.system.host_name, chain_words(chain), ledger):
         yield ChainRunner(chain, settings)
 
@@ -242,13 +250,15 @@ def new_chain(
     model: str | None = None,
     config: Path | ChainConfig | None = None,
     budget: AgentBudget | None = None,
+    small_defaults: bool = True,
 ) -> PostChain:
-    """Return a chain on a ledger, with the settings for its model.
+    """Return a chain on a ledger, with the settings for its model; `small_defaults` is for `chain_options`.
 
     Raises:
         ChainConfigError: the configuration cannot be read.
     """
-    more = chain_options(model, ChainConfig.read(config) if isinstance(config, Path) else config)
+    read = ChainConfig.read(config) if isinstance(config, Path) else config
+    more = chain_options(model, read, small_defaults=small_defaults)
     if budget is not None:
         more["thread_budget"] = budget
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.

@@ -95,6 +95,14 @@ class RunSettings:
     """The documents that were added for it; the ledger has them."""
     budget: Mapping[str, float] | None = None
     """The budget of the thread, if one was given for it."""
+    has_small_defaults: bool = False
+    """Whether the settings for a small model complete the configuration. Threads of earlier versions have them only without
+    a configuration."""
+
+    @property
+    def wants_small_defaults(self) -> bool:
+        """Whether a small model gets its settings, where the configuration has none."""
+        return self.config is None or self.has_small_defaults
 
     @classmethod
     def of_team(
@@ -122,6 +130,7 @@ class RunSettings:
             "task": self.task,
             "documents": list(self.documents) or None,
             "budget": None if self.budget is None else dict(self.budget),
+            "small_defaults": self.has_small_defaults or None,
         }
         return {name: value for name, value in said.items() if value is not None}
 
@@ -182,6 +191,7 @@ def _settings_in(row: Record) -> RunSettings | None:
         task=said.get("task"),
         documents=tuple(said.get("documents") or ()),
         budget=None if budget is None else checked_budget({str(name): float(value) for name, value in budget.items()}),
+        has_small_defaults=said.get("small_defaults") is True,
     )
 
 
@@ -223,7 +233,16 @@ def chosen_model(name: str | None) -> str | None:
         ConfigError: `antiphon.toml` is wrong.
         ModelError: the model cannot be used.
     """
-    return name or os.environ.get("ANTIPHON_MODEL") or read_config().model or choose_model(None).name
+    return named_model(name) or choose_model(None).name
+
+
+def named_model(name: str | None) -> str | None:
+    """Return the model that the caller, the environment or `antiphon.toml` names; None: none of them does.
+
+    Raises:
+        ConfigError: `antiphon.toml` is wrong.
+    """
+    return name or os.environ.get("ANTIPHON_MODEL") or read_config().model
 
 
 def chain_config(settings: RunSettings) -> Path | ChainConfig | None:

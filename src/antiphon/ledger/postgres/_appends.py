@@ -93,8 +93,8 @@ class Appender:
         self._working = 0
         """How many writers have not ended. A writer that has ended is removed from the set an iteration of the event loop
         later. If it counted until then, an append that comes in between would wait for the next append of this process."""
-        self._is_starting = False
-        """Whether a writer was created that has not started: appends that arrive until then are in its first group."""
+        self._starting: asyncio.Task[None] | None = None
+        """The writer that was created and has not started: appends that arrive until then are in its first group."""
         self._busy: set[str] = set()
         """The threads of the groups that are being written."""
         self._is_quiet = False
@@ -173,16 +173,21 @@ class Appender:
     # ------------------------------------------------------------ groups
 
     def _start_writer(self) -> None:
-        if not self._is_starting and self._working < _MOST_GROUPS:
-            self._is_starting = True
+        if self._starting is None and self._working < _MOST_GROUPS:
             self._working += 1
-            writer = asyncio.create_task(self._work())
+            writer = self._starting = asyncio.create_task(self._work())
             self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
+            writer.add_done_callback(self._writer_ended)
+
+    def _writer_ended(self, writer: asyncio.Task[None]) -> None:
+        self._writers.discard(writer)
+        if self._starting is writer:  # it was cancelled before it started
+            self._starting = None
+            self._working -= 1
 
     async def _work(self) -> None:
         # Appends that arrive while groups are written form the next group: that is all of group commit.
-        self._is_starting = False
+        self._starting = None
         try:
             while group := self._next_group():
                 await self._write_group(group)

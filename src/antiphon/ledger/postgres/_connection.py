@@ -199,11 +199,14 @@ class Pool:
                 raise
         except _FOREIGN as exc:
             raise _mapped(exc, cancellations) from exc
-        self._keep_for_next(connection)
+        await self._keep_for_next(connection)
         return rows
 
-    def _keep_for_next(self, connection: _PoolConnection) -> None:
+    async def _keep_for_next(self, connection: _PoolConnection) -> None:
         """Keep a connection for a while; then return it to the pool, where others can use it and it is renewed."""
+        if self._is_closed:
+            await self._pool.release(connection)  # `close` waits for it
+            return
         self._kept.append(connection)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_KEPT_FOR, self._start_returning)

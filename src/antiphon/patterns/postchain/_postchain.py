@@ -196,12 +196,13 @@ class PostChain(Pattern):
         is_text = given == TaskInput(given.text)
         own_id = current_port().new_id() if is_text else known_by("turn", thread_id, *given.identity)
         life = await self.life(thread_id)
-        if not is_text and await self.ledger.by_invocation(own_id, thread_id=thread_id):
-            if life.status == "created":
-                await self._begin(thread_id)
-        elif life.status == "none":
+        is_repeated = not is_text and bool(await self.ledger.by_invocation(own_id, thread_id=thread_id))
+        if life.status == "none":  # also if the request to create it is not answered yet: the same is sent again
             await self._create_in(thread_id, given, own_id, user_id)
-            await self._begin(thread_id)
+            await self._begin(thread_id, of=None if is_text else given)
+        elif is_repeated:
+            if life.status == "created":
+                await self._begin(thread_id, of=given)
         else:
             life.check(protocol.StartThread.message_type, thread_id)
             outside = await self._hand_over(thread_id, given, own_id)
@@ -252,12 +253,17 @@ class PostChain(Pattern):
             return ChainResult(thread_id, outcome.status, error_code=outcome.error_code, error_message=outcome.error_message)
         return _result_from(thaw(answered.result))
 
-    async def _begin(self, thread_id: str) -> None:
-        """Start a new thread, which has no earlier result. If another caller has started it meanwhile, that is enough."""
+    async def _begin(self, thread_id: str, *, of: TaskInput | None = None) -> None:
+        """Start a new thread, which has no earlier result. `of` is a conversation that another caller may have given too.
+
+        Raises:
+            RefusedError: another caller has started the thread, and not with this conversation.
+        """
         try:
             await self._say(thread_id, protocol.StartThread(thread_id=thread_id))
         except RefusedError:
-            if not (await self.life(thread_id)).turn:
+            life = await self.life(thread_id)
+            if of is None or life.turn != 1 or life.input != of.text:
                 raise
 
     async def wait(self, thread_id: str) -> ChainResult:

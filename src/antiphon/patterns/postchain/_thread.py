@@ -296,8 +296,9 @@ class ThreadActor(Actor):
         life = self._chain.lives.at(thread_id, context.seq)
         if life is None:
             life = await context.state(LIFE)
-        if move in _ONCE and life.has_earlier_request(context.course.invocation_id):
-            life = await self._now(context)  # the earlier request is answered by now
+        if move in _ONCE and (context.attempt > 1 or life.has_earlier_request(context.course.invocation_id)):
+            # An earlier request is answered by now; and before a redelivered one, a later request may be answered.
+            life = await self._now(context)
         life.check(move.message_type, thread_id)
         return life, thread_id
 
