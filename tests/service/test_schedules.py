@@ -71,6 +71,24 @@ async def test_two_hosts_ask_the_question_of_a_schedule_once_each_time() -> None
 
 @pytest.mark.virtual_time
 @pytest.mark.slow
+@pytest.mark.parametrize("later", [timedelta(seconds=0.5), timedelta(hours=3)])
+async def test_a_time_that_passes_before_a_host_knows_the_schedule_is_made_up_for_once(later: timedelta) -> None:
+    ledger, now = MemoryLedger(), current_port().now()
+    await add_schedule(ledger, "once", "How hot is tea?", at=now + later / 2)
+    await add_schedule(ledger, "often", "How hot is tea?", cron="0 * * * *")
+    await asyncio.sleep(later.total_seconds())
+    async with _host(ledger, "one", Witness()):
+        await asyncio.sleep(30 * 60)
+        expected = {"once": 1, "often": 1 if later > timedelta(hours=1) else 0}
+        found = await _started(ledger)
+        assert {name: sum(each.startswith(name) for each in found) for name in expected} == expected
+        assert {*found.values()} == {"completed"}
+        await asyncio.sleep(60 * 60)
+        assert len(await _started(ledger)) == len(found) + 1, "the next time of the cron line"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.slow
 async def test_a_host_that_dies_while_it_starts_the_thread_leaves_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread runs, and nothing says yet that it was started: the next host must find it."""
     ledger, witness, dead = MemoryLedger(), Witness(), list[str]()

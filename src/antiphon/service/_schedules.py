@@ -245,7 +245,8 @@ class _ScheduleActor(Actor):
 
     @handles
     async def set(self, said: SetSchedule, context: Context) -> ScheduleKept:
-        await self._wait_for_next(context, current_port().now())
+        # From the time when it was posted on: until a host handles it, the time of the question may have passed.
+        await self._wait_for_next(context, await _posted_at(context))
         return ScheduleKept()
 
     @handles
@@ -275,6 +276,13 @@ class _ScheduleActor(Actor):
         if state is not None and at is not None:
             after = max(0.0, (at - current_port().now()).total_seconds())
             await context.remind(after, ScheduleDue(at=at.astimezone(UTC).isoformat(), revision=state.revision), key="next")
+
+
+async def _posted_at(context: Context) -> datetime:
+    """Return when the handled message was posted."""
+    async for record in context.ledger.read(context.thread_id or "", context.seq - 1):
+        return record.recorded_at
+    return current_port().now()  # pragma: no cover (a message of a thread is in the ledger)
 
 
 async def _start(chain: PostChain, thread_id: str, question: str) -> None:
