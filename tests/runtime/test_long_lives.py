@@ -111,6 +111,29 @@ async def test_a_request_of_an_actor_to_itself_has_a_deadline_and_does_not_stay_
         assert await rows(system.ledger, "t") == expected
 
 
+class Early(Actor):
+    """It asks itself for something, and answers that before the handler ends."""
+
+    @handles
+    async def ping(self, ping: Ping, context: Context) -> Pong:
+        done = await context.ask(context.address, Do(what="nothing"))
+        return Pong(text=" ".join(done.said))
+
+    @handles
+    async def do(self, request: Do, context: Context) -> Done | None:
+        await context.reply(Done(said=("first",)))
+        return None
+
+
+@pytest.mark.parametrize("thread_id", [None, "t"])
+async def test_a_request_of_an_actor_to_itself_may_be_answered_early(thread_id: str | None) -> None:
+    async with System() as system:
+        system.spawn("early/1", Early)
+        assert await system.ask("early/1", Ping(text=""), thread_id=thread_id) == Pong(text="first")
+        if thread_id is not None:
+            assert await rows(system.ledger, thread_id) == ["TEST_PING", "TEST_DO", "=TEST_DO", "=TEST_PING"]
+
+
 class Sour(Probe):
     @handles
     async def do(self, request: Do, context: Context) -> Done:

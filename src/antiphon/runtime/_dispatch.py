@@ -166,8 +166,15 @@ class Dispatcher:
             if delivery.thread_id is not None and await self._durable.append_own(delivery):
                 outcome = delivery.outcome[0] if delivery.outcome else None
             else:
-                outcome = await cell.run_at_once(delivery)
-                await self.answer(delivery, outcome)
+                replied = delivery.waiter = self._loop.create_future()
+                try:
+                    outcome = await cell.run_at_once(delivery)
+                finally:
+                    delivery.waiter = None
+                if replied.done():  # the handler has answered before its end
+                    outcome = replied.result()
+                else:
+                    await self.answer(delivery, outcome)
             is_done = True
         except DeliveryError as exc:
             if not self._is_mismatch(delivery, exc):

@@ -140,7 +140,9 @@ async def test_an_embedder_that_is_busy_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("errors", [[BUSY] * 3, [REFUSED]])
-async def test_a_thread_whose_embedder_fails_stops_and_is_resumed(errors: list[Exception]) -> None:
+async def test_a_thread_whose_embedder_fails_stops_and_is_resumed(
+    errors: list[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     """It does not fail: the earlier phases are paid, and a person can renew the key."""
     retriever = Failing(*errors)
     async with chain_on(retriever=retriever, config=NO_TOOLS) as chain:
@@ -151,6 +153,7 @@ async def test_a_thread_whose_embedder_fails_stops_and_is_resumed(errors: list[E
         resumed = await chain.wait(stopped.thread_id)
     assert resumed.status == "completed"
     assert len(retriever.asked) == len(errors) + 1
+    assert [each.getMessage() for each in caplog.records if each.levelname in ("WARNING", "ERROR")] == []
 
 
 async def test_another_process_resumes_a_thread_whose_embedder_failed() -> None:
