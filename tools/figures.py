@@ -58,7 +58,7 @@ def source_trees() -> dict[Path, Tree]:
 
 
 def figures(trees: dict[Path, Tree]) -> dict[str, float]:
-    """Return all figures by name; `tests/test_architecture.py` has a limit for each."""
+    """Return all figures by name. They report; only the cycles are tested (`tests/test_architecture.py`)."""
     lengths = [path.read_text().count("\n") for path in trees]
     loops = cycles()
     return {
