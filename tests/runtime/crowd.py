@@ -179,7 +179,7 @@ class _Handle:
 
 class _Worker(Actor):
     def __init__(self, system: System, crowd: Crowd, seen: Seen, ended: asyncio.Queue[None]) -> None:
-        self._permits, self._crowd, self._seen, self._ended = system._kernel.permits, crowd, seen, ended
+        self._permits, self._crowd, self._seen, self._ended = system._kernel.lease.permits, crowd, seen, ended
 
     @handles
     async def work(self, job: Job, context: Context) -> Ended:

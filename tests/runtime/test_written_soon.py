@@ -71,7 +71,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _begun(ledger: MemoryLedger, *names: str) -> Journal:
-    journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
+    journal = Journal(Lease(ledger, Settings(), tuple), Budget())
     await journal.write(THREAD, [intent(name) for name in names])
     return journal
 
@@ -360,7 +360,7 @@ async def test_an_outcome_whose_thread_is_lost_meanwhile_does_not_wait() -> None
 async def test_an_outcome_for_a_thread_of_another_host_is_dropped() -> None:
     ledger = Watched()
     await taken_by_another(ledger, THREAD)
-    journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
+    journal = Journal(Lease(ledger, Settings(), tuple), Budget())
     await journal.write_soon(THREAD, [outcome("a")])
     await asyncio.sleep(1)
     assert journal.waiting(THREAD) == 0

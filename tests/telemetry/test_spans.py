@@ -319,7 +319,7 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
 
     async def main() -> None:
         ledger = MemoryLedger()
-        journal = Journal(ledger, Budget(), host=Lease(ledger, Settings(), tuple).host)
+        journal = Journal(Lease(ledger, Settings(), tuple), Budget())
         observe(journal, watch.telemetry)
         with watch.tracers.get_tracer("app").start_as_current_span("script"):
             await Effect(journal, Run(), "alone", {}, effects="once", park=never).perform(done)

@@ -75,6 +75,7 @@ from antiphon.runtime.extending import (
     STOPPED,
     Course,
     Journal,
+    Lease,
     Park,
     Standing,
     begun,
@@ -253,6 +254,9 @@ class UnrecordedStepError(HistoryMismatchError):
 class _Finished(Journal):
     """The journal of a finished run. It is only read, so the thread is not claimed."""
 
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(Lease(ledger, Settings(), tuple), Budget())  # a lease that never begins
+
     @override
     async def own(self, thread_id: str, kind: str | None = None) -> int:
         return self.epoch(thread_id)
@@ -264,12 +268,17 @@ class _Finished(Journal):
         async for record in self.ledger.read(thread_id):
             written.setdefault(record.message.id, record)  # a later one of the same id comes from an imported history
         if missing := [row for row in rows if row.id not in written]:
-            where = missing[0].parent_id
-            reason = (
-                f"the run is finished in thread {thread_id!r}, and this program does more, in {where!r}; give it another id"
-            )
-            raise UnrecordedStepError(reason)
+            raise self._unrecorded(thread_id, f", in {missing[0].parent_id!r}")
         return tuple(written[row.id] for row in rows)
+
+    @override
+    async def confirm(self, thread_id: str, epoch: int) -> None:
+        raise self._unrecorded(thread_id)  # nothing may start
+
+    def _unrecorded(self, thread_id: str, where: str = "") -> UnrecordedStepError:
+        return UnrecordedStepError(
+            f"the run is finished in thread {thread_id!r}, and this program does more{where}; give it another id"
+        )
 
     @override
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
@@ -454,7 +463,7 @@ class Tenure:
     def __init__(self, ledger: Ledger, thread_id: str) -> None:
         self._thread_id = thread_id
         self._host = process_host(ledger)
-        self.journal = Journal(ledger, Budget(), host=self._host.host, permits=self._host.permits, has_attempts=True)
+        self.journal = Journal(self._host.lease, Budget(), has_attempts=True)
         self.journal.on_lost = self._evict
         self._at_work: dict[str, RunCourse | None] = {}
         """By invocation; None until the run is open."""
@@ -482,7 +491,7 @@ class Tenure:
 
     async def refusal(self) -> OwnedError:
         """Return the error for a run that is active in this process."""
-        name, now = self._host.name, current_port().now()
+        name, now = self._host.lease.name, current_port().now()
         until = [each.until for each in await self.journal.ledger.hosts() if each.host.name == name and each.is_alive]
         return OwnedError(self._thread_id, name, until[0] if until else now + timedelta(seconds=_LEASE), _BUSY)
 
@@ -518,9 +527,9 @@ class Tenure:
             return
         with suppress(LedgerError, HistoryMismatchError):  # the program gets the error, and the thread is released at the end
             await journal.settle(thread_id)
-            if not await has_other_build(journal.ledger, thread_id, self._host.build):
+            if not await has_other_build(journal.ledger, thread_id, self._host.lease.build):
                 await journal.write(thread_id, (), status=STOPPED)
-            await journal.release(thread_id, unfit=self._host.build, reason=unfit_reason(error))
+            await journal.release(thread_id, unfit=self._host.lease.build, reason=unfit_reason(error))
 
     async def _release(self) -> None:
         await self.journal.release(self._thread_id)
@@ -683,7 +692,7 @@ async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer
     rows = await _run_rows(ledger, thread_id, invocation_id)
     if not rows or rows[-1].message.kind != "option_result":
         return None
-    journal = _Finished(ledger, Budget())
+    journal = _Finished(ledger)
     observe(journal, observer)
     course = RunCourse(thread_id, invocation_id, "program", 2)
     said = _input_of(rows[0])
@@ -765,7 +774,7 @@ class _Opening:
         _check_input(_input_of(rows[0]), self._input, self._id)
         if len(rows) == 1:
             return await self._again(rows[0])
-        finished = _Finished(self._journal.ledger, Budget())
+        finished = _Finished(self._journal.ledger)
         observe(finished, self._observer)
         return replace(self._opened(2, began=rows[0].recorded_at, input=_input_of(rows[0])), journal=finished)
 

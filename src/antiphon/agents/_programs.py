@@ -288,8 +288,8 @@ class _Recovery:
             for kind in kinds:
                 joined.append(kind)
                 await host.join(kind)
-            await host.host()
-            yield host.name
+            await host.lease.host()
+            yield host.lease.name
         finally:
             for kind in joined:
                 await host.leave(kind=kind)
@@ -297,7 +297,7 @@ class _Recovery:
     async def drain(self, work: Collection[asyncio.Task[None]], seconds: float, tell: Callable[[int], None] | None) -> None:
         """Let runs end for some seconds, if a host of another build lives: it may be unable to continue them."""
         self._is_ending = True
-        kinds, build = [f"{RUN_KIND}/{name}" for name in self._programs], process_host(self._ledger).build
+        kinds, build = [f"{RUN_KIND}/{name}" for name in self._programs], process_host(self._ledger).lease.build
         if not self._running or seconds <= 0 or not await takes_another_build(self._ledger, kinds, build):
             return
         if tell is not None:
@@ -342,7 +342,7 @@ class _Recovery:
             return False
         if "stopped" in self._also:
             return True  # a person has requested it: something may be fixed that the build does not show
-        build = process_host(self._ledger).build
+        build = process_host(self._ledger).lease.build
         marks = [each.at for each in thread.unfit if each.build == build]
         # This build has given the run up. Since then, a person may have allowed it to continue.
         return not marks or await is_allowed(self._ledger, run.thread_id, f"{run.thread_id}/{run.id}", marks[0])

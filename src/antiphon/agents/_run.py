@@ -71,7 +71,7 @@ from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.keys import as_key, base_of, last_key, parent_of
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
-from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, observed_run
+from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, call_plain, observed_run
 
 # ---------------------------------------------------------------- missing durability
 
@@ -378,8 +378,8 @@ class LedgerRun:
         async def inside(id: str) -> Json:
             # An agent in it belongs to it: when its outcome is recorded, the agent does not run again.
             with run_scope(self.part(id)), effect_scope(CurrentEffect(id, option or key, effects)):
-                returned: Awaitable[Json] | Json = run(id)
-                # A function that is not `async` is done by now: an error here would record it as failed.
+                is_async = inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)
+                returned: Awaitable[Json] | Json = run(id) if is_async else await call_plain(run, id)
                 return await returned if isinstance(returned, Awaitable) else returned
 
         try:

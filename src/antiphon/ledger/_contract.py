@@ -181,6 +181,17 @@ class Ledger(Protocol):
         """
         ...
 
+    def renew(self, host: Host) -> bool:
+        """Renew the lease of a host from another thread, while its event loop is blocked; return whether it was renewed.
+
+        A lease that has ended, or a host that has left, is not renewed: only `beat` registers a host. The call waits for the
+        store, and needs no event loop. A store that lives on the event loop itself returns False.
+
+        Raises:
+            LedgerError: the store is locked, full, failing or closed.
+        """
+        ...
+
     async def leave(self, host: Host) -> None:
         """Unregister a host: other hosts may take its threads at once. A later `beat` registers it again.
 

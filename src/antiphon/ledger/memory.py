@@ -416,6 +416,10 @@ class MemoryLedger(Verbs):
         self._forget_hosts()  # after the lease is renewed: otherwise it could forget this host
         return now + timedelta(seconds=host.lease)
 
+    def renew(self, host: Host) -> bool:
+        """Return False: the hosts of this ledger share its event loop, so none of them runs while it is blocked."""
+        return False
+
     async def leave(self, host: Host) -> None:
         now, key = current_port().now(), self._key_of(host)
         if key is not None:

@@ -25,10 +25,15 @@ step.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -54,6 +59,9 @@ _MOST_WORDS = 2000
 """The maximum length of the stored reason why an outcome is unknown, in characters."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Parks the current work, with a reason and evidence."""
+
+
+ReturnT = TypeVar("ReturnT")
 
 
 class GivenUp(Exception):  # noqa: N818 (raised by `run`, caught by the effect, never seen outside)
@@ -101,6 +109,8 @@ class Effect:
         self.thread_id = course.thread_id or ""
         self.id: str = child_id(course.invocation_id, course.next_key(key))
         """Its invocation, and the idempotency key that `run` gets."""
+        self._epoch = 0
+        """The epoch under which it was admitted."""
 
     async def perform(self, run: Run) -> Any:
         """Run the effect, or return the recorded outcome.
@@ -138,9 +148,25 @@ class Effect:
             # The same epoch before the look-up and after the row: nobody else can have run the effect in between. Otherwise
             # look up again; a `once` effect that another owner has started is then parked, and does not run twice.
             if self.journal.epoch(self.thread_id) == epoch:
-                await self.journal.confirm(self.thread_id, epoch)
-                self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
+                self._epoch = epoch
+                await self.confirm()
                 return await self._run(run, intent)
+
+    async def confirm(self) -> None:
+        """Check, right before a start, that this process still owns the thread. Nothing may await between this and the start.
+
+        `perform` does it before it calls `run`. A `run` that awaits before it starts something starts it through `confirmed`.
+
+        Raises:
+            FencedError: another host has the thread.
+            LedgerError: the lease cannot be renewed.
+        """
+        await self.journal.confirm(self.thread_id, self._epoch)
+        self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
+
+    def may_start(self) -> bool:
+        """Whether it may start at this moment, in any thread. If not, `confirm` finds out why."""
+        return self.course.evicted is None and self.journal.is_confirmed(self.thread_id, self._epoch)
 
     # ------------------------------------------------------------ what subclasses may override
 
@@ -279,14 +305,18 @@ class Effect:
         """
         async with self.journal.admit(self.thread_id):
             await self._write_attempt(failure)
-        self._check_evicted()
+        await self.confirm()
 
     async def _run(self, run: Run, intent: Message) -> Any:
         self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
+        started = _started.set(self)
         try:
             outcome = self._result(await run(self.id))
         except (errors.DeliveryError, errors.LedgerError):
             raise  # not an error of the effect: the intent stays open, and the handler gets the error
+        except FinishedLateError as exc:
+            await self._end_late(exc.work)
+            raise asyncio.CancelledError from None
         except GivenUp as exc:
             self._is_no_longer_open(intent)  # it is parked, and must not be parked or ended again with the handler
             await self.parked(exc.reason)
@@ -298,6 +328,8 @@ class Effect:
             outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
         except Exception as exc:  # noqa: BLE001 (its outcome; `_end` raises it as an EffectFailedError)
             outcome = self._failure(exc)
+        finally:
+            _started.reset(started)
         return await self._end(run, intent, outcome)
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
@@ -311,6 +343,23 @@ class Effect:
             self.skip()
             return await self._perform(run)
         return _value(payload, self.course.to)
+
+    async def _end_late(self, work: asyncio.Future[Any]) -> None:
+        """Record the outcome of work that has ended although its caller was cancelled. The caller gets the cancellation."""
+        if work.cancelled():
+            return
+        error = work.exception()
+        if isinstance(error, (errors.DeliveryError, errors.LedgerError, NotConfirmedError)):
+            return
+        if error is None and isinstance(result := work.result(), Coroutine):
+            result.close()  # it has not begun
+            return
+        try:
+            outcome = self._result(work.result()) if error is None else self._failure(cast("Exception", error))
+        except ValidationError:
+            return  # the intent stays open, and is parked with its handler
+        with suppress(errors.LedgerError):
+            await asyncio.shield(asyncio.ensure_future(self.end(outcome)))
 
     def _is_no_longer_open(self, intent: Message) -> None:
         self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
@@ -344,6 +393,99 @@ class Effect:
             self._is_no_longer_open(intent)  # it is parked, or has an outcome
             return await self.unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
+
+
+_started: ContextVar[Effect | None] = ContextVar("antiphon.runtime.started", default=None)
+"""The effect that is being executed."""
+
+
+async def confirmed(start: Callable[[], Awaitable[ReturnT]]) -> ReturnT:
+    """Start something, right after a check that this process still owns the thread of the current effect.
+
+    Whatever has waited since the check of the effect itself, for a slot, a server or a validation, starts its work through
+    this. Work that starts in a thread checks again there (`start_confirmed`), and is confirmed again if it may not start.
+
+    Raises:
+        FencedError: another host has the thread.
+        LedgerError: the lease cannot be renewed.
+    """
+    effect = _started.get()
+    while True:
+        if effect is not None:
+            await effect.confirm()
+        try:
+            return await start()
+        except NotConfirmedError:
+            continue  # nothing has started
+
+
+async def call_plain(function: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+    """Call a function that is not `async` in a thread, so that the event loop goes on while it works.
+
+    A cancelled caller waits for its end: the function cannot be stopped, and its outcome must not be lost. In virtual time
+    there are no threads.
+
+    Raises:
+        FencedError: another host has the thread.
+        LedgerError: the lease cannot be renewed.
+        FinishedLateError: the caller was cancelled; it has the outcome.
+    """
+    return await confirmed(partial(_in_thread, function, *arguments))
+
+
+async def _in_thread(function: Callable[..., ReturnT], *arguments: object) -> ReturnT:
+    loop = asyncio.get_running_loop()
+    if getattr(loop, "is_virtual", False):
+        return function(*arguments)
+    work = loop.run_in_executor(_executor(), copy_context().run, partial(start_confirmed, function, *arguments))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError:  # a second one: the program does not want to wait
+            work.cancel()
+            raise
+        raise FinishedLateError(work) from None
+
+
+def start_confirmed(function: Callable[..., ReturnT], *arguments: object, **named: object) -> ReturnT:
+    """Call a function, if the current effect may start at this moment. It is called in the thread of the function.
+
+    Raises:
+        NotConfirmedError: it may not, or nobody knows.
+    """
+    effect = _started.get()
+    if effect is not None and not effect.may_start():
+        raise NotConfirmedError("the lease may have ended before the function started")
+    try:
+        return function(*arguments, **named)
+    except StopIteration as exc:  # a future cannot hold it, and its caller would wait for ever
+        raise RuntimeError("the function raised StopIteration") from exc
+
+
+_THREADS = 64
+"""Plain functions that run at once. Others wait for a thread."""
+
+
+@cache
+def _executor() -> Executor:
+    return ThreadPoolExecutor(_THREADS, "antiphon-function")
+
+
+os.register_at_fork(after_in_child=_executor.cache_clear)  # a child has none of the threads
+
+
+class NotConfirmedError(Exception):
+    """Raised in a thread instead of a start, and caught by `confirmed`."""
+
+
+class FinishedLateError(asyncio.CancelledError):
+    """Raised by a cancelled `run` whose work has ended all the same: the effect records the outcome, and is cancelled then."""
+
+    def __init__(self, work: asyncio.Future[Any]) -> None:
+        super().__init__()
+        self.work = work
 
 
 def _first_problem(error: ValidationError) -> str:

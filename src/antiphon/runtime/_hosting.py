@@ -343,6 +343,8 @@ class Hosting:
                         report_own_failure(exc)
         finally:
             self._is_working = False
+            if not self._has_work:
+                self._lease.rest()
 
     async def _wait(self, hints: int, until: float) -> int:
         """Wait for a hint that there is work, or until it is time to poll; return the number of hints."""

@@ -21,19 +21,20 @@ in transit are stored. So no handler and no effect starts before the outcomes th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Epoch, Host, Ledger, Record, Redaction
+from antiphon.ledger import SYSTEM_PATTERN, Epoch, Ledger, Record, Redaction
 from antiphon.messages import Json, Message
 from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
-    from antiphon.runtime._permits import Permits, RequestPermit
+    from antiphon.runtime._lease import Lease
+    from antiphon.runtime._permits import RequestPermit
     from antiphon.runtime._reporting import Observer
 
 _FLUSH_AFTER = 0.005
@@ -131,12 +132,6 @@ class WriteBehind:
             self.try_again(thread_id)
 
 
-class CurrentHost(Protocol):
-    """Returns the host that claims threads, with a lease that lasts."""
-
-    def __call__(self, *, renew: bool = False) -> Awaitable[Host]: ...
-
-
 class HeldThreads(Protocol):
     """Knows which threads are paused or terminated (`_life.py`)."""
 
@@ -163,24 +158,14 @@ _DELAYS = (0.05, 0.2, 0.8)
 class Journal:
     """The ledger, with the epoch of every thread that this system owns."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        budget: Budget,
-        admit: Admit | None = None,
-        *,
-        host: CurrentHost | None = None,
-        permits: Permits | None = None,
-        has_attempts: bool = False,
-    ) -> None:
-        """Make it; `host` returns the host that claims threads, and `permits` its permits. Without a host, none is claimed.
+    def __init__(self, lease: Lease, budget: Budget, admit: Admit | None = None, *, has_attempts: bool = False) -> None:
+        """Make it; `lease` is the host that owns its threads.
 
         `has_attempts`: the attempt number of a course alone tells whether an earlier owner has started it, as in runs.
         """
-        self.ledger = ledger
+        self.lease = lease
+        self.ledger: Ledger = lease.ledger
         self._has_attempts = has_attempts
-        self._host = host
-        self._permits = permits
         self.admit: Admit = _at_once if admit is None else admit
         """The block in which an effect writes its intent."""
         self.gates: HeldThreads | None = None
@@ -203,8 +188,8 @@ class Journal:
         """Why the journal refuses all writes; None while it accepts them."""
         self._lost: dict[str, errors.FencedError] = {}
         """The threads that another host has taken over and that are not evicted yet, with the error that said so."""
-        self.has_lapsed: Callable[[], bool] = bool
-        """Whether the lease of the host may have run out; set by the system."""
+        self._terms: dict[str, int] = {}
+        """By owned thread, the term of the lease in which the ledger has last confirmed that it is owned."""
         self.is_unsure = False
         """Whether a change of owner was not confirmed: this host may own threads that are unknown to this journal."""
         self.on_lost: Callable[[str, errors.FencedError], None] | None = None
@@ -231,9 +216,8 @@ class Journal:
             LimitReachedError: the daily budget is spent, or there was no permit in time.
             LedgerError: the limits cannot be read.
         """
-        assert self._permits is not None  # noqa: S101 (what asks models has a host)
         while True:
-            async with self._permits.hold(models, cost) as permit:
+            async with self.lease.permits.hold(models, cost) as permit:
                 # Pass the gate again: the intent has passed it, but the thread may have been paused while the request waited.
                 if self.gates is None or self.gates.is_open(thread_id):
                     yield permit
@@ -388,13 +372,18 @@ class Journal:
         # append.
         writing = self._writing
         writing[thread_id] = writing.get(thread_id, 0) + 1
+        term = self.lease.term  # before the append: it confirms the epoch for a moment between here and its return
         try:
             for delay in _DELAYS:
                 try:
-                    return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                    records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                    break
                 except errors.LedgerUnavailableError:
                     await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
-            return await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+            else:
+                records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+            self._terms[thread_id] = term
+            return records
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
             raise
@@ -430,20 +419,29 @@ class Journal:
             await asyncio.wait((claim.task,))
 
     async def confirm(self, thread_id: str, epoch: int) -> None:
-        """Check that a thread is still owned, if the lease of this host may have expired since the last row was written.
+        """Return only while a thread is certainly still owned. Call it right before a start, with no `await` in between.
 
         Otherwise a process that was suspended between the intent and the start of an effect would start it after another host
-        has taken the thread.
+        has taken the thread. The lease is compared with the monotonic clock. A beat alone proves nothing, because another host
+        may have had the thread before it: the ledger must have confirmed the epoch in the same term.
 
         Raises:
             FencedError: another host has it.
+            LedgerError: the lease cannot be renewed.
         """
-        if self.has_lapsed():
-            found = abs((await self.ledger.head(thread_id)).epoch)
-            if found != epoch:
-                error = errors.FencedError(thread_id, epoch, found)
+        while not self.is_confirmed(thread_id, epoch):
+            await self.lease.host(renew=True)
+            term = self.lease.term  # before the head is read: a lease that ends meanwhile begins another term
+            current = abs((await self.ledger.head(thread_id)).epoch)
+            if current != epoch or self.epoch(thread_id) != epoch:  # lost, or given up here while it is still owned there
+                error = errors.FencedError(thread_id, epoch, current)
                 self._lose(thread_id, epoch, error)
                 raise error
+            self._terms[thread_id] = term
+
+    def is_confirmed(self, thread_id: str, epoch: int) -> bool:
+        """Whether a thread is certainly still owned under an epoch. Any thread may ask."""
+        return self._epochs.get(thread_id) == epoch and self.lease.lasts_in(self._terms.get(thread_id))
 
     def epoch(self, thread_id: str) -> int:
         """Return the epoch under which this journal owns a thread; 0 if it does not."""
@@ -539,14 +537,13 @@ class Journal:
 
     async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
         try:
-            assert self._host is not None  # noqa: S101 (what claims threads has a host)
-            host = await self._host()
+            host = await self.lease.host()
             if (given := self._epochs.get(thread_id)) is not None:
                 return given  # the ledger gave the thread to this host meanwhile (`take`)
             try:
                 epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
             except (errors.HostExpiredError, errors.UnknownHostError):  # the machine was suspended, or the ledger was restored
-                epoch = await self.ledger.claim(thread_id, by=await self._host(renew=True), kind=kind)
+                epoch = await self.ledger.claim(thread_id, by=await self.lease.host(renew=True), kind=kind)
             if epoch > 1 and not self._has_attempts:  # a run recovers nothing
                 self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers
             self._epochs[thread_id] = epoch
@@ -577,13 +574,13 @@ class Journal:
             OwnedError: another living host has it.
         """
         epoch = await self.own(thread_id)
-        assert self._host is not None  # noqa: S101 (what claims threads has a host)
-        said: dict[str, Json] = {"host": (await self._host()).name, "epoch": int(epoch)}
+        said: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
         before = self._taken_from.get(thread_id)
         return said if before is None else {**said, "taken_from": before}
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)
+        self._terms.pop(thread_id, None)
         self._taken_from.pop(thread_id, None)
         self._lengths.pop(thread_id, None)
         self.unrecovered.pop(thread_id, None)

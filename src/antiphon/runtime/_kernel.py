@@ -17,10 +17,6 @@ as a protocol or a function; only this file knows both.
 | `answers`, `eviction` | wait for answers of other hosts; drop threads that another host has taken over |
 
 `run` is the process around systems: it shuts them down gracefully on SIGTERM and SIGINT.
-
-`Watchdog` detects from another OS thread that the event loop is blocked, and by which actor. An actor that computes for
-seconds without an `await` stops all others, including heartbeats and deadlines; only another OS thread can detect that. The
-watchdog logs the line of code while it blocks; the supervisor of the actor decides what to do.
 """
 
 from __future__ import annotations
@@ -28,10 +24,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
-import threading
-import traceback
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,13 +41,13 @@ from antiphon.runtime._hosting import Eviction, Hosting, offered_kinds
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease
 from antiphon.runtime._life import Lives, Termination
-from antiphon.runtime._permits import Permits
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
-from antiphon.runtime._reporting import LOG, DeadLetters, log_fields
+from antiphon.runtime._reporting import DeadLetters
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._supervision import Commands, Escalation, Links, Supervisor, SupervisorParts
 from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
+from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -74,9 +67,7 @@ class Kernel:
         self.lifetime = Lifetime()
         self.tree = Tree()
         self.lease = Lease(ledger, settings, lambda: offered_kinds(self.tree.kinds(), settings))
-        self.permits = Permits(ledger, self.lease, settings.permit_patience)
-        self.journal = Journal(ledger, settings.budget, host=self.lease.host, permits=self.permits)
-        self.journal.has_lapsed = self.lease.has_lapsed
+        self.journal = Journal(self.lease, settings.budget)
         self.lives = Lives(self.journal)
         self.journal.gates = self.lives.gates
         self.admit(admit)
@@ -85,6 +76,7 @@ class Kernel:
         self.answers = RemoteAnswers(self.lifetime, ledger, settings.poll)
         self.states = States(self.journal)
         self._watchdog: Watchdog | None = None
+        self._block_report: BlockReport | None = None
         self.remote: Remote | None = None
         """Set when the system joins a bus."""
         self._connect_delivery()
@@ -224,15 +216,16 @@ class Kernel:
     def open(self) -> None:
         """Open the system, and watch the event loop, unless its time is virtual."""
         self.lifetime.open()
-        limit = self.settings.block_limit
-        if limit is not None and not getattr(self.lifetime.loop, "is_virtual", False):
-            self._watchdog = Watchdog(self.lifetime.loop, limit, self.escalation.blocked)
+        self._watchdog = watchdog()
+        if self._watchdog is not None and self.settings.block_limit is not None:
+            self._block_report = BlockReport(self.settings.block_limit, self.escalation.blocked)
+            self._watchdog.add(self._block_report)
 
     def close_without_loop(self) -> None:
         """Close the parts that need no event loop, because the loop may be closed."""
         self.lifetime.forget()
-        if self._watchdog is not None:
-            self._watchdog.close()
+        if self._watchdog is not None and self._block_report is not None:
+            self._watchdog.remove(self._block_report)
 
     async def close(self) -> None:
         """Close the parts, even if the actors could not be stopped. The journal is last, because the others still write."""
@@ -240,7 +233,6 @@ class Kernel:
         self.idle_actors.close()
         await self.lifetime.close()
         await self.journal.close()
-        await self.permits.close()
         await self.lease.end()  # after the last row: from here on, another host may take the threads at once
 
 
@@ -323,52 +315,3 @@ def _stop_listening(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(NotImplementedError):
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-
-
-class Watchdog:
-    """An OS thread that checks whether the event loop runs.
-
-    `_alive_at` and `_is_told` are written by one thread and read by the other without a lock. Each is a single assignment, and
-    a stale read only delays a warning.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: float, blocked: Callable[[str, float, str], None]) -> None:
-        """Start it; `blocked` is called on the event loop with the actor, the seconds, and the line of code."""
-        self._blocked = blocked
-        self._limit = limit
-        self._loop = loop
-        self._loop_thread = threading.get_ident()
-        self._alive_at = loop.time()
-        self._is_told = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="antiphon-watchdog", daemon=True)
-        self._beat()
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._ended.set()
-        self._thread.join()
-        self._timer.cancel()
-
-    def _beat(self) -> None:
-        self._alive_at = self._loop.time()
-        self._is_told = False
-        self._timer = self._loop.call_later(self._limit / 4, self._beat)
-
-    def _watch(self) -> None:
-        while not self._ended.wait(self._limit / 4):
-            late = self._loop.time() - self._alive_at
-            if late > self._limit and not self._is_told:
-                self._is_told = True
-                self._tell(late)
-
-    def _tell(self, late: float) -> None:
-        task = asyncio.current_task(self._loop)
-        address = "" if task is None else task.get_name()
-        frame = sys._current_frames().get(self._loop_thread)  # pyright: ignore[reportPrivateUsage]
-        where = "" if frame is None else "".join(traceback.format_stack(frame, 3)).strip()
-        text = "the event loop is blocked for %.1f s by %s:\n%s"
-        LOG.error(text, late, address or "no actor", where, extra=log_fields(address))
-        last = "" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
-        self._loop.call_soon_threadsafe(self._blocked, address, late, last)

@@ -1,7 +1,8 @@
 """The lease of a host, and the process host, which serves runs and subscriptions outside of systems.
 
 **Lease.** A host renews its lease in the ledger every few seconds (`beat`). Until the lease expires, no other host takes its
-threads. The first claim of a thread waits for the first beat; a system that never uses a thread is not a host.
+threads. The first claim of a thread waits for the first beat; a system that never uses a thread is not a host. While the event
+loop is blocked, the watchdog renews the lease from its own thread.
 
 **Process host.** Durable runs and subscriptions are outside of systems. Those on one ledger and one event loop share one host,
 so one heartbeat per process suffices. The host starts with the first claim, and leaves the ledger when the last of them ends:
@@ -23,7 +24,8 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import LedgerError
@@ -31,6 +33,7 @@ from antiphon.ledger import Host, instance_at
 from antiphon.runtime._permits import Permits
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._settings import Settings
+from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,22 +47,29 @@ _numbers = count(1)
 
 
 class Lease:
-    """A system as a host in the ledger, and the beats that renew its lease."""
+    """A system or a process as a host in the ledger, the beats that renew its lease, and the permits that it leases with it.
+
+    Whoever writes threads needs one: `Journal` claims them by it, and confirms by it that they are still owned.
+    """
 
     def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
-        """Make it; `kinds` returns the kinds of actors that the system has, which change while it is set up."""
-        self._ledger = ledger
+        """Make it; `kinds` returns the kinds of threads that the host can run, which change while it is set up."""
+        self.ledger = ledger
         self._settings = settings
         self._kinds = kinds
         self._name: str | None = settings.host
+        self._build = settings.build
+        self.permits = Permits(ledger, self, settings.permit_patience)
+        """The permits for model requests of this host."""
         self._host: Host | None = None
+        self._clock: Callable[[], float] = _no_clock
         self._first_beat: asyncio.Task[Host] | None = None
         self._renewal: asyncio.Task[None] | None = None
-        self._beaten_at = 0.0
-        self._slept = 0.0
-        """How long the machine had slept at the last beat."""
-        self.term = 0
-        """Counts how often a lease may have ended before it was renewed."""
+        self._leaving: asyncio.Task[None] | None = None
+        self._watchdog: Watchdog | None = None
+        self._beaten = _Beat(0.0, 0.0, 0)
+        """The last beat. The event loop and the watchdog both replace it, holding the lock."""
+        self._noting = Lock()
 
     @property
     def name(self) -> str:
@@ -70,8 +80,26 @@ class Lease:
 
     @property
     def build(self) -> str:
-        """The version of this program."""
-        return self._settings.build or default_build()
+        """The version of this program. A change takes effect when the host registers the next time."""
+        return self._build or default_build()
+
+    @build.setter
+    def build(self, build: str) -> None:
+        self._build = build
+
+    @property
+    def heartbeat(self) -> float:
+        """The seconds between two beats."""
+        return self._settings.heartbeat
+
+    @property
+    def term(self) -> int:
+        """Counts how often the lease may have ended before it was renewed.
+
+        What the ledger has confirmed in this term, such as the ownership of a thread, holds while `lasts_in`: no other host
+        can have taken it in between. What was confirmed in an earlier term must be confirmed again.
+        """
+        return self._beaten.term
 
     async def host(self, *, renew: bool = False) -> Host:
         """Return this host, with a valid lease. The first call registers it with the ledger.
@@ -82,29 +110,46 @@ class Lease:
             HostNameTakenError: another living host has the name.
             LedgerError: the ledger cannot be written.
         """
+        if self._leaving is not None:  # otherwise its own name would be taken
+            await asyncio.wait((self._leaving,))
         if self._host is None:
             if self._first_beat is None or self._first_beat.done():
                 self._first_beat = asyncio.create_task(self._register())
             return await asyncio.shield(self._first_beat)  # shielded, because other claims wait for the same beat
-        if renew or asyncio.get_running_loop().time() - self._beaten_at >= self._settings.heartbeat:
+        if renew or self._clock() - self._beaten.at >= self._settings.heartbeat:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.beat())
             await asyncio.shield(self._renewal)  # one beat for all waiting claims
+        self._watch()  # also without a beat: it may have rested meanwhile
         return self._host
 
     async def _register(self) -> Host:
         host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
         if self._settings.address is not None:
             host = replace(host, instance=instance_at(self._settings.address))
+        self._clock = asyncio.get_running_loop().time
         await self._beat(host)
         return host
 
     def has_lapsed(self) -> bool:
-        """Whether the lease may have expired: the process or the machine was suspended, or the event loop was blocked."""
-        if self._host is None:
-            return False
-        slept = slept_seconds() - self._slept
-        return asyncio.get_running_loop().time() - self._beaten_at + (slept if slept > _SLACK else 0.0) >= self._host.lease
+        """Whether the lease may have expired: the process or the machine was suspended, or the ledger could not be reached."""
+        host = self._host
+        return host is not None and self._age(self._beaten) >= host.lease
+
+    def lasts_in(self, term: int | None) -> bool:
+        """Whether a term has not ended, and certainly lasts for another moment, in which an effect may start.
+
+        The moment is a sixth of the lease: one second by default. A process that is suspended for longer than that, right
+        between this check and the start of an effect, starts it although another host may have its thread. No check can close
+        that gap. The receiver can: it gets the same idempotency key from both.
+        """
+        host, beaten = self._host, self._beaten  # read once: the watchdog may note a beat of a new term at any moment
+        return host is not None and beaten.term == term and self._age(beaten) < host.lease * _SURE
+
+    def _age(self, beaten: _Beat) -> float:
+        """Return the seconds since a beat, sleep of the machine included."""
+        slept = slept_seconds() - beaten.slept
+        return self._clock() - beaten.at + (slept if slept > _SLACK else 0.0)
 
     async def beat(self) -> None:
         """Renew the lease, and register new kinds of actors with the ledger.
@@ -117,18 +162,81 @@ class Lease:
 
     async def _beat(self, host: Host) -> None:
         # Read before the beat: the lease must not seem to last longer than it does.
-        began, slept = asyncio.get_running_loop().time(), slept_seconds()
-        await self._ledger.beat(host)
-        # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host may
-        # have taken threads or permits, and whatever was leased in the old term no longer counts.
-        self.term += self.has_lapsed()
-        self._host, self._beaten_at, self._slept = host, began, slept
+        began = self._clock(), slept_seconds()
+        await self.ledger.beat(host)
+        self._note(*began)
+        self._host = host
+        self._watch()
+
+    def renew_if_late(self) -> None:
+        """Renew the lease, if the event loop has missed a beat. The watchdog calls it, in its own thread."""
+        host = self._host
+        if host is None or self._clock() - self._beaten.at < self._settings.heartbeat * _LATE:
+            return
+        began = self._clock(), slept_seconds()
+        try:
+            is_renewed = self.ledger.renew(host)
+        except LedgerError as exc:
+            LOG.warning("the lease of %s cannot be renewed: %s", host.name, log_text(exc), extra=log_fields(error=exc))
+            return
+        if is_renewed:
+            self._note(*began)
+
+    def _note(self, began: float, slept: float) -> None:
+        with self._noting:  # two beats at once must not lose an end of the term
+            if self._host is not None and began < self._beaten.at:
+                return  # a later beat has overtaken this one
+            # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host
+            # may have taken threads or permits, and whatever was leased in the old term no longer counts.
+            self._beaten = _Beat(began, slept, self.term + self.has_lapsed())
+
+    def _watch(self) -> None:
+        """Let the watchdog renew the lease whenever the event loop misses a beat."""
+        if self._watchdog is None and (watch := watchdog()) is not None:
+            self._watchdog = watch
+            watch.add(self)
+
+    def rest(self) -> None:
+        """Let the lease expire, because this host owns nothing. The next call of `host` renews it."""
+        watch, self._watchdog = self._watchdog, None
+        if watch is not None:
+            watch.remove(self)
 
     async def end(self) -> None:
-        """End the lease, which releases all threads of this host at once."""
-        if self._host is not None:
+        """End the lease, which releases all threads of this host at once. A later call of `host` registers it again."""
+        # Permits first, while the host is registered: the ledger refuses the exchange of an unknown host.
+        await self.permits.close()
+        pending = [each for each in (self._first_beat, self._renewal) if each is not None and not each.done()]
+        if pending:  # a beat after `leave` would register the host again
+            await asyncio.wait(pending)
+        host, self._host = self._host, None
+        self.rest()
+        if host is None:
+            return
+        self._beaten = self._beaten._replace(term=self.term + 1)  # nothing that was confirmed so far holds any longer
+        self._leaving = asyncio.create_task(self._leave(host))
+        await asyncio.shield(self._leaving)
+
+    async def _leave(self, host: Host) -> None:
+        try:
             with suppress(LedgerError):  # then the lease expires by itself
-                await self._ledger.leave(self._host)
+                await self.ledger.leave(host)
+        finally:
+            self._leaving = None
+
+
+class _Beat(NamedTuple):
+    """A renewal of the lease."""
+
+    at: float
+    """When it began, by the clock of the event loop."""
+    slept: float
+    """How long the machine had slept before."""
+    term: int
+
+
+def _no_clock() -> float:
+    return 0.0
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -159,6 +267,10 @@ def default_build() -> str:
 
 BEATS_A_LEASE = 3
 """A host may miss two beats. G15: its threads are taken over within three beats."""
+_SURE = 5 / 6
+"""The part of a lease in which effects may start."""
+_LATE = 1.5
+"""The number of heartbeats without a beat after which the watchdog renews a lease."""
 
 
 # ---------------------------------------------------------------- a process outside of systems
@@ -167,32 +279,24 @@ _SETTINGS = Settings()
 
 
 class ProcessHost:
-    """The host of the runs and subscriptions of this process on one ledger."""
+    """The users of this process on one ledger, its runs and subscriptions, and the lease that they share."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._users = 0
-        self._build: str | None = None
         self._kinds: Counter[str] = Counter()
-        self._lease = self._new_lease()
-        self.permits = Permits(ledger, self, _SETTINGS.permit_patience)
-        """The permits for model requests of this process."""
+        self.lease = Lease(ledger, _SETTINGS, lambda: tuple(self._kinds))
         self._beats: asyncio.Task[None] | None = None
+        self._block_report = BlockReport(_SETTINGS.heartbeat)
         self._ending = asyncio.Lock()
         """Held while the host leaves the ledger."""
-
-    def _new_lease(self) -> Lease:
-        settings = _SETTINGS if self._build is None else replace(_SETTINGS, build=self._build)
-        return Lease(self._ledger, settings, lambda: tuple(self._kinds))
 
     def set_build(self, build: str) -> None:
         """Set the version of the program, for a command that runs programs from files other than its main file.
 
         It takes effect when the host starts the next time.
         """
-        self._build = build
-        if self._beats is None:
-            self._lease = self._new_lease()
+        self.lease.build = build
 
     async def join(self, kind: str | None = None) -> None:
         """Add a user of the host, which runs threads of a kind. Call `leave` for it, even if this raises."""
@@ -202,7 +306,10 @@ class ProcessHost:
             self._kinds[kind] += 1
         # A leaving host releases all its threads: a thread that is claimed before it has left would be lost.
         async with self._ending:
-            pass
+            if self._beats is None:
+                self._beats = asyncio.create_task(self._beat(), name="antiphon-host")
+                if (watch := watchdog()) is not None:
+                    watch.add(self._block_report)
 
     async def leave(self, release: Callable[[], Awaitable[None]] | None = None, *, kind: str | None = None) -> None:
         """Remove a user. The last user ends the host; for other users, `release` releases the thread."""
@@ -215,41 +322,11 @@ class ProcessHost:
             with suppress(LedgerError):  # the thread is then released when this host leaves
                 await release()
 
-    async def host(self, *, renew: bool = False) -> Host:
-        """Return this process as a host, with a valid lease. The first call starts the beats.
-
-        Raises:
-            LedgerError: the ledger cannot be written.
-        """
-        host = await self._lease.host(renew=renew)
-        if self._beats is None:
-            self._beats = asyncio.create_task(self._beat(), name="antiphon-host")
-        return host
-
-    @property
-    def term(self) -> int:
-        """See `Lease.term`."""
-        return self._lease.term
-
-    def has_lapsed(self) -> bool:
-        """Whether the lease may have expired."""
-        return self._lease.has_lapsed()
-
-    @property
-    def name(self) -> str:
-        """The name of this host in the ledger."""
-        return self._lease.name
-
-    @property
-    def build(self) -> str:
-        """The version of this program."""
-        return self._lease.build
-
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_SETTINGS.heartbeat)
             try:
-                await self._lease.beat()
+                await self.lease.beat()
             except LedgerError as exc:
                 LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
 
@@ -262,16 +339,13 @@ class ProcessHost:
         return False
 
     async def _end(self) -> None:
-        # Permits first, while the host is registered: the ledger refuses the exchange of an unknown host. The lease and the
-        # beats are replaced before anything else is awaited, so a late call of `host` starts a new host, and does not revive
-        # this one.
-        await self.permits.close()
-        lease, self._lease = self._lease, self._new_lease()
         beats, self._beats = self._beats, None
         if beats is not None:
             beats.cancel()
-            await asyncio.wait((beats,))  # a beat after `leave` would start the host again
-        await lease.end()
+            await asyncio.wait((beats,))  # a beat after `leave` would register the host again
+        if (watch := watchdog()) is not None:
+            watch.remove(self._block_report)
+        await self.lease.end()
         if self._users == 0:
             _hosts().pop(self._ledger, None)
 

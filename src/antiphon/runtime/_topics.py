@@ -159,9 +159,9 @@ class _Place:
         self._host = process_host(self._ledger)
         await self._host.join()
         try:
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.host())
+            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host())
         except (HostExpiredError, UnknownHostError):  # the machine slept, or the ledger was restored
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.host(renew=True))
+            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host(renew=True))
         except OwnedError as exc:
             raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None
 

@@ -6,7 +6,7 @@ keep their meaning.
 """
 
 from antiphon.runtime._delivery import Course
-from antiphon.runtime._effects import Effect, GivenUp, Park, Run
+from antiphon.runtime._effects import Effect, GivenUp, NotConfirmedError, Park, Run, call_plain, confirmed, start_confirmed
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._hosting import has_other_build, read_take_overs, takes_another_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
@@ -54,12 +54,15 @@ __all__ = [
     "Journal",
     "Lease",
     "LifeState",
+    "NotConfirmedError",
     "Park",
     "RequestPermit",
     "Run",
     "Standing",
     "begun",
+    "call_plain",
     "concerned",
+    "confirmed",
     "cut_result",
     "decide",
     "ended",
@@ -77,6 +80,7 @@ __all__ = [
     "read_take_overs",
     "response_type",
     "says_the_same_value",
+    "start_confirmed",
     "stopped_error",
     "stops_in",
     "takes_another_build",

@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
 
+from pydantic_ai._function_schema import FunctionSchema
 from pydantic_ai.durable_exec import (
     BoundDurableOperation,
     DurableOperation,
@@ -66,11 +68,12 @@ from antiphon.agents.durability._tool_call import (
     plain_arguments,
     typed_result,
 )
+from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
-from antiphon.runtime.extending import Run, cut_result, says_the_same_value
+from antiphon.runtime.extending import Run, confirmed, cut_result, says_the_same_value
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")
@@ -219,8 +222,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def start() -> Json:
             with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.id, name, effects)), notes.scope():
-                own = replace(params, ctx=changes.begin())
-                handled = await _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own)))
+                own = _confirmed_in_thread(replace(params, ctx=changes.begin()))
+                handled = await confirmed(lambda: _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own))))
                 dumped = self._operation.result_codec.dump(handled)
                 returned = self._fitting(dumped)
             notes.keep(handled, dumped if returned is dumped else None)
@@ -396,24 +399,43 @@ def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> 
     return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
 
 
+def _confirmed_in_thread(
+    params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+) -> ToolsetCallToolParams | DynamicToolsetCallToolParams:
+    """Return a call whose function, if it is not `async`, checks in its own thread that it may start."""
+    tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
+    schema = getattr(tool.call_func, "__self__", None) if isinstance(tool, FunctionToolsetTool) else None
+    if not isinstance(schema, FunctionSchema):
+        return params
+    call = confirmed_in_thread(schema).call
+    return replace(cast("ToolsetCallToolParams", params), tool=replace(cast("Any", tool), call_func=call))
+
+
 async def _in_time(
     params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
     effects: Effects,
     call: Callable[[Any], Awaitable[ResultT]],
 ) -> ResultT:
-    """Call a tool. If one with effects `once` exceeds its time limit, its outcome is unknown."""
+    """Call a tool. If one with effects `once` exceeds its time limit, its outcome is unknown.
+
+    Pydantic AI would tell the model to try again.
+    """
     tool = params.tool if isinstance(params, ToolsetCallToolParams) else None
-    if effects != "once" or not isinstance(tool, FunctionToolsetTool) or tool.timeout is None:
+    if effects != "once" or not isinstance(tool, FunctionToolsetTool):
         return await call(params)
-    untimed = replace(cast("ToolsetCallToolParams", params), tool=replace(tool, timeout=None))
-    limit = asyncio.timeout(tool.timeout)
+    timeout = tool.tool_def.timeout if tool.tool_def.timeout is not None else getattr(tool.toolset, "timeout", None)
+    if timeout is None:
+        return await call(params)
+    # Without end, not None: for None, Pydantic AI takes the time limit of the toolset.
+    untimed = replace(tool, timeout=None, tool_def=replace(tool.tool_def, timeout=inf))
+    limit = asyncio.timeout(timeout)
     try:
         async with limit:
-            return await call(untimed)
+            return await call(replace(cast("ToolsetCallToolParams", params), tool=untimed))
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise UnknownOutcomeError(f"it took more than {tool.timeout} s") from exc
+        raise UnknownOutcomeError(f"it took more than {timeout} s") from exc
 
 
 def _has_broken_files(value: Any) -> bool:

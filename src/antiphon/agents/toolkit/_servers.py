@@ -58,7 +58,7 @@ from antiphon.agents.toolkit._tool import (
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages.long_values import cut_text
-from antiphon.runtime.extending import is_too_large, text_of
+from antiphon.runtime.extending import confirmed, is_too_large, text_of
 
 # ---------------------------------------------------------------- warnings
 
@@ -392,7 +392,7 @@ class ForeignTools:
             tool = await self._still(offer, ctx)
             validated = tool.args_validator.validate_python(arguments)
             await check_by(tool.args_validator_func, validated, ctx)
-            return await self.toolset.call_tool(offer.name, validated, ctx, tool)
+            return await confirmed(lambda: self.toolset.call_tool(offer.name, validated, ctx, tool))
 
         settings: ToolSettings = {**offer.settings, **self.settings, **self.by_name.get(offer.name, {})}
         return ToolkitTool(

@@ -35,7 +35,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias, Unpack, cast
@@ -45,6 +45,7 @@ from jsonschema_rs import FancyRegexOptions, Validator, validator_for
 from jsonschema_rs import ValidationError as SchemaError
 from pydantic import ValidationError
 from pydantic_ai import RunContext, Tool
+from pydantic_ai._function_schema import FunctionSchema
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import TypedDict
 
@@ -52,7 +53,7 @@ from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
 from antiphon.runtime import Effects
-from antiphon.runtime.extending import is_too_large
+from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
 
 # ---------------------------------------------------------------- names
 
@@ -439,12 +440,12 @@ def function_tool(
     own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
     own.update(own_settings(tool.metadata))
     own.update(settings)
-    schema = tool.function_schema
+    schema = confirmed_in_thread(tool.function_schema)
 
     async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
         validated = schema.validator.validate_json(canonical(arguments))
         await check_by(tool.args_validator, validated, ctx)
-        return await schema.call(validated, ctx)
+        return await confirmed(lambda: schema.call(validated, ctx))
 
     return ToolkitTool(
         name or tool.name,
@@ -454,6 +455,14 @@ def function_tool(
         partial(_problems, tool),
         **own,
     )
+
+
+def confirmed_in_thread(schema: FunctionSchema) -> FunctionSchema:
+    """Return a function that, if it is not `async`, checks in its own thread that it may start.
+
+    Pydantic AI calls it in a thread, for which it may have to wait.
+    """
+    return schema if schema.is_async else replace(schema, function=partial(start_confirmed, schema.function))
 
 
 async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.errors import LedgerCorruptError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Woken
@@ -265,6 +265,24 @@ class PostgresLedger(Verbs):
             await self._pool.change(lambda session: _hosts.forget_dead(session, host, self._clock))
         self._hints.note_host(host, found.key, found.hosts)
         return now + timedelta(seconds=host.lease)
+
+    def renew(self, host: Host) -> bool:
+        return asyncio.run(self._renew(host))
+
+    async def _renew(self, host: Host) -> bool:
+        # Over a connection of its own: those of the pool belong to the event loop, which may be blocked.
+        try:
+            async with (
+                asyncio.timeout(host.lease),
+                open_pool(self._url, self.tenant, host.lease, self._pool.keyring) as pool,
+            ):
+                renewed = await pool.change(
+                    lambda session: _hosts.renew(session, host, self._now(), self._clock, self.redaction)
+                )
+        except TimeoutError:
+            reason = f"the database has not answered within {host.lease:g} seconds"
+            raise LedgerUnavailableError(reason) from None
+        return renewed is not None
 
     async def leave(self, host: Host) -> None:
         now = to_micros(self._now())

@@ -171,6 +171,15 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock, r
     _forget(connection, clock)  # after the lease is renewed: otherwise it could remove this host
 
 
+def renew(connection: Connection, host: Host, now: int, clock: LeaseClock) -> bool:
+    """Renew the lease of a host that has one; return whether it has."""
+    lease = _find(connection, host)
+    if lease is None or not lease.has_lease(clock):
+        return False
+    _write(connection, lease._replace(ends=clock.now() + host.lease, beaten_at=now))
+    return True
+
+
 def leave(connection: Connection, host: Host, now: int, clock: LeaseClock) -> None:
     """Unregister a host; an unknown host changes nothing."""
     lease = _find(connection, host)

@@ -222,6 +222,10 @@ class SqliteLedger(Verbs):
         await self._writer.do(lambda connection: _hosts.beat(connection, host, now, self._clock, self.redaction))
         return now + timedelta(seconds=host.lease)
 
+    def renew(self, host: Host) -> bool:
+        now = to_micros(current_port().now())
+        return self._writer.do_in_thread(lambda connection: _hosts.renew(connection, host, now, self._clock), host.lease)
+
     async def leave(self, host: Host) -> None:
         now = to_micros(current_port().now())
         await self._writer.do(lambda connection: _hosts.leave(connection, host, now, self._clock))

@@ -17,11 +17,12 @@ file, before it acknowledges anything more. This matters most for a repeated app
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeAlias, TypeVar, cast
 
 import apsw
@@ -50,14 +51,14 @@ _Work: TypeAlias = AppendRequest | ThreadChange | Callable[[Connection], Any]
 
 
 class _Change:
-    """A queued change, and the future that its caller waits for."""
+    """A queued change, and the future that its caller waits for: of the event loop, or of another thread."""
 
     __slots__ = ("done", "outcome", "thread_id", "weight", "work")
 
     def __init__(
         self,
         work: _Work,
-        done: asyncio.Future[Any],
+        done: asyncio.Future[Any] | concurrent.futures.Future[Any],
         weight: int,
         thread_id: str | None,
     ) -> None:
@@ -67,6 +68,13 @@ class _Change:
         self.thread_id = thread_id
         """The thread whose row is all that it changes; None if it may change anything."""
         self.outcome: Any = None
+
+    def settle(self) -> None:
+        """Give the caller the outcome."""
+        if isinstance(self.outcome, _Failed):
+            self.done.set_exception(self.outcome.error)
+        else:
+            self.done.set_result(self.outcome)
 
 
 class _Failed:
@@ -89,6 +97,7 @@ class Writer:
         self._room = _ROOM
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
+        self._closing = Lock()
         self._connection: Connection | None = connection
         self._is_suspect = False
         self._log_pages = 0
@@ -137,26 +146,41 @@ class Writer:
         if self._is_closed:
             raise LedgerUnavailableError("the ledger is closed; open it again")
         self._room -= weight
-        change = _Change(work, self._loop.create_future(), weight, thread_id)
-        self._queue.put(change)
-        return await change.done
+        done: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.put(_Change(work, done, weight, thread_id))
+        return await done
+
+    def do_in_thread(self, work: Callable[[Connection], ResultT], within: float) -> ResultT:
+        """Queue a change from a thread other than that of the event loop, and return its result once it is durable.
+
+        `within` is how many seconds it waits; then the change may still be made.
+
+        Raises:
+            LedgerError: it was refused, or the store cannot be used.
+        """
+        done: concurrent.futures.Future[ResultT] = concurrent.futures.Future()
+        with self._closing:  # `close` must not put its end mark between the check and `put`
+            if self._is_closed:
+                raise LedgerUnavailableError("the ledger is closed; open it again")
+            self._queue.put(_Change(work, done, 0, None))
+        try:
+            return done.result(within)
+        except TimeoutError:
+            raise LedgerUnavailableError(f"the ledger has not written within {within:g} seconds") from None
 
     async def close(self) -> None:
         """Make the changes that wait, and close the file."""
-        self._is_closed = True  # before the end mark: no change may be queued behind it
-        self._queue.put(None)
+        with self._closing:
+            self._is_closed = True  # before the end mark: no change may be queued behind it
+            self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _settle(self, batch: Sequence[_Change]) -> None:
         """Give the callers their outcomes, in the thread of the event loop."""
         for change in batch:
             self._room += change.weight  # first, and also for a cancelled caller: its change has left the queue
-            if change.done.done():
-                continue  # the caller was cancelled
-            if isinstance(change.outcome, _Failed):
-                change.done.set_exception(change.outcome.error)
-            else:
-                change.done.set_result(change.outcome)
+            if not change.done.done():  # otherwise the caller was cancelled, or waits in another thread
+                change.settle()
         while self._waiting and self._room > 0:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -171,6 +195,10 @@ class Writer:
             batch, is_open = self._take()
             if batch:
                 self._commit(batch)
+                for change in batch:
+                    # Not through the event loop, which may be blocked: that is why it waits in another thread.
+                    if isinstance(change.done, concurrent.futures.Future):
+                        change.settle()
                 with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
             del batch  # while the thread waits for the next one, nobody needs what was written
