@@ -116,6 +116,9 @@ class Watchdog:
             if late < _DEAD_AFTER:
                 for lease in self._leases:
                     lease.renew_if_late()
+            # A loop that does not run is not blocked: a program without one enters its block with `with`.
+            if not self._loop.is_running():
+                continue
             if due := tuple(each for each in self._reports if late > each.limit and each not in self._told):
                 self._report(late, due, is_logged=bool(self._told))
                 self._told += due

@@ -477,6 +477,23 @@ async def a_host_lives_while_it_beats(open_: _Opener) -> None:
         await ledger.leave(_host("nobody"))
 
 
+async def a_lease_is_renewed_from_another_thread(open_: _Opener) -> None:
+    host = _host("one")
+    async with open_() as ledger:
+        _same(await asyncio.to_thread(ledger.renew, host), False)
+        await ledger.beat(host)
+        (before,) = await ledger.hosts()
+        await asyncio.sleep(0.01)
+        if await asyncio.to_thread(ledger.renew, host):  # a store on the event loop itself does not
+            (after,) = await ledger.hosts()
+            _same(after.until - before.until > timedelta(seconds=0.005), True)
+        await ledger.leave(host)
+        _same(await asyncio.to_thread(ledger.renew, host), False)
+        late = await _expired(ledger, "late")
+        _same(await asyncio.to_thread(ledger.renew, late), False)
+        _same([each.is_alive for each in await ledger.hosts()], [False])
+
+
 async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _Opener) -> None:
     async with open_() as ledger:
         host, other = _host("sleeper"), _host("other")
@@ -1703,6 +1720,7 @@ LEDGER_CHECKS: dict[str, _Check] = {
         anyone_may_post_to_somebody,
         what_somebody_outside_posts_is_talk_under_their_name,
         a_host_lives_while_it_beats,
+        a_lease_is_renewed_from_another_thread,
         a_host_that_slept_past_its_lease_keeps_what_nobody_claimed,
         two_processes_that_live_have_two_names,
         a_thread_of_a_living_host_is_nobody_elses,
