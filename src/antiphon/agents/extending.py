@@ -12,6 +12,8 @@ from antiphon.agents._opening import is_outside, may_pass
 from antiphon.agents._run import run_scope
 from antiphon.agents.durability import (
     ModelOutages,
+    Quotation,
+    RowPlace,
     ThreadTalk,
     as_messages,
     is_outcome,
@@ -20,6 +22,8 @@ from antiphon.agents.durability import (
     note_price,
     permitted,
     price_of,
+    quoted_places,
+    quoting,
 )
 from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.agents.toolkit._tool import own_settings
@@ -33,6 +37,8 @@ __all__ = [
     "BudgetLimits",
     "Choice",
     "ModelOutages",
+    "Quotation",
+    "RowPlace",
     "ThreadGuards",
     "ThreadTalk",
     "allow_change",
@@ -48,5 +54,7 @@ __all__ = [
     "permitted",
     "price_of",
     "publish_live",
+    "quoted_places",
+    "quoting",
     "run_scope",
 ]

@@ -50,6 +50,7 @@ from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, run_of
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
+from antiphon.agents.durability._quotes import current_quotation
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
 from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import (
@@ -454,10 +455,11 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     talk = ThreadTalk.of(run)
     await talk.read(run)
     place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
-    new = talk.prompt(run, result.new_messages())
-    units = [Secrets.of(run).clean_unit(unit) for unit in new.units]
+    messages = result.new_messages()
+    new = talk.prompt(run, messages, current_quotation().parts_in(messages), result.run_id)
+    units = [Secrets.of(run).clean_unit(unit) for unit in new.unquoted]
     # Messages before an answer are written as sent to the model, which may differ from the agent's history.
     told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
-    rest = talk.unsaid(units[told:], new.marks()[told:], place)
+    rest = talk.unsaid(units[told:], new.marks()[told:], place, result.run_id)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)

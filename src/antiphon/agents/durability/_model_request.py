@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pydantic_ai.durable_exec import ModelRequestId, ModelRequestParams
 from pydantic_ai.exceptions import ModelHTTPError, UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, repair_messages
 from pydantic_ai.settings import ModelSettings
 from pydantic_core import to_json
 from typing_extensions import override
@@ -49,6 +49,7 @@ from antiphon.agents.durability._prompt import (
     recorded_arguments,
     tools_hash,
 )
+from antiphon.agents.durability._quotes import QUOTES, Quotation, current_quotation
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, is_instructing, restore, told
 from antiphon.agents.durability._tool_call import RecordedCall
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, DeliveryError, LedgerError
@@ -230,11 +231,17 @@ class ModelRequestEffect(RunStep):
         self._values = PromptValues.of(run).take(run)
         self._tools = offered_tools(params.model_request_parameters)
         self._talk = ThreadTalk.of(run)
-        self._prompt = self._talk.prompt(run, params.messages)
-        self._known = self._talk.prompt(run, own, "own") if (own := _as_the_agent_has_them(params)) else self._prompt
+        self._agent_run = params.run_context.run_id
+        self._quotation = current_quotation()
+        own, sent = _as_the_agent_has_them(params, self._quotation) or params.messages, params.messages
+        quoted = self._quotation.parts_in(own)
+        self._does_quote = any(quoted)
+        self._known = self._prompt = self._talk.prompt(run, own, quoted, self._agent_run, "" if own is sent else "own")
+        if own is not sent:
+            quoted = [_in_sent(*each) for each in zip(quoted, own, sent, strict=True)]
+            self._prompt = self._talk.prompt(run, sent, quoted, self._agent_run)
         self._withheld = Secrets.of(run)
         self._withholding = SecretArguments.of(params.model_request_parameters.function_tools)
-        self._agent_run = params.run_context.run_id
         self._agent = run.agent or "agent"
         self._answer: AnswerRows | None = None
         self._stored: Sequence[Message] = ()
@@ -274,8 +281,10 @@ class ModelRequestEffect(RunStep):
         more: dict[str, Json] = {} if offered is None else {OFFERED: offered}
         if new_values := values.row(run, self._values):
             more[VALUES] = new_values
-        units = [self._withheld.clean_unit(unit) for unit in self._prompt.units]
-        said = self._talk.unsaid(units, self._known.marks(), self._place)
+        if self._does_quote and self._is_first:  # further requests of the run repeat them
+            more[QUOTES] = self._quotation.stored()
+        units = [self._withheld.clean_unit(unit) for unit in self._prompt.unquoted]
+        said = self._talk.unsaid(units, self._known.marks(), self._place, self._agent_run)
         self._talk.reach(self.journal.length(self.thread_id))
         while True:
             version = self._talk.seq + self.journal.waiting(self.thread_id)
@@ -371,7 +380,7 @@ class ModelRequestEffect(RunStep):
 
     async def _changed_prompt(self, upto: Any) -> tuple[list[str], bool]:
         """Return how the newest message differs from the recorded one, and whether the input of the program has changed."""
-        unit = self._withheld.clean_unit(self._prompt.units[-1])
+        unit = self._withheld.clean_unit((self._prompt.unquoted or self._prompt.units)[-1])
         first = base_of(self.id)  # a further attempt does not write it again
         records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
@@ -522,16 +531,29 @@ class ModelRequestEffect(RunStep):
             return await self.journal.write(self.thread_id, rows, allow_foreign=True, **more)
 
 
-def _as_the_agent_has_them(params: ModelRequestParams) -> Sequence[ModelMessage] | None:
+def _as_the_agent_has_them(params: ModelRequestParams, quotation: Quotation) -> Sequence[ModelMessage] | None:
     """Return the agent's own messages, if a history processor has changed some before they were sent to the model.
 
     The thread has the messages that the model got. The agent's own messages identify the prompt, because the next prompt
-    repeats them.
+    repeats them. They also show what is quoted; then they are joined first, as those that are sent.
     """
     own, sent = params.run_context.messages, params.messages
+    if quotation.messages:
+        own = repair_messages(own)
     if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
         return None
     return own if all(one.kind == other.kind for one, other in zip(own, sent, strict=True)) else None
+
+
+def _in_sent(quoted: frozenset[int], own: ModelMessage, sent: ModelMessage) -> frozenset[int]:
+    """Return the positions of quoted parts in a message as it is sent to the model, from those in the agent's own.
+
+    A model class may add a sentence about system prompts to a message. What the agent says itself is at the end.
+    """
+    first = len(quoted)
+    if len(own.parts) == len(sent.parts) or quoted != frozenset(range(first)):
+        return quoted if len(own.parts) == len(sent.parts) else frozenset()
+    return frozenset(range(len(sent.parts) - len(own.parts) + first))
 
 
 _PROMPT_PARTS: Final = {"system": "system prompt", "user": "question", "tool": "results of tools"}

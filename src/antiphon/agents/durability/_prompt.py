@@ -51,14 +51,25 @@ class HashedPrompt:
     """A prompt as JSON, with a digest of each of its messages.
 
     A prompt usually extends the one before it: messages that were hashed then are hashed again only if they changed.
+    `quoted` has, for each message, the positions of its quoted parts.
     """
 
-    def __init__(self, messages: Sequence[ModelMessage], before: HashedPrompt | None = None) -> None:
+    def __init__(
+        self,
+        messages: Sequence[ModelMessage],
+        before: HashedPrompt | None = None,
+        *,
+        quoted: Sequence[frozenset[int]],
+        run_id: str | None,
+    ) -> None:
         known = {} if before is None else {id(each.message): each for each in before._read}
         found = [known.get(id(message)) for message in messages]
         kept = [each if each is not None and each.is_as_read() else None for each in found]
         new = iter(dump([message for message, each in zip(messages, kept, strict=True) if each is None]))
-        self._read: list[_Read] = [each or _Read(message, next(new)) for message, each in zip(messages, kept, strict=True)]
+        self._read: list[_Read] = [
+            each or _Read(message, next(new), places, run_id)
+            for message, each, places in zip(messages, kept, quoted, strict=True)
+        ]
 
     @property
     def units(self) -> list[Unit]:
@@ -66,12 +77,17 @@ class HashedPrompt:
         return [each.unit for each in self._read]
 
     @property
+    def unquoted(self) -> list[Unit]:
+        """Its messages without what is quoted in them, as JSON."""
+        return [each.unquoted for each in self._read if each.unquoted is not None]
+
+    @property
     def hash(self) -> str:
         """Its identity: the same for the same content."""
         return _digest([each.identity for each in self._read])
 
     def marks(self) -> list[str]:
-        """Return the mark of each message in its thread; the same content said twice has two.
+        """Return the mark of each unquoted message in its thread; the same content said twice has two.
 
         The mark of a request is made from its content and the run in which it first occurs; the mark of an answer from its
         author and time, because its content may be redacted when it is stored.
@@ -79,27 +95,31 @@ class HashedPrompt:
         counts: dict[str, int] = {}
         marks: list[str] = []
         for each in self._read:
+            if each.unquoted is None:
+                continue
             count = counts[each.known_by] = counts.get(each.known_by, 0) + 1
             marks.append(each.mark(count))
         return marks
 
     def mark_after(self, answer: Unit) -> str:
         """Return the mark of the answer to this prompt, as `marks` of the next prompt returns it."""
-        known_by = _known_by(answer, "")
+        known_by = _known_by(answer)
         return _digest([known_by, 1 + sum(each.known_by == known_by for each in self._read)])
 
 
 class _Read:
     """A message that was read, and its state at that time: the program may change it later."""
 
-    __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit")
+    __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit", "unquoted")
 
-    def __init__(self, message: ModelMessage, unit: Unit) -> None:
+    def __init__(self, message: ModelMessage, unit: Unit, quoted: frozenset[int], run_id: str | None) -> None:
         digest = _digest(_said(unit))
         self.message = message
         self.unit = unit
         self.identity = [digest, unit.get("instructions") or None]
-        self.known_by = _known_by(unit, digest)
+        self.unquoted = unit if not quoted else _without(unit, quoted, run_id)
+        """None: all of it is quoted."""
+        self.known_by = "" if self.unquoted is None else _known_by(self.unquoted, digest if not quoted else None)
         self._mark = (0, "")
         self._seen = _seen(message)
         self._inner, self._inner_read = _changeable(message, unit)
@@ -145,13 +165,22 @@ def _text(values: list[Any]) -> bytes | None:
 
 def mark_of(unit: Unit) -> str:
     """Return the mark of a single message."""
-    return _digest([_known_by(unit, _digest(_said(unit))), 1])
+    return _digest([_known_by(unit), 1])
 
 
-def _known_by(unit: Unit, digest: str) -> str:
+def _known_by(unit: Unit, digest: str | None = None) -> str:
     if unit["kind"] == "response":
         return f"response@{unit.get('timestamp')}@{unit.get('model_name')}@{len(unit['parts'])}"
-    return f"{digest}@{unit.get('run_id')}"
+    return f"{digest or _digest(_said(unit))}@{unit.get('run_id')}"
+
+
+def _without(unit: Unit, quoted: frozenset[int], run_id: str | None) -> Unit | None:
+    """Return a message without its quoted parts; None: it has no others.
+
+    The others are the agent's own. Pydantic AI has joined them with the quotation, and has dropped the id of the run.
+    """
+    parts = [part for place, part in enumerate(unit["parts"]) if place not in quoted]
+    return {**unit, "parts": parts, "run_id": unit.get("run_id") or run_id} if parts else None
 
 
 def tools_hash(parameters: ModelRequestParameters) -> str:

@@ -167,7 +167,7 @@ class _Saving:
         mark = mark_of(unit)
         own = self._heard.units.get(mark)
         if own is None:
-            talk = self._heard.talk.unsaid([unit], [mark], TalkPlace(self._thread_id, entry.id, "assistant"))
+            talk = self._heard.talk.unsaid([unit], [mark], TalkPlace(self._thread_id, entry.id, "assistant"), None)
             self.rows += talk
             own = self._heard.units[mark] = _Said(talk)
         kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}

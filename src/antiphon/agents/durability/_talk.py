@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 OWN = "antiphon"
 _DIALECT = "pydantic-ai"
 _MARK = "unit"
+_UNNAMED = "assistant"
+"""The author of an answer that an unknown agent has given."""
 _ROOM = "@answer999999"
 """The longest suffix of the id of an exchange."""
 _NO_LIMITS = BudgetLimits()
@@ -82,10 +84,20 @@ class ThreadTalk:
         talk._is_read = True
         return talk
 
-    def prompt(self, run: LedgerRun, messages: Sequence[ModelMessage], name: str = "") -> HashedPrompt:
-        """Return an agent's messages as a prompt. Messages of its last prompt (of that name) are reused."""
+    def prompt(
+        self,
+        run: LedgerRun,
+        messages: Sequence[ModelMessage],
+        quoted: Sequence[frozenset[int]],
+        run_id: str | None,
+        name: str = "",
+    ) -> HashedPrompt:
+        """Return an agent's messages as a prompt. Messages of its last prompt (of that name) are reused.
+
+        `quoted` has, for each message, the positions of its quoted parts; `run_id` is the agent's run in Pydantic AI.
+        """
         own = run.course.invocation_id, name
-        prompt = self._prompts[own] = HashedPrompt(messages, self._prompts.get(own))
+        prompt = self._prompts[own] = HashedPrompt(messages, self._prompts.get(own), quoted=quoted, run_id=run_id)
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
@@ -184,8 +196,12 @@ class ThreadTalk:
                 talk._heard(record.message)
         return talk._instructions
 
-    def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace) -> list[Message]:
-        """Return the messages of a prompt that the thread does not have, as rows to write."""
+    def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace, run_id: str | None) -> list[Message]:
+        """Return the messages of a prompt that the thread does not have, as rows to write.
+
+        An answer is the agent's own if it belongs to its run in Pydantic AI, `run_id`. Another one was handed to the program:
+        it is recorded without the name of an agent.
+        """
         rows: list[Message] = []
         anew = self._anew.setdefault(agent_run, set()) if is_renamed(agent_run := run_of(place.id)) else None
         for unit, mark in zip(units, marks, strict=True):
@@ -193,7 +209,8 @@ class ThreadTalk:
             is_own = anew is not None and unit.get("run_id") == units[-1].get("run_id")
             if mark not in (anew if anew is not None and is_own else self._marks):
                 self._keep(mark, place.id)
-                rows += self._said(unit, mark, place, len(rows))
+                author = place if unit.get("run_id") == run_id else place._replace(agent=_UNNAMED)
+                rows += self._said(unit, mark, author, len(rows))
         return rows
 
     def know(self, marks: Iterable[str], place: TalkPlace) -> None:

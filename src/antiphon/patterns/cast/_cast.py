@@ -15,7 +15,6 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
-    ModelMessage,
     ModelResponse,
     PartDeltaEvent,
     PartStartEvent,
@@ -34,7 +33,7 @@ from typing_extensions import TypedDict, override
 
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.config import known_names
-from antiphon.agents.extending import BudgetLimits
+from antiphon.agents.extending import BudgetLimits, Quotation, quoting
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
@@ -313,7 +312,7 @@ class Cast:
         prompt: str | Sequence[Any],
         *,
         output: type[OutputT] | Any = str,
-        history: Sequence[ModelMessage] = (),
+        history: Quotation = Quotation(),  # noqa: B008 (never changed)
         toolset: Sequence[Tool[Any]] = (),
         instructions: str | None = None,
         requests: int | None = None,
@@ -326,8 +325,8 @@ class Cast:
         `agent` is a name, or a spec, for patterns that record the configuration of an agent. `toolset` has tools only for this
         agent, in addition to its granted tools; always pass the same ones. `instructions` are added to those of its
         `AgentSpec`, for this request only; `requests` limits the model requests. `hear` is called with the text of the answer
-        while it arrives: for a structured output, with the text of the field `spoken`. `known_as` is the agent's name in
-        errors.
+        while it arrives: for a structured output, with the text of the field `spoken`. `history` comes before the prompt; the
+        ledger has it, so that it is not recorded again. `known_as` is the agent's name in errors.
 
         Raises:
             CastError: there is no such agent, or tools are passed for an existing agent.
@@ -344,7 +343,11 @@ class Cast:
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
         heard = None if hear is None else Words(hear, spoken)
-        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": heard}
+        given: dict[str, Any] = {
+            "message_history": list(history.messages) or None,
+            "instructions": instructions,
+            "deps": heard,
+        }
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:
@@ -355,7 +358,8 @@ class Cast:
             run = await made.run(prompt, usage_limits=limits, **given)
             return Answer(run.output, run, model)
 
-        return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
+        with quoting(history):
+            return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
 
     async def _run_existing(
         self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Words | None, **given: Any

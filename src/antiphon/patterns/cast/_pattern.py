@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -27,6 +27,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserCon
 
 from antiphon import protocol
 from antiphon.agents import current_run
+from antiphon.agents.extending import Quotation, RowPlace
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, is_foreign
@@ -154,26 +155,49 @@ def _is_plain(message: Message) -> bool:
 
 
 class ThreadHistory:
-    """Reads a thread, and selects the talk that no call of the thread has produced."""
+    """The talk of a thread that no call of the thread has produced."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self._records: list[Record] = []
         self._calls: set[str] = set()
+
+    def __iter__(self) -> Iterator[Message]:
+        return (record.message for record in self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def copy(self) -> ThreadHistory:
         """Return a copy, to continue from here."""
         other = ThreadHistory()
-        other.messages, other._calls = [*self.messages], {*self._calls}
+        other._records, other._calls = [*self._records], {*self._calls}
         return other
 
-    def take(self, message: Message) -> bool:
-        """Read the next message of the thread; return whether it is history."""
+    def without(self, message_id: str | None) -> ThreadHistory:
+        """Return the history without one message."""
+        other = self.copy()
+        other._records = [record for record in self._records if record.message.id != message_id]
+        return other
+
+    @property
+    def untrusted(self) -> str | None:
+        """The source of the first untrusted content in it; None: there is none."""
+        return next(filter(None, map(untrusted_source, self)), None)
+
+    def quoted(self, agent: str) -> Quotation:
+        """Return it as a quotation in the prompts of an agent."""
+        places = [RowPlace(record.seq) for record in self._records]
+        return Quotation(model_messages(self, agent), places) if places else Quotation()
+
+    def take(self, record: Record) -> bool:
+        """Read the next row of the thread; return whether it is history."""
+        message = record.message
         payload = message.payload
         if message.lane == "control" and isinstance(payload, OptionCallPayload):
             self._calls.add(payload.invocation_id)
         if message.lane != "talk" or is_foreign(message) or self._is_produced(message.parent_id):
             return False
-        self.messages.append(message)
+        self._records.append(record)
         return True
 
     def _is_produced(self, parent_id: str | None) -> bool:
@@ -186,7 +210,7 @@ class ThreadHistory:
         return False
 
 
-async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> Conversation:
+async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> ThreadHistory:
     """Return the history of a thread before the message with the id `until`.
 
     Raises:
@@ -197,8 +221,8 @@ async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> Convers
         async for record in records:
             if record.message.id == until:
                 break
-            history.take(record.message)
-    return Conversation(history.messages)
+            history.take(record)
+    return history
 
 
 async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Message], bool]) -> tuple[Message, ...]:

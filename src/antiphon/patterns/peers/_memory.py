@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
+from antiphon.agents.extending import Quotation, RowPlace
 from antiphon.agents.toolkit import quoted
 from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects import Encoded, encode, marsys
@@ -27,18 +28,15 @@ from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys, thaw
+from antiphon.messages import Conversation, JsonArray, JsonObject, Message, OptionCallPayload, OptionResultPayload, keys, thaw
 from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
-    Retold,
     addition_in,
-    begins_unit,
     memory_address,
     post_additions,
     read_units,
     retell,
-    retold_in,
     stored_units,
     units_of,
 )
@@ -240,7 +238,7 @@ def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
 class Added(NamedTuple):
     """The messages that one row adds to a memory."""
 
-    seq: int
+    place: RowPlace
     messages: tuple[Message, ...]
     untrusted: str | None
 
@@ -260,7 +258,6 @@ class Remembering:
         """The messages that can be forwarded to it: all earlier ones."""
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
-        self._retold = Retold()
         self._history = ThreadHistory()
         self.seq = 0
         """The position up to which the thread was read."""
@@ -268,7 +265,7 @@ class Remembering:
     def copy(self) -> Remembering:
         """Return a copy, to continue from here."""
         other = Remembering(self.name, self.address)
-        other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
+        other.seq, other._instructed = self.seq, self._instructed
         other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
         other._seen, other._found = {**self._seen}, {**self._found}
         other._history = self._history.copy()
@@ -284,8 +281,7 @@ class Remembering:
         message, self.seq = dated(record), record.seq
         if message.lane == "talk":
             self._seen[message.id] = message
-            is_told_again = self._retold.has(record)
-            if self._is_own(message) and not is_told_again and not self._is_known(message):
+            if self._is_own(message) and not self._is_known(message):
                 self._find(message)
         elif (addition := addition_in(record)) is not None:
             self._add(record, addition)
@@ -293,14 +289,14 @@ class Remembering:
             for each in (*self._history_before(message), *_passed(message)):
                 if (passed := self._seen.get(each)) is not None:
                     self._find(passed)
-        self._history.take(message)
+        self._history.take(record)
 
     def _history_before(self, asked: Message) -> list[str]:
         """Return the ids of the history that the peer reads when a user asks it."""
         request = request_of(asked)
         if request is None:
             return []
-        return [each.id for each in self._history.messages if each.id != request.message_id]
+        return [each.id for each in self._history if each.id != request.message_id]
 
     def _add(self, record: Record, addition: Addition) -> None:
         messages = tuple(read_units(addition.units, self.calls))
@@ -309,7 +305,7 @@ class Remembering:
         if self.address not in record.message.to:
             return  # another peer's message, which may be forwarded later
         self.rows[record.message.id] = messages
-        self.added.append(Added(record.seq, messages, addition.untrusted))
+        self.added.append(Added(RowPlace(record.seq), messages, addition.untrusted))
         for message in messages:
             self._find(message)
 
@@ -455,7 +451,7 @@ def _marked(value: Any) -> str | None:
 
 async def recollect(
     ledger: Ledger, thread_id: str, name: str, *, until: Message, limits: PeerLimits, shared: Sequence[PeerMemory] = ()
-) -> list[ModelMessage]:
+) -> Quotation:
     """Return the messages before the request `until`: shared memories, the latest exchanges, and additions.
 
     A peer that a user asks also reads the thread's history; a peer that another peer asks gets only its request.
@@ -472,61 +468,64 @@ async def recollect(
             break
         if addition_in(record) is not None:
             remembering.take(record)
-        elif history.take(message) and request is not None and message.id != request.message_id:
-            remembering.added.append(Added(record.seq, (message,), untrusted_source(message)))
+        elif history.take(record) and request is not None and message.id != request.message_id:
+            remembering.added.append(Added(RowPlace(record.seq), (message,), untrusted_source(message)))
         if record.message.lane == "talk" and speaker_of(record.message) == name:
-            runs.setdefault(run_of(record.message), _Exchange(record.seq)).add(record.message)
-    told = [(each.seq, messages) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
+            runs.setdefault(run_of(record.message), _Exchange()).add(record)
+    told = [Quotation(messages, each.places) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
     kept = told[-limits.remember :] if limits.remember else []
-    places = {seq for seq, _ in kept}
-    known = {told_id for each in runs.values() if each.seq in places for told_id in each.retold()}
     own = frozenset({name, "assistant"})
-    before = [each for memory in shared for each in _retold(memory.added, known, limits, name, frozenset({name}))]
-    placed = [*kept, *_retold(remembering.added, known, limits, name, own)]
-    return [message for _, messages in (*before, *sorted(placed, key=_place)) for message in messages]
+    before = [
+        Quotation(each.messages, [RowPlace(seq, memory.thread_id) for seq, _ in each.places])
+        for memory in shared
+        for each in _retold(memory.added, limits, name, frozenset({name}))
+    ]
+    placed = [*kept, *_retold(remembering.added, limits, name, own)]
+    return Quotation.joined([*before, *sorted(placed, key=_first_seq)])
 
 
-def _place(told: tuple[int, list[ModelMessage]]) -> int:
-    return told[0]
+def _first_seq(quotation: Quotation) -> int:
+    return quotation.places[0].seq
 
 
 class _Exchange:
-    """The messages of one run of a peer, from a place in the thread on."""
+    """The messages of one run of a peer."""
 
-    def __init__(self, seq: int) -> None:
-        self.seq = seq
+    def __init__(self) -> None:
+        self.places: list[RowPlace] = []
         self._units: list[list[Message]] = []
 
-    def add(self, row: Message) -> None:
+    def add(self, record: Record) -> None:
         """Add a row to the unit that it belongs to: the first row of each is marked."""
-        if not self._units or begins_unit(row):
+        if not self._units or begins_unit(record.message):
             self._units.append([])
-        self._units[-1].append(row)
-
-    def retold(self) -> set[str]:
-        """Return the added messages that it repeats."""
-        return {told_id for unit in self._units for row in unit for told_id in retold_in(row)}
+        self._units[-1].append(record.message)
+        self.places.append(RowPlace(record.seq))
 
     def restored(self, thread_id: str) -> list[ModelMessage]:
         """Return it as prompts and answers; empty if a part of it cannot be restored."""
         return _restored(self._units, thread_id)
 
 
-def _retold(
-    added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
-) -> list[tuple[int, list[ModelMessage]]]:
-    """Return the latest unknown additions, by place; a call stays with its result."""
+def begins_unit(row: Message) -> bool:
+    """Whether a row is the first of a request or an answer."""
+    own = row.metadata.get("antiphon")
+    return isinstance(own, JsonObject) and "unit" in own
+
+
+def _retold(added: Iterable[Added], limits: PeerLimits, name: str, own: frozenset[str]) -> list[Quotation]:
+    """Return the latest additions; a call stays with its result."""
     places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
     everything = Conversation({message.id: message for each in added for message in each.messages}.values())
     whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
-    left_out = known | {message.id for message in (*whole.open_calls(), *whole.orphans())}
+    left_out = {message.id for message in (*whole.open_calls(), *whole.orphans())}
     results = dict(whole.pairs())
-    groups: dict[int, list[Message]] = {}
+    groups: dict[RowPlace, list[Message]] = {}
     for number, message in enumerate(whole):
         if message.id not in left_out:
-            groups.setdefault(places[whole[results.get(number, number)].id].seq, []).append(message)
-    sources = {known_id: each.untrusted for known_id, each in places.items() if each.untrusted is not None}
-    return [(seq, retell(messages, name, own, sources)) for seq, messages in groups.items()]
+            groups.setdefault(places[whole[results.get(number, number)].id].place, []).append(message)
+    sources = {added_id: each.untrusted for added_id, each in places.items() if each.untrusted is not None}
+    return [Quotation(retell(messages, name, own, sources), [place]) for place, messages in groups.items()]
 
 
 def _restored(units: list[list[Message]], thread_id: str) -> list[ModelMessage]:

@@ -9,7 +9,7 @@ it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -20,8 +20,8 @@ from antiphon import protocol
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
-from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
-from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, untrusted_source, user_content
+from antiphon.messages import DataPart, Json, MediaPart, Message, PartsPayload, thaw
+from antiphon.patterns.cast import RESTS, Answer, Hear, ThreadHistory, left_open, read_history, user_content
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import PROMPT, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
@@ -131,29 +131,27 @@ class AgentManagerActor(Actor):
             raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         config = await self._config(phase, about, context)
         chain, prompt, form = self._chain, _prompt(input, about), _form(phase, config, input, about)
-        history, request = await self._handed_over(about, context.thread_id)
+        handed, request = await self._handed_over(about, context.thread_id)
         async with ledger_run(context) as run:
             chain.talks.give(run, is_first=context.attempt == 1)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
                     taint.mark(None if about is None else cast("str | None", about.unknown("untrusted")))
-                    for message in (*history, *request):
-                        taint.mark(untrusted_source(message))
+                    taint.mark(handed.untrusted)
                     told = [prompt, *_attached(request)] if request else prompt
-                    before = model_messages(history, phase) if len(history) else []
-                    answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=before)
+                    history = handed.without(request and request.id).quoted(phase)
+                    answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=history)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
         return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, about))
 
-    async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[Conversation, Conversation]:
-        """Return the history from outside, and the request if it is more than text."""
+    async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
+        """Return the history from outside, and the request in it if it is more than text."""
         outside: Any = None if about is None else thaw(about.unknown("outside"))
         if outside is None:
-            return Conversation(), Conversation()
+            return ThreadHistory(), None
         found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
-        own = outside.get("request")
-        return Conversation(each for each in found if each.id != own), Conversation(each for each in found if each.id == own)
+        return found, next((each for each in found if each.id == outside.get("request")), None)
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
@@ -234,9 +232,9 @@ def _prompt(input: str, about: protocol.AgentContext | None) -> str:
     return f"Earlier in this conversation:\n{said}\n\n{input}"
 
 
-def _attached(request: Iterable[Message]) -> list[UserContent]:
+def _attached(request: Message) -> list[UserContent]:
     """Return the media and data of a request; its text is in the prompt."""
-    parts = tuple(part for each in request for part in each.parts if isinstance(part, DataPart | MediaPart))
+    parts = tuple(part for part in request.parts if isinstance(part, DataPart | MediaPart))
     return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 

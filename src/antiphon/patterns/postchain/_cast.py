@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.messages import ModelMessage, UserContent
+from pydantic_ai.messages import UserContent
 from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
 from antiphon.agents import Toolkit
 from antiphon.agents.config import known_names
-from antiphon.agents.extending import ThreadGuards
+from antiphon.agents.extending import Quotation, ThreadGuards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
@@ -130,7 +130,7 @@ class ChainCast(Cast):
         hear: Hear | None,
         *,
         form: FormRequest | None = None,
-        history: Sequence[ModelMessage] = (),
+        history: Quotation = Quotation(),  # noqa: B008 (never changed)
     ) -> Answer[Any]:
         """Ask the agent of a phase, with the configuration `config`; with a `form`, for a typed output.
 
@@ -184,7 +184,7 @@ class ChainCast(Cast):
         hear: Hear | None,
         *,
         form: FormRequest | None,
-        history: Sequence[ModelMessage],
+        history: Quotation,
     ) -> Answer[Any]:
         """Ask an agent of the program, for its own output type."""
         given = self._own[phase]

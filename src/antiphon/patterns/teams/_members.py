@@ -26,8 +26,8 @@ from typing_extensions import override
 
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
-from antiphon.messages import Conversation, Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, model_messages
+from antiphon.messages import Json, Message, OptionResultPayload, thaw
+from antiphon.patterns.cast import Answer, ThreadHistory
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,
@@ -105,7 +105,7 @@ class _Phase:
     _request: LeadPhase
     _context: Context
     _transcript: Transcript
-    _history: Conversation
+    _history: ThreadHistory
 
     async def lead(self) -> PhaseDone:
         brief = await self._director_context()
@@ -167,8 +167,8 @@ class _Phase:
         prompt = f"{brief}\n\nWrite the phase as a script of tool calls."
         if problems:
             prompt += "\n\nThe last script could not be run:\n" + "\n".join(problems)
-        told = model_messages(self._history, self._spec.name)
-        answer: Answer[ScriptDraft] = await self._roster.cast.ask(self._spec.name, prompt, output=ScriptDraft, history=told)
+        name, told = self._spec.name, self._history.quoted(self._spec.name)
+        answer: Answer[ScriptDraft] = await self._roster.cast.ask(name, prompt, output=ScriptDraft, history=told)
         return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
 
     async def _checked(self, script: ScriptPlanContent) -> list[str]:
@@ -413,7 +413,7 @@ class TeamWorkerActor(Actor):
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it reports failure.
         """
-        told = model_messages(await self._roster.history(request.history, transcript.taint), self._name)
+        told = (await self._roster.history(request.history, transcript.taint)).quoted(self._name)
         answer: Answer[Finished] = await self._roster.cast.ask(self._name, _prompt(request), output=self._form, history=told)
         said = answer.output
         if said.status == "failed":

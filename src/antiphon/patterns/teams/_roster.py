@@ -21,7 +21,7 @@ from antiphon.agents.config import known_names
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError
-from antiphon.messages import Conversation, Json, Message, thaw
+from antiphon.messages import Json, thaw
 from antiphon.patterns import cast
 from antiphon.patterns.cast import (
     UNHURRIED,
@@ -29,10 +29,9 @@ from antiphon.patterns.cast import (
     Answer,
     Cast,
     CastError,
-    model_messages,
+    ThreadHistory,
     read_history,
     stopped,
-    untrusted_source,
 )
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript
@@ -282,29 +281,27 @@ class Roster:
         """Return the time limit of a member for a delegated task, in seconds; None: no limit."""
         return self.limits.phase_seconds if name in self.managers else self.limits.task_seconds
 
-    async def history(self, place: HistoryPlace | None, taint: Taint) -> Conversation:
+    async def history(self, place: HistoryPlace | None, taint: Taint) -> ThreadHistory:
         """Return the history at a place, and taint the reader with the untrusted content in it.
 
         Raises:
             LedgerError: it cannot be read.
         """
         if place is None:
-            return Conversation()
+            return ThreadHistory()
         thread_id, message_id = place
         found = await read_history(self.cast.ledger, thread_id, until=message_id)
-        for message in found:
-            taint.mark(untrusted_source(message))
+        taint.mark(found.untrusted)
         return found
 
-    async def answer(self, name: str, prompt: str, output: type[OutputT], history: Iterable[Message] = ()) -> OutputT | None:
+    async def answer(self, name: str, prompt: str, output: type[OutputT], history: ThreadHistory) -> OutputT | None:
         """Ask the agent of a member; None: its models give no answer or an invalid one.
 
         Raises:
             DeliveryError, LedgerError: for any other cause than the models.
         """
         try:
-            told = model_messages(history, name)
-            answer: Answer[OutputT] = await self.cast.ask(name, prompt, output=output, history=told)
+            answer: Answer[OutputT] = await self.cast.ask(name, prompt, output=output, history=history.quoted(name))
         except RefusedError as exc:
             if exc.code != ErrorCode.AGENT_ERROR:
                 raise

@@ -20,7 +20,7 @@ from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Json, current_port, thaw
+from antiphon.messages import Json, current_port, thaw
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -31,6 +31,7 @@ from antiphon.patterns.cast import (
     PatternOptions,
     Task,
     TaskInput,
+    ThreadHistory,
     failed,
     known_by,
     read_answer,
@@ -115,7 +116,7 @@ class _Turn:
     def __init__(self, roster: Roster, form: type[PlanDraft], context: Context, transcript: Transcript) -> None:
         self._roster, self._form, self._context, self._transcript = roster, form, context, transcript
         self._name = roster.orchestrator.name
-        self._history = Conversation()
+        self._history = ThreadHistory()
         self._place: HistoryPlace | None = None
 
     async def take(self, text: str) -> TurnDone:

@@ -34,8 +34,8 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, WorkFailedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, model_messages, untrusted_source
+from antiphon.messages import OptionResultPayload, thaw
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, ThreadHistory
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode
@@ -70,7 +70,7 @@ class Responder:
         *,
         is_said: bool = False,
         ticket: Ticket | None = None,
-        history: Sequence[Message] = (),
+        history: ThreadHistory | None = None,
     ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and the source of untrusted content that was read for it, if any.
 
@@ -84,8 +84,7 @@ class Responder:
         answer = answer_to(message, self.name)
         with taint_scope(Taint(current_taint())) as taint:
             taint.mark(untrusted)
-            for each in history:
-                taint.mark(untrusted_source(each))
+            taint.mark(None if history is None else history.untrusted)
             try:
                 check(message)
                 # Reports start with the slot: a waiting task does not run.
@@ -101,7 +100,7 @@ class Responder:
         return reports_of(message, self.name, self._reporting, self._hear)
 
     async def _work(
-        self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: Sequence[Message]
+        self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: ThreadHistory | None
     ) -> None:
         """Run the tool calls of a message. For a tool request that is the answer; other messages are answered by the model."""
         if message.has_tool_calls:
@@ -140,7 +139,7 @@ class Responder:
 
     # ------------------------------------------------------------ the model
 
-    async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: Sequence[Message]) -> None:
+    async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: ThreadHistory | None) -> None:
         """Ask the model; without one, answer with the results of the tools.
 
         Raises:
@@ -155,7 +154,7 @@ class Responder:
                 said: Answer[str] = await self.cast.ask(
                     self.name,
                     _prompt(message, answer),
-                    history=model_messages(history, self.name),
+                    history=(history or ThreadHistory()).quoted(self.name),
                     instructions=told,
                     requests=self._rounds,
                 )

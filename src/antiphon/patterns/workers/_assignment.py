@@ -20,7 +20,7 @@ from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
-from antiphon.patterns.cast import UNHURRIED, AgentSpec
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory
 from antiphon.patterns.workers._agent import Responder, error_to
 from antiphon.patterns.workers._conversation import say, structured
 from antiphon.patterns.workers._schedule import DoWorkerTask, WorkerTaskDone, from_wire, time_left, to_wire
@@ -44,14 +44,14 @@ class Assigner:
         context: Context,
         taint: Taint,
         *,
-        history: Conversation = Conversation(),  # noqa: B008 (frozen)
+        history: ThreadHistory | None = None,
     ) -> None:
         self.name = name
         """The name of the controller."""
         self.query = query
         self.workers = workers
         """The workers with their instructions."""
-        self.history = history
+        self.history = history or ThreadHistory()
         """The history of the thread before the query; workers also read it."""
         self.given: list[str] = []
         """The keys of the assigned tasks."""

@@ -35,6 +35,7 @@ from antiphon.patterns.cast import (
     PatternOptions,
     Task,
     TaskInput,
+    ThreadHistory,
     end_open_calls,
     failed,
     handling,
@@ -43,7 +44,6 @@ from antiphon.patterns.cast import (
     read_answer,
     read_history,
     stopped,
-    untrusted_source,
 )
 from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, shown
 from antiphon.patterns.workers._assignment import (
@@ -207,8 +207,7 @@ class ControllerActor(_Agent):
         control = self._control
         history = await read_history(context.ledger, context.thread_id or "", until=context.message.id)
         with taint_scope(Taint()) as taint:
-            for each in history:
-                taint.mark(untrusted_source(each))
+            taint.mark(history.untrusted)
             assigner = Assigner(control.name, query, control.workers, context, taint, history=history)
             async with reports_of(query, control.name, control.reporting):
                 try:
@@ -270,7 +269,7 @@ class WorkerActor(_Agent):
         """
         _tag(message)
         ledger, thread_id = context.ledger, context.thread_id or ""
-        history = () if until is None else await read_history(ledger, thread_id, until=until)
+        history = ThreadHistory() if until is None else await read_history(ledger, thread_id, until=until)
         given: dict[str, Any] = {"is_said": is_said, "ticket": ticket, "history": history}
         answer, untrusted = await self._responder.process(message, untrusted, **given)
         await _end_late(answer, context, message)
