@@ -13,7 +13,6 @@ from antiphon.agents._run import run_scope
 from antiphon.agents.durability import (
     ModelOutages,
     Quotation,
-    RowPlace,
     ThreadTalk,
     as_messages,
     is_outcome,
@@ -22,7 +21,6 @@ from antiphon.agents.durability import (
     note_price,
     permitted,
     price_of,
-    quoted_places,
     quoting,
 )
 from antiphon.agents.toolkit._approvals import APPROVE
@@ -38,7 +36,6 @@ __all__ = [
     "Choice",
     "ModelOutages",
     "Quotation",
-    "RowPlace",
     "ThreadGuards",
     "ThreadTalk",
     "allow_change",
@@ -54,7 +51,6 @@ __all__ = [
     "permitted",
     "price_of",
     "publish_live",
-    "quoted_places",
     "quoting",
     "run_scope",
 ]

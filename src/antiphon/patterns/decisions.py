@@ -9,12 +9,12 @@ protocol of actors and the journal belong to no loop.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from antiphon.agents.durability import RowPlace, quoted_places
+from antiphon.agents.durability import quoted_seqs
 from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 from antiphon.messages.keys import run_of
@@ -102,19 +102,19 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
     recorded = {each.message_id: each.value for each in (await rewards_of(ledger, thread_id)).values()}
     top, nested = ThreadTop(), dict[str, list[Message]]()
     places: dict[str, int] = {}
-    quoted: dict[str, list[RowPlace]] = {}
+    quoted: dict[str, list[int]] = {}
     async for record in ledger.read(thread_id):
         message, before = _within(thread_id, record.message), len(top.messages)
         places.setdefault(message.id, record.seq)
         top.hear(message)
         if message.lane == "talk" and len(top.messages) == before:
             nested.setdefault(_loop(message), []).append(message)
-        if shown := quoted_places(message):
+        if shown := quoted_seqs(message):
             quoted.setdefault(run_of(message.invocation_id or ""), []).extend(shown)
-    rows = await _rows_at(ledger, thread_id, quoted.values())
+    rows = await _rows_at(ledger, thread_id, {seq for each in quoted.values() for seq in each})
     loops = [(Conversation(top.messages), 0)]
     for name, own in nested.items():
-        before = [rows[place] for place in quoted.get(name, ()) if place in rows]
+        before = [rows[seq] for seq in quoted.get(name, ())]
         loops.append((Conversation([*before, *own]), len(before)))
     found = [(each, words) for loop, count in loops for words in [_words(loop)] for each in _decided(loop, count, recorded)]
     found.sort(key=lambda pair: places[pair[0].actions[0].id])
@@ -122,16 +122,12 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
     return decisions if reward is None else [replace(each, reward=_finite(reward(each))) for each in decisions]
 
 
-async def _rows_at(ledger: Ledger, thread_id: str, quoted: Iterable[Sequence[RowPlace]]) -> dict[RowPlace, Message]:
-    """Return quoted rows by place."""
-    places = {place for each in quoted for place in each}
-    found: dict[RowPlace, Message] = {}
-    for other in {place.thread_id for place in places}:
-        seqs = {place.seq for place in places if place.thread_id == other}
-        async for record in ledger.read(other or thread_id, min(seqs) - 1, max(seqs) + 1):
-            if record.seq in seqs:
-                found[RowPlace(record.seq, other)] = _within(thread_id, record.message)
-    return found
+async def _rows_at(ledger: Ledger, thread_id: str, seqs: Set[int]) -> dict[int, Message]:
+    """Return rows of a thread by place."""
+    if not seqs:
+        return {}
+    rows = ledger.read(thread_id, min(seqs) - 1, max(seqs) + 1)
+    return {row.seq: _within(thread_id, row.message) async for row in rows if row.seq in seqs}
 
 
 def _decided(loop: Conversation, quoted: int, rewards: Mapping[str, float]) -> list[Transition]:

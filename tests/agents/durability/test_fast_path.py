@@ -217,4 +217,4 @@ def test_under_other_limits_nothing_is_plain() -> None:
 
 def test_a_name_that_is_too_long_is_refused_as_on_the_slow_path() -> None:
     with pytest.raises(ValueError, match="A name is text"):
-        ThreadTalk().unsaid([_unit(QUESTION)], [MARK], TalkPlace("thread", "x" * 510, "clerk"))
+        ThreadTalk().unsaid([_unit(QUESTION)], [MARK], TalkPlace("thread", "x" * 510, "clerk"), None)

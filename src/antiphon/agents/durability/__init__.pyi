@@ -12,8 +12,7 @@ from antiphon.agents.durability._model_request import note_price as note_price
 from antiphon.agents.durability._model_request import permitted as permitted
 from antiphon.agents.durability._model_request import price_of as price_of
 from antiphon.agents.durability._quotes import Quotation as Quotation
-from antiphon.agents.durability._quotes import RowPlace as RowPlace
-from antiphon.agents.durability._quotes import quoted_places as quoted_places
+from antiphon.agents.durability._quotes import quoted_seqs as quoted_seqs
 from antiphon.agents.durability._quotes import quoting as quoting
 from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
 from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk

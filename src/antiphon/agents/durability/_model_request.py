@@ -282,7 +282,7 @@ class ModelRequestEffect(RunStep):
         if new_values := values.row(run, self._values):
             more[VALUES] = new_values
         if self._does_quote and self._is_first:  # further requests of the run repeat them
-            more[QUOTES] = self._quotation.stored()
+            more[QUOTES] = self._quotation.ranges()
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.unquoted]
         said = self._talk.unsaid(units, self._known.marks(), self._place, self._agent_run)
         self._talk.reach(self.journal.length(self.thread_id))

@@ -59,8 +59,8 @@ class HashedPrompt:
         messages: Sequence[ModelMessage],
         before: HashedPrompt | None = None,
         *,
-        quoted: Sequence[frozenset[int]],
-        run_id: str | None,
+        quoted: Sequence[frozenset[int]] | None = None,
+        run_id: str | None = None,
     ) -> None:
         known = {} if before is None else {id(each.message): each for each in before._read}
         found = [known.get(id(message)) for message in messages]
@@ -68,7 +68,7 @@ class HashedPrompt:
         new = iter(dump([message for message, each in zip(messages, kept, strict=True) if each is None]))
         self._read: list[_Read] = [
             each or _Read(message, next(new), places, run_id)
-            for message, each, places in zip(messages, kept, quoted, strict=True)
+            for message, each, places in zip(messages, kept, quoted or [frozenset[int]()] * len(messages), strict=True)
         ]
 
     @property

@@ -1,8 +1,8 @@
-"""Quotations: messages of a prompt that repeat rows of a ledger, and so are not written again.
+"""Quotations: messages of a prompt that repeat rows of the thread, and so are not written again.
 
-What an agent is shown of others (a history that was handed to a thread, earlier exchanges, additions to a memory) is in the
-ledger already, as messages of its authors. A pattern that puts it into a prompt says so with `quoting`. The request then
-records the places of the quoted rows, and only the rest of the prompt is written. The hash of the prompt covers all of it.
+What an agent is shown of others, such as a history that was handed to the thread, is talk of its authors already. A pattern
+that puts it into a prompt says so with `quoting`. Then the first request of the agent records the places of the quoted rows,
+and only the rest of the prompt is written. The hash of the prompt covers all of it.
 
 Pydantic AI joins adjacent requests and drops their metadata, but keeps the parts themselves. So a quotation is known by its
 parts, which are the same objects in each request of the run.
@@ -13,54 +13,65 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from antiphon.messages import Json, JsonArray, Message, OptionCallPayload
+from antiphon.messages import Json, Message, OptionCallPayload, thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-
-class RowPlace(NamedTuple):
-    """The place of a row."""
-
-    seq: int
-    thread_id: str | None = None
-    """None: the thread of the request."""
+QUOTES: Final = "quotes"
+"""The field of a recorded request that has the places of the quoted rows."""
 
 
 class Quotation:
-    """Messages of a prompt that repeat rows of a ledger."""
+    """Messages before a prompt, and the rows of the thread that they repeat.
 
-    def __init__(self, messages: Sequence[ModelMessage] = (), places: Sequence[RowPlace] = ()) -> None:
-        self.messages = messages
-        self.places = places
-        self._parts = {id(part): part for message in messages for part in message.parts}
+    Without `seqs`, the messages repeat nothing: they are written like the prompt.
+    """
+
+    def __init__(self, messages: Sequence[ModelMessage] = (), seqs: Sequence[int] = ()) -> None:
+        self.messages = tuple(messages)
+        self.seqs = tuple(seqs)
+        self._parts = {id(part): part for message in messages for part in message.parts} if seqs else {}
 
     @classmethod
     def joined(cls, quotations: Iterable[Quotation]) -> Quotation:
         """Return several, one after the other."""
-        whole = tuple(quotations)
-        return cls([each for one in whole for each in one.messages], [each for one in whole for each in one.places])
+        whole = cls()
+        for each in quotations:
+            whole.messages += each.messages
+            whole.seqs += each.seqs
+            whole._parts |= each._parts
+        return whole
 
     def parts_in(self, messages: Sequence[ModelMessage]) -> list[frozenset[int]]:
         """Return, for each message of a prompt, the positions of its quoted parts."""
-        if not self._parts:
-            return [frozenset()] * len(messages)
         return [
             frozenset(place for place, part in enumerate(message.parts) if id(part) in self._parts) for message in messages
         ]
 
-    def stored(self) -> Json:
-        """Return the places of the rows, in the order of the prompt, as ranges: the first, the last, and another thread."""
+    def ranges(self) -> Json:
+        """Return the places of the rows, in the order of the prompt, as ranges: the first and the last place of each."""
         ranges: list[list[Json]] = []
-        for seq, thread_id in self.places:
-            other: list[Json] = [] if thread_id is None else [thread_id]
-            if ranges and ranges[-1][1:] == [seq - 1, *other]:
+        before = 0
+        for seq in self.seqs:
+            if ranges and seq == before + 1:
                 ranges[-1][1] = seq
             else:
-                ranges.append([seq, seq, *other])
-        return [tuple(each) for each in ranges]
+                ranges.append([seq, seq])
+            before = seq
+        return ranges
+
+
+def quoted_seqs(message: Message) -> list[int]:
+    """Return the places of the rows that a recorded model request quotes; empty for any other row."""
+    payload = message.payload
+    if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
+        return []
+    arguments: Any = thaw(payload.arguments.get("arguments"))
+    ranges = arguments.get(QUOTES, ()) if isinstance(arguments, dict) else ()
+    return [seq for first, last in ranges for seq in range(first, last + 1)]
 
 
 _current: ContextVar[Quotation] = ContextVar("antiphon.agents.quotation", default=Quotation())  # noqa: B039 (never changed)
@@ -79,24 +90,3 @@ def quoting(quotation: Quotation) -> Generator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-QUOTES: Final = "quotes"
-
-
-def quoted_places(message: Message) -> list[RowPlace]:
-    """Return the places of the rows that a model request quotes; empty for any other row."""
-    payload = message.payload
-    if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
-        return []
-    match payload.arguments.get("arguments"):
-        case {"quotes": JsonArray() as ranges}:
-            return [place for each in ranges if isinstance(each, JsonArray) for place in _places(*each)]
-        case _:
-            return []
-
-
-def _places(first: Json, last: Json, *others: Json) -> list[RowPlace]:
-    thread_id = others[0] if others and isinstance(others[0], str) else None
-    is_range = isinstance(first, int) and isinstance(last, int)
-    return [RowPlace(seq, thread_id) for seq in range(first, last + 1)] if is_range else []

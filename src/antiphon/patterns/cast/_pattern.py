@@ -27,7 +27,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserCon
 
 from antiphon import protocol
 from antiphon.agents import current_run
-from antiphon.agents.extending import Quotation, RowPlace
+from antiphon.agents.extending import Quotation
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, is_foreign
@@ -186,8 +186,8 @@ class ThreadHistory:
 
     def quoted(self, agent: str) -> Quotation:
         """Return it as a quotation in the prompts of an agent."""
-        places = [RowPlace(record.seq) for record in self._records]
-        return Quotation(model_messages(self, agent), places) if places else Quotation()
+        seqs = [record.seq for record in self._records]
+        return Quotation(model_messages(self, agent), seqs) if seqs else Quotation()
 
     def take(self, record: Record) -> bool:
         """Read the next row of the thread; return whether it is history."""

@@ -1,8 +1,13 @@
-"""Additions: messages that a program adds to a memory, as rows of the thread, and as messages of prompts.
+"""Additions: messages that a program adds to a memory, as rows of the thread, and in prompts.
 
 An addition is one row of the control lane, addressed to the memory, with its messages as data. They are not separate rows, for
 two reasons. A thread has an owner, and other processes may only post one message at a time. And an addition is history: as a
 row, a call would be open, and a result would answer a call of the thread.
+
+Prompts are recorded in the thread, so an addition in a prompt would be in the thread a second time. It has a mark, in metadata
+that no model sees: a memory skips marked messages, and the mark shows which exchange already has them. Pydantic AI joins
+adjacent requests, and drops their metadata, but not the metadata of their parts. So a request is marked part by part. A
+response is marked as a whole; it has the name of a model, so that it is not joined with another.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from pydantic_ai.messages import (
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
+    TextContent,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
@@ -23,7 +29,6 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from antiphon.agents.toolkit import quoted
 from antiphon.dialects import decode, encode, marsys
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import (
@@ -155,13 +160,72 @@ def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Me
     )
 
 
-# ---------------------------------------------------------------- prompts
+# ---------------------------------------------------------------- repeated additions
 
 
+_OWN: Final = "antiphon"
+_MARK: Final = "remembered"
+_MARK_IN_BODY: Final = b'"remembered":'
+_MODEL: Final = "memory"
 _LETTERS: Final = ("agent_call", "agent_response", "error")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _Asked: TypeAlias = SystemPromptPart | UserPromptPart | ToolReturnPart
 _Answered: TypeAlias = TextPart | ToolCallPart
+
+
+def retold_in(row: Message) -> Iterator[str]:
+    """Yield the ids of the added messages that a row repeats."""
+    yield from _marks(thaw(row.metadata))
+    for part in row.parts:
+        yield from _marks(thaw(part.metadata))
+
+
+def _marks(value: Any) -> Iterator[str]:
+    match value:
+        case {"antiphon": {"remembered": list()}}:
+            yield from cast("list[str]", value[_OWN][_MARK])
+        case dict():
+            for each in cast("dict[str, Any]", value).values():
+                yield from _marks(each)
+        case list():
+            for each in cast("list[Any]", value):
+                yield from _marks(each)
+        case _:
+            pass
+
+
+def begins_unit(row: Message) -> bool:
+    """Whether a row is the first of a request or an answer."""
+    own = row.metadata.get(_OWN)
+    return isinstance(own, JsonObject) and "unit" in own
+
+
+class Retold:
+    """Reads a thread, and finds the rows that repeat added messages."""
+
+    def __init__(self) -> None:
+        self._answers: set[str] = set()
+        """Exchanges with a repeated answer that has more rows; only its first row is marked."""
+
+    def copy(self) -> Retold:
+        """Return a copy, to continue from here."""
+        other = Retold()
+        other._answers = {*self._answers}
+        return other
+
+    def has(self, record: Record) -> bool:
+        """Whether the next row of the thread repeats one."""
+        row = record.message
+        exchange = row.correlation_id or ""
+        if begins_unit(row):
+            self._answers.discard(exchange)
+        is_marked = _MARK_IN_BODY in record.body and any(True for _ in retold_in(row))
+        if is_marked and row.role_hint_for_llm == "assistant":
+            self._answers.add(exchange)
+        return is_marked or (exchange in self._answers and row.role_hint_for_llm == "assistant")
+
+
+# ---------------------------------------------------------------- prompts
 
 
 def retell(messages: Sequence[Message], name: str, own: frozenset[str], untrusted: Mapping[str, str]) -> list[ModelMessage]:
@@ -191,8 +255,10 @@ def _answer(told: list[ModelMessage], part: _Answered, message: Message) -> None
     """Add a message of the peer itself, joined with its previous message to one answer."""
     if told and isinstance(last := told[-1], ModelResponse):
         last.parts = [*last.parts, part]
+        last.metadata = _mark(*_marks(last.metadata), message.id)
     else:
-        told.append(ModelResponse([part], timestamp=message.created_at or _EPOCH))
+        time = message.created_at or _EPOCH
+        told.append(ModelResponse([part], model_name=_MODEL, timestamp=time, metadata=_mark(message.id)))
 
 
 def _answered(message: Message, name: str, own: frozenset[str]) -> _Answered | None:
@@ -213,23 +279,27 @@ def _returned(message: Message) -> ToolReturnPart:
     """Return the result of a tool that the peer has called."""
     words, media = words_of(message), _media(message)
     content = [words, *media] if media else words
-    payload, time = message.payload, message.created_at or _EPOCH
-    assert isinstance(payload, OptionResultPayload)  # noqa: S101 (only a result is returned)
-    return ToolReturnPart(payload.option_name, content, tool_call_id=payload.invocation_id, timestamp=time)
+    own: dict[str, Any] = {"tool_call_id": message.invocation_id, "metadata": _mark(message.id)}
+    assert isinstance(message.payload, OptionResultPayload)  # noqa: S101 (only a result is returned)
+    return ToolReturnPart(message.payload.option_name, content, timestamp=message.created_at or _EPOCH, **own)
 
 
 def _asked(message: Message, name: str, untrusted: str | None) -> SystemPromptPart | UserPromptPart:
     """Return a message of the system, the user or another agent; an agent's name is put before its text."""
-    time = message.created_at or _EPOCH
+    mark, time = _mark(message.id), message.created_at or _EPOCH
     if untrusted is None and role_of(message) == "system":
-        return SystemPromptPart(words_of(message), timestamp=time)
-    words, media = _words(message, name) or "Attached:", _media(message)
+        return SystemPromptPart(words_of(message), metadata=mark, timestamp=time)
+    words, media = _words(message, name), _media(message)
     if untrusted is not None:
+        mark[_OWN]["untrusted"] = untrusted
         words = f"[Message {message.id} from {message.policy}]: {words}"
-        return UserPromptPart([quoted(words, untrusted), *media], timestamp=time)
-    if message.policy != "user" and role_of(message) not in _LETTERS:
+    elif message.policy != "user" and role_of(message) not in _LETTERS:
         words = f"[Message from {message.policy}]: {words}"
-    return UserPromptPart([words, *media] if media else words, timestamp=time)
+    return UserPromptPart([TextContent(words or "Attached:", metadata=mark), *media], timestamp=time)
+
+
+def _mark(*ids: str) -> dict[str, Any]:
+    return {_OWN: {_MARK: list(ids)}}
 
 
 def _words(message: Message, name: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
-from antiphon.agents.extending import Quotation, RowPlace
+from antiphon.agents.extending import Quotation
 from antiphon.agents.toolkit import quoted
 from antiphon.agents.toolkit.taint import current_taint
 from antiphon.dialects import Encoded, encode, marsys
@@ -28,15 +28,18 @@ from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, JsonArray, JsonObject, Message, OptionCallPayload, OptionResultPayload, keys, thaw
+from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys, thaw
 from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
+    Retold,
     addition_in,
+    begins_unit,
     memory_address,
     post_additions,
     read_units,
     retell,
+    retold_in,
     stored_units,
     units_of,
 )
@@ -238,9 +241,11 @@ def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
 class Added(NamedTuple):
     """The messages that one row adds to a memory."""
 
-    place: RowPlace
+    seq: int
     messages: tuple[Message, ...]
     untrusted: str | None
+    is_talk: bool = False
+    """Whether the message is the row itself, which a prompt quotes."""
 
 
 class Remembering:
@@ -258,6 +263,7 @@ class Remembering:
         """The messages that can be forwarded to it: all earlier ones."""
         self._found: dict[str, Message] = {}
         self._instructed: Message | None = None
+        self._retold = Retold()
         self._history = ThreadHistory()
         self.seq = 0
         """The position up to which the thread was read."""
@@ -265,7 +271,7 @@ class Remembering:
     def copy(self) -> Remembering:
         """Return a copy, to continue from here."""
         other = Remembering(self.name, self.address)
-        other.seq, other._instructed = self.seq, self._instructed
+        other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
         other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
         other._seen, other._found = {**self._seen}, {**self._found}
         other._history = self._history.copy()
@@ -281,7 +287,8 @@ class Remembering:
         message, self.seq = dated(record), record.seq
         if message.lane == "talk":
             self._seen[message.id] = message
-            if self._is_own(message) and not self._is_known(message):
+            is_told_again = self._retold.has(record)
+            if self._is_own(message) and not is_told_again and not self._is_known(message):
                 self._find(message)
         elif (addition := addition_in(record)) is not None:
             self._add(record, addition)
@@ -305,7 +312,7 @@ class Remembering:
         if self.address not in record.message.to:
             return  # another peer's message, which may be forwarded later
         self.rows[record.message.id] = messages
-        self.added.append(Added(RowPlace(record.seq), messages, addition.untrusted))
+        self.added.append(Added(record.seq, messages, addition.untrusted))
         for message in messages:
             self._find(message)
 
@@ -469,30 +476,29 @@ async def recollect(
         if addition_in(record) is not None:
             remembering.take(record)
         elif history.take(record) and request is not None and message.id != request.message_id:
-            remembering.added.append(Added(RowPlace(record.seq), (message,), untrusted_source(message)))
+            remembering.added.append(Added(record.seq, (message,), untrusted_source(message), is_talk=True))
         if record.message.lane == "talk" and speaker_of(record.message) == name:
-            runs.setdefault(run_of(record.message), _Exchange()).add(record)
-    told = [Quotation(messages, each.places) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
+            runs.setdefault(run_of(record.message), _Exchange(record.seq)).add(record)
+    told = [(each, messages) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
     kept = told[-limits.remember :] if limits.remember else []
+    known = {told_id for each, _ in kept for told_id in each.retold()}
     own = frozenset({name, "assistant"})
-    before = [
-        Quotation(each.messages, [RowPlace(seq, memory.thread_id) for seq, _ in each.places])
-        for memory in shared
-        for each in _retold(memory.added, limits, name, frozenset({name}))
-    ]
-    placed = [*kept, *_retold(remembering.added, limits, name, own)]
-    return Quotation.joined([*before, *sorted(placed, key=_first_seq)])
+    before = [each for memory in shared for _, each in _retold(memory.added, known, limits, name, frozenset({name}))]
+    exchanges = [(each.seq, Quotation(messages, each.seqs)) for each, messages in kept]
+    placed = sorted((*exchanges, *_retold(remembering.added, known, limits, name, own)), key=_place)
+    return Quotation.joined([*before, *(each for _, each in placed)])
 
 
-def _first_seq(quotation: Quotation) -> int:
-    return quotation.places[0].seq
+def _place(placed: tuple[int, Quotation]) -> int:
+    return placed[0]
 
 
 class _Exchange:
-    """The messages of one run of a peer."""
+    """The messages of one run of a peer, from a place in the thread on."""
 
-    def __init__(self) -> None:
-        self.places: list[RowPlace] = []
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.seqs: list[int] = []
         self._units: list[list[Message]] = []
 
     def add(self, record: Record) -> None:
@@ -500,32 +506,40 @@ class _Exchange:
         if not self._units or begins_unit(record.message):
             self._units.append([])
         self._units[-1].append(record.message)
-        self.places.append(RowPlace(record.seq))
+        self.seqs.append(record.seq)
+
+    def retold(self) -> set[str]:
+        """Return the added messages that it repeats."""
+        return {told_id for unit in self._units for row in unit for told_id in retold_in(row)}
 
     def restored(self, thread_id: str) -> list[ModelMessage]:
         """Return it as prompts and answers; empty if a part of it cannot be restored."""
         return _restored(self._units, thread_id)
 
 
-def begins_unit(row: Message) -> bool:
-    """Whether a row is the first of a request or an answer."""
-    own = row.metadata.get("antiphon")
-    return isinstance(own, JsonObject) and "unit" in own
+def _retold(
+    added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
+) -> list[tuple[int, Quotation]]:
+    """Return the latest unknown additions and the history, by place; a call stays with its result.
 
-
-def _retold(added: Iterable[Added], limits: PeerLimits, name: str, own: frozenset[str]) -> list[Quotation]:
-    """Return the latest additions; a call stays with its result."""
+    Only the history is quoted. Additions are no talk yet: the first prompt that has them records them.
+    """
     places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
     everything = Conversation({message.id: message for each in added for message in each.messages}.values())
     whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
-    left_out = {message.id for message in (*whole.open_calls(), *whole.orphans())}
+    left_out = known | {message.id for message in (*whole.open_calls(), *whole.orphans())}
     results = dict(whole.pairs())
-    groups: dict[RowPlace, list[Message]] = {}
+    groups: dict[int, list[Message]] = {}
     for number, message in enumerate(whole):
         if message.id not in left_out:
-            groups.setdefault(places[whole[results.get(number, number)].id].place, []).append(message)
-    sources = {added_id: each.untrusted for added_id, each in places.items() if each.untrusted is not None}
-    return [Quotation(retell(messages, name, own, sources), [place]) for place, messages in groups.items()]
+            groups.setdefault(places[whole[results.get(number, number)].id].seq, []).append(message)
+    sources = {known_id: each.untrusted for known_id, each in places.items() if each.untrusted is not None}
+    found: list[tuple[int, Quotation]] = []
+    for seq, messages in groups.items():
+        rows = [places[message.id] for message in messages]
+        quoted = [row.seq for row in rows] if all(row.is_talk for row in rows) else ()
+        found.append((seq, Quotation(retell(messages, name, own, sources), quoted)))
+    return found
 
 
 def _restored(units: list[list[Message]], thread_id: str) -> list[ModelMessage]:
