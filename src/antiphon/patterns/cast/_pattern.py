@@ -36,7 +36,7 @@ from antiphon.messages import (
     Conversation,
     DataPart,
     Json,
-    JsonObject,
+    JsonArray,
     MediaPart,
     Message,
     OptionCallPayload,
@@ -242,10 +242,25 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
 
 
 def untrusted_source(message: Message) -> str | None:
-    """Return the source of a message's content, if the message has the mark of untrusted content."""
-    own = message.metadata.get("antiphon")
-    source = own.get("untrusted") if isinstance(own, JsonObject) else None
-    return source if isinstance(source, str) else None
+    """Return the source of a message's content, if the message has the mark of untrusted content.
+
+    A message that was told to a model, or a result of a tool, has the mark in the metadata of its dialect.
+    """
+    metadata = (message.metadata, *(part.metadata for part in message.parts))
+    return next((source for each in metadata if each and (source := _mark_in(each)) is not None), None)
+
+
+def _mark_in(value: Json) -> str | None:
+    match value:
+        case {"antiphon": {"untrusted": str(source)}}:
+            return source
+        case Mapping():
+            inside: Iterable[Json] = value.values()
+        case JsonArray():
+            inside = value
+        case _:
+            return None
+    return next((source for each in inside if (source := _mark_in(each)) is not None), None)
 
 
 # ---------------------------------------------------------------- prompts

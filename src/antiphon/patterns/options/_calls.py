@@ -13,14 +13,13 @@ from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (
     RUNTIME_POLICY,
-    JsonObject,
     Message,
     OptionCallPayload,
     OptionResultBuilder,
     OptionResultPayload,
     thaw,
 )
-from antiphon.patterns.cast import Cast
+from antiphon.patterns.cast import Cast, untrusted_source
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._rules import ExecutorLimits, Rule, run_stage, stages
 
@@ -48,9 +47,7 @@ def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
 def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
     """Taint the turn with the marks of messages that it reads."""
     for message in messages:
-        own = message.metadata.get(_OWN)
-        if isinstance(own, JsonObject) and isinstance(source := own.get(_MARK), str):
-            taint_of(run).mark(source)
+        taint_of(run).mark(untrusted_source(message))
 
 
 # ---------------------------------------------------------------- running and closing calls

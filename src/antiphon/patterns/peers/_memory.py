@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count, takewhile
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
@@ -28,7 +28,7 @@ from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys, thaw
+from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys
 from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
@@ -436,21 +436,7 @@ def _shown(message: Message, source: str | None) -> UserContent:
 def _untrusted(message: Message) -> str | None:
     """Return the source of a message's untrusted content: from a letter, or from the toolkit's record of a result."""
     letter = letter_of(message)
-    return letter.untrusted if letter is not None else _marked(thaw(dict(message.metadata)))
-
-
-def _marked(value: Any) -> str | None:
-    """Return the mark of untrusted content in the stored origin of a result, at any depth."""
-    match value:
-        case {"untrusted": str(source)}:
-            return source
-        case dict():
-            inside = list(cast("dict[str, Any]", value).values())
-        case list():
-            inside = cast("list[Any]", value)
-        case _:
-            return None
-    return next((found for each in inside if (found := _marked(each)) is not None), None)
+    return letter.untrusted if letter is not None else untrusted_source(message)
 
 
 # ---------------------------------------------------------------- prompts: earlier messages
