@@ -92,17 +92,14 @@ async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportFo
     """
     from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
 
-    known: dict[str, tuple[int, int]] = {}
-    """By the first message of a loop: how many messages were measured, and their bytes. Later decisions see more of it."""
+    sizes: dict[str, int] = {}
+    """By message: later decisions observe it again, and so do agents that quote it."""
     total = 0
     for each in await decisions_of(ledger, thread.thread_id):
-        seen = each.observations
-        count, size = known.get(seen[0].id, (0, 0)) if seen else (0, 0)
-        size += sum(len(dumps(message)) for message in seen[count:])
-        if seen:
-            known[seen[0].id] = (len(seen), size)
-        total += size if form.window is None or len(seen) <= form.window else size * form.window // len(seen)
-        total += sum(len(dumps(message)) for message in (*each.actions, *each.results))
+        for message in (*each.observed(form.window), *each.actions, *each.results):
+            if message.id not in sizes:
+                sizes[message.id] = len(dumps(message))
+            total += sizes[message.id]
     return total
 
 
