@@ -1,8 +1,8 @@
 """A model request as an effect, and its bounds: the size of an answer, its time limit, its price.
 
 The intent has the model, its settings, hashes of the prompt and of the tools, and `upto_seq`: the prompt is the talk of the
-thread up to that row. New talk is written with the intent; the answer is written with the outcome, which says how many
-messages it has.
+thread up to that row. The first request of an agent also has `quotes`, the places of rows that its prompts quote. New talk is
+written with the intent; the answer is written with the outcome, which says how many messages it has.
 
 An answer that is too long for the journal is cut: the run continues with what is stored. A call whose arguments were cut must
 not be executed. They become text that is not JSON, and the model gets an error.

@@ -8,7 +8,8 @@ A conversation is split into the *request*, which is its last message if a user 
 outside: as talk that triggers nothing. A call that is open in them gets an error result and is never executed.
 
 An agent then reads the thread's history: the talk that no call of the thread has produced. Messages that were imported into
-a thread are history too, so a text is enough to continue an imported thread.
+a thread are history too, so a text is enough to continue an imported thread. Prompts quote the history
+(`ThreadHistory.quoted`): it stays talk of its authors, and is not stored again for the agents that read it.
 """
 
 from __future__ import annotations
