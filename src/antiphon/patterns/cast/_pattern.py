@@ -31,7 +31,7 @@ from antiphon.agents import current_run
 from antiphon.agents.extending import Quotation
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
-from antiphon.ledger import Ledger, Record, is_foreign, is_not_executed
+from antiphon.ledger import Ledger, Record, is_foreign
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
@@ -42,7 +42,6 @@ from antiphon.messages import (
     Message,
     OptionCallPayload,
     PartsPayload,
-    Payload,
     TextPart,
     dumps,
 )
@@ -123,33 +122,9 @@ class TaskInput:
         rows = [each.model_copy(update={"thread_id": thread_id}) for each in self.history]
         if self.message is not None:
             rows.append(self.message.model_copy(update={"thread_id": thread_id, "id": own_id}))
-        is_asked = not rows or await system.ledger.by_invocation(request_id, thread_id=thread_id)
-        if not is_asked and not await _ends_with(system.ledger, thread_id, rows, own_id):
+        if rows and not await system.ledger.by_invocation(request_id, thread_id=thread_id):
             await system.append_history(thread_id, rows)
         return own_id
-
-
-async def _ends_with(ledger: Ledger, thread_id: str, rows: Sequence[Message], last_id: str | None) -> bool:
-    """Whether a thread ends with these rows: a process that was killed has written them, and has not sent the request.
-
-    The ids of a history differ if the program has decoded it again. So the stored forms are compared, and `last_id`, the id of
-    a request that is the last row.
-    """
-    redaction = await ledger.redaction_of(thread_id)
-    wanted = [row if redaction is None else redaction.message(row) for row in rows]
-    last: list[Message] = []
-    async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id, reverse=True))) as records:
-        async for record in records:
-            if not is_not_executed(record.message):  # the result of a call that was open in it
-                last.append(record.message)
-            if len(last) == len(wanted):
-                break
-    is_same = [_content(each) for each in reversed(last)] == [_content(each) for each in wanted]
-    return is_same and last_id in (None, last[0].id)
-
-
-def _content(message: Message) -> tuple[str, Payload]:
-    return message.policy, message.payload
 
 
 def as_messages(history: MessageHistory) -> tuple[Message, ...]:
