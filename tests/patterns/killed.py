@@ -23,6 +23,7 @@ from tests.runtime.processes import Processes
 from tests.runtime.worker import Killing, kill, note
 
 from antiphon.agents import current_effect
+from antiphon.dialects import decode
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -33,6 +34,16 @@ PARKED = 3
 KILLED = -signal.SIGKILL
 PLACES = {"": 8, "ci": 10_000, "nightly": 10_000}[os.environ.get("ANTIPHON_CHAOS", "")]
 """At how many places a program is killed, of all that there are."""
+
+
+HISTORY = decode([{"role": "user", "content": "Hello."}, {"role": "user", "content": "It rains."}], "openai-chat")
+"""What is handed to a program's agents: it must be stored once, whenever the process is killed."""
+
+
+async def handed_rows(ledger: Ledger, thread_id: str) -> int:
+    """Return how many messages of a thread say what `HISTORY` says."""
+    texts = [message.text for message in HISTORY]
+    return sum([record.message.lane == "talk" and record.message.text in texts async for record in ledger.read(thread_id)])
 
 
 class Witness:

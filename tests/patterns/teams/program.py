@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.patterns.killed import Witness, serve
+from tests.patterns.killed import HISTORY, Witness, handed_rows, serve
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
 from antiphon.agents import Toolkit
@@ -53,10 +53,10 @@ async def program(ledger: Ledger, witness: Witness) -> str:
     workers = [agent(name, "look", "write") for name in ("ada", "bob", "cleo")]
     managers = [manager("pair", "ada", "bob"), manager("script", "ada", "cleo", script=SCRIPT)]
     async with team_of(parts, workers, managers, ledger=ledger, toolkit=_kit(witness)) as team:
-        outcome = await team.run("Go.", thread_id="t")
+        outcome = await team.run("Go.", thread_id="t", message_history=HISTORY)
         entries = await team.store.get_messages("t")
     ends = sorted(f"{each['agent_key']}: {each['type']}" for each in entries if each["type"] in {"final", "observation"})
-    return f"{outcome.status} {outcome.response} {ends}"
+    return f"{outcome.status} {outcome.response} {ends} {await handed_rows(ledger, 't')}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.patterns.killed import Witness, serve
+from tests.patterns.killed import HISTORY, Witness, handed_rows, serve
 from tests.patterns.workers.minds import got, prompt
 
 from antiphon.agents import Toolkit
@@ -78,9 +78,10 @@ async def program(ledger: Ledger, witness: Witness) -> str:
         by_policy = await workers.run("Go.", thread_id="by-policy")
         answer = await workers.send(query)
     async with team(ledger, witness, by_model=True) as workers:
-        by_model = await workers.run("Go.", thread_id="by-model")
+        by_model = await workers.run("Go.", thread_id="by-model", message_history=HISTORY)
     results = [each["call_id"] for each in answer.tool_results]
-    return f"{by_policy.response} || {by_model.response} || {answer.content} {results}"
+    handed = await handed_rows(ledger, "by-model")
+    return f"{handed} {by_policy.response} || {by_model.response} || {answer.content} {results}"
 
 
 if __name__ == "__main__":
