@@ -110,12 +110,12 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
         if message.lane == "talk" and len(top.messages) == before:
             nested.setdefault(_loop(message), []).append(message)
         if shown := quoted_seqs(message):
-            quoted.setdefault(run_of(message.invocation_id or ""), []).extend(shown)
+            quoted.setdefault(run_of(message.invocation_id or ""), shown)
     rows = await _rows_at(ledger, thread_id, {seq for each in quoted.values() for seq in each})
     loops = [(Conversation(top.messages), 0)]
     for name, own in nested.items():
-        before = [rows[seq] for seq in quoted.get(name, ())]
-        loops.append((Conversation([*before, *own]), len(before)))
+        shown_rows = [rows[seq] for seq in quoted.get(name, ())]
+        loops.append((Conversation([*shown_rows, *own]), len(shown_rows)))
     found = [(each, words) for loop, count in loops for words in [_words(loop)] for each in _decided(loop, count, recorded)]
     found.sort(key=lambda pair: places[pair[0].actions[0].id])
     decisions = [_decision(thread_id, each, words.get(each.turn_id or "", ())) for each, words in found]

@@ -174,7 +174,7 @@ class ThreadHistory:
         other._records, other._calls = [*self._records], {*self._calls}
         return other
 
-    def without(self, message_id: str | None) -> ThreadHistory:
+    def without(self, message_id: str) -> ThreadHistory:
         """Return the history without one message."""
         other = self.copy()
         other._records = [record for record in self._records if record.message.id != message_id]
@@ -248,7 +248,7 @@ def untrusted_source(message: Message) -> str | None:
     A message that was told to a model, or a result of a tool, has the mark in the metadata of its dialect.
     """
     metadata = (message.metadata, *(part.metadata for part in message.parts))
-    return next((source for each in metadata if each and (source := _mark_in(each)) is not None), None)
+    return next(filter(None, map(_mark_in, metadata)), None)
 
 
 def _mark_in(value: Json) -> str | None:
@@ -261,7 +261,7 @@ def _mark_in(value: Json) -> str | None:
             inside = value
         case _:
             return None
-    return next((source for each in inside if (source := _mark_in(each)) is not None), None)
+    return next(filter(None, map(_mark_in, inside)), None)
 
 
 # ---------------------------------------------------------------- prompts

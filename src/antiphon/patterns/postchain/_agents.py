@@ -138,8 +138,8 @@ class AgentManagerActor(Actor):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
                     taint.mark(None if about is None else cast("str | None", about.unknown("untrusted")))
                     taint.mark(handed.untrusted)
-                    told = [prompt, *_attached(request)] if request else prompt
-                    history = handed.without(request and request.id).quoted(phase)
+                    told = prompt if request is None else [prompt, *_attached(request)]
+                    history = (handed if request is None else handed.without(request.id)).quoted(phase)
                     answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=history)
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
