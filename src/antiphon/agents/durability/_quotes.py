@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from antiphon.messages import Json, Message, OptionCallPayload, thaw
+from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
@@ -69,8 +69,8 @@ def quoted_seqs(message: Message) -> list[int]:
     payload = message.payload
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
         return []
-    arguments: Any = thaw(payload.arguments.get("arguments"))
-    ranges = arguments.get(QUOTES, ()) if isinstance(arguments, dict) else ()
+    arguments = payload.arguments.get("arguments")
+    ranges: list[tuple[int, int]] = thaw(arguments.get(QUOTES, ())) if isinstance(arguments, JsonObject) else []
     return [seq for first, last in ranges for seq in range(first, last + 1)]
 
 
