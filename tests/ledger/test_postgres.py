@@ -656,9 +656,37 @@ async def test_a_program_that_knows_no_keys_is_refused_after_the_first_encrypted
             patch.setattr(_schema, "MIGRATIONS", MIGRATIONS[:1])
             await _schema.prepare(connection, create=False)
             await ledger.append("t", [said()])
-            with pytest.raises(errors.LedgerFormatError, match=r"needs at least 2, and this antiphon has 1: upgrade it"):
+            with pytest.raises(errors.LedgerFormatError, match=r"needs at least 2, and this one has 1: upgrade it"):
                 await _schema.prepare(connection, create=False)
         await connection.close()
+
+
+@pytest.mark.slow
+async def test_a_process_whose_database_a_newer_version_upgrades_is_told_so_and_loses_nothing(
+    postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G25, G1: an append at once, even before the next look at the format; everything else within a second."""
+    url, host = postgres.new_database(f"n{tenant}"), Host("h", "1")
+    connection = await asyncpg.connect(url)
+    async with open_ledger(url) as ledger:
+        assert isinstance(ledger, PostgresLedger)
+        await ledger.beat(host)
+        await ledger.claim("t", by=host)
+        await ledger.append("t", [said("before")], epoch=1)
+        ledger._pool._check_at = asyncio.get_running_loop().time() + 60
+        follower = asyncio.create_task(_tailed(ledger, 2))
+        with monkeypatch.context() as patch:
+            patch.setattr(_schema, "MIGRATIONS", (*MIGRATIONS, "ALTER TABLE antiphon.threads ADD COLUMN colour text"))
+            patch.setattr(_schema, "_OLDEST", len(MIGRATIONS) + 1)
+            await _schema.prepare(connection, create=False)
+        for doing in (
+            *(ledger.append("t", [said("after")], epoch=1), everything(ledger, "t"), ledger.head("t")),
+            *(ledger.claim("t", by=host), ledger.beat(host), ledger.take(host), ledger.threads(), ledger.verify(), follower),
+        ):
+            with pytest.raises(errors.LedgerFormatError, match=r"a newer antiphon has upgraded .* needs at least 5"):
+                await doing
+    assert await connection.fetchval("SELECT count(*) FROM antiphon.messages") == 1
+    await connection.close()
 
 
 @pytest.mark.slow
@@ -955,7 +983,7 @@ def test_a_newer_format_and_an_altered_table_are_one_line_and_exit_2(postgres: S
     assert run("threads", "--ledger", url).exit_code == 2
     asyncio.run(_write_one(url))
     postgres.sql(f"UPDATE antiphon.ledger SET oldest = {len(MIGRATIONS) + 1}", name)
-    assert _typed("threads", "--ledger", url).endswith(": upgrade it")
+    assert _typed("threads", "--ledger", url).endswith(": upgrade it, and start it again")
     postgres.sql("UPDATE antiphon.ledger SET oldest = 1", name)
     for altering, undoing in (
         ("ALTER TABLE antiphon.messages ADD COLUMN note text", "ALTER TABLE antiphon.messages DROP COLUMN note"),

@@ -1,5 +1,6 @@
 """The schema of a ledger's file: earlier forms are brought up to date, and one that was altered is refused (G11, G20, S14)."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -7,12 +8,13 @@ from pathlib import Path
 from threading import Barrier
 
 import apsw
+import orjson
 import pytest
 from tests.ledger.histories import answered, called, everything, fill, old_ledger, said, with_ledger
 
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerFormatError
 from antiphon.ledger import Fold, Host, Ledger, ThreadFilter, Verification
-from antiphon.ledger.sqlite import _queries, _schema
+from antiphon.ledger.sqlite import SqliteLedger, _queries, _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._rows import key_of, number_of
 from antiphon.ledger.sqlite._sql import Connection
@@ -216,9 +218,42 @@ def test_a_version_that_knows_fewer_formats_refuses_the_file(tmp_path: Path, mon
     fill(path)
     before = path.read_bytes()
     monkeypatch.setattr(_schema, "MIGRATIONS", _schema.MIGRATIONS[:3])
-    with pytest.raises(LedgerFormatError, match="has ledger format 10, and this antiphon knows up to 3: upgrade it"):
+    with pytest.raises(LedgerFormatError, match="to ledger format 10, and this one knows up to 3: upgrade it"):
         with_ledger(path, verified)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("step", ["SELECT 1", "ALTER TABLE messages RENAME COLUMN hash TO link"])
+async def test_a_process_whose_file_a_newer_version_upgrades_is_told_so_and_loses_nothing(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G25, G1: whatever it does next, also where the step leaves all declarations as they were."""
+    path, host = tmp_path / "ledger.db", Host("h", "1")
+    async with SqliteLedger.open(path) as ledger:
+        await ledger.beat(host)
+        await ledger.claim("t", by=host)
+        follower = asyncio.create_task(_followed(ledger))
+        await ledger.append("t", [said("before")], epoch=1)
+        while not ledger._commits.is_awaited:  # the follower has read all of it
+            await asyncio.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(_schema, "MIGRATIONS", (*_schema.MIGRATIONS, step))
+            connect(LedgerFile(str(path), 1.0), create=True).close()
+        for doing in (
+            *(ledger.append("t", [said("after")], epoch=1), everything(ledger, "t"), ledger.head("t")),
+            *(ledger.claim("t", by=host), ledger.beat(host), ledger.take(host), ledger.threads(), ledger.verify(), follower),
+        ):
+            with pytest.raises(LedgerFormatError, match=r"a newer antiphon has upgraded .* to ledger format 11"):
+                await doing
+    connection = Connection(str(path), apsw.SQLITE_OPEN_READONLY)
+    assert [orjson.loads(body)["payload"]["parts"][0]["text"] for (body,) in connection.rows("SELECT body FROM messages")] == [
+        "before"
+    ]
+
+
+async def _followed(ledger: Ledger) -> None:
+    async for _ in ledger.tail():
+        pass
 
 
 def test_a_moved_position_in_a_ledger_of_the_first_format_is_found(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     fill(path)
     with connected(path) as connection:
         connection.setting("user_version", 99)
-    with pytest.raises(LedgerFormatError, match=r"has ledger format 99, and this antiphon knows up to \d+: upgrade it"):
+    with pytest.raises(LedgerFormatError, match=r"to ledger format 99, and this one knows up to \d+: upgrade it"):
         opened(f"sqlite:///{path}")
 
 

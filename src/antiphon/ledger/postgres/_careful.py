@@ -30,6 +30,7 @@ from antiphon.ledger.postgres._rows import (
     records_with_ids,
     thread_of,
 )
+from antiphon.ledger.postgres._schema import ERA
 from antiphon.messages import Message
 
 
@@ -289,11 +290,11 @@ _SNAPSHOT = """
 INSERT INTO antiphon.snapshots (tenant, thread, fold, seq, hash, state) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state
 """
-_MESSAGES = """
+_MESSAGES = f"""
 INSERT INTO antiphon.messages (
     tenant, thread, seq, era, xid, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
 )
-SELECT $1, $2, m.seq, (SELECT era FROM antiphon.ledger), pg_current_xact_id()::text::bigint, m.ord, m.id_key, m.invocation_key,
+SELECT $1, $2, m.seq, {ERA}, pg_current_xact_id()::text::bigint, m.ord, m.id_key, m.invocation_key,
     m.correlation_key, m.open_from, m.recorded_at, m.hash, m.media, m.body
 FROM unnest(
     $3::bigint[], $4::integer[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[],

@@ -55,6 +55,9 @@ prepared: the first use of one on a connection takes several times as long."""
 _IDLE_FOR = 30.0
 """Seconds after which the server ends a transaction whose process says nothing. A process that was suspended in the middle of
 a transaction would otherwise keep its locks, and hold every `tail` back, until it continues."""
+_CHECKED_FOR = 1.0
+"""Seconds between two checks of the format of the tables, each of which is a round trip. A newer antiphon may raise the format
+while this process runs. In between, an append notices by itself (see `ERA`), and an error leads to a check at once."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds before the next attempt; the pause doubles each time."""
 
@@ -172,6 +175,32 @@ class Pool:
         """Connections that `fetch` keeps for its next call."""
         self._timer: asyncio.TimerHandle | None = None
         self._returning: asyncio.Task[None] | None = None
+        self._check: Callable[[Connection], Awaitable[None]] | None = None
+        self._check_at = 0.0
+
+    def guard_format(self, check: Callable[[Connection], Awaitable[None]]) -> None:
+        """Compare the format of the tables with what this program knows, from now on: the tables are there."""
+        self._check = check
+
+    async def _check_format(self, connection: Connection) -> None:
+        """Raise if a newer antiphon has upgraded the tables, unless they were checked a moment ago.
+
+        Raises:
+            LedgerFormatError: it has.
+        """
+        if self._check is not None and (now := asyncio.get_running_loop().time()) >= self._check_at:
+            await self._check(connection)
+            self._check_at = now + _CHECKED_FOR
+
+    async def _check_format_now(self) -> None:
+        """Check the format after an error: what looks altered may be the work of a newer antiphon.
+
+        Raises:
+            LedgerFormatError: it is.
+        """
+        self._check_at = 0.0
+        async with self.session():
+            pass
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Run a statement that is a transaction of its own, and return its rows.
@@ -192,6 +221,7 @@ class Pool:
             # A kept connection may have broken: then the statement fails, as it does when the connection breaks later.
             connection = self._kept.pop() if self._kept else await self._pool.acquire(timeout=self._patience)
             try:
+                await self._check_format(connection)
                 rows = await connection.fetch(sql, *values)
             except BaseException as exc:
                 _end_if_unfinished(connection, exc)
@@ -241,11 +271,13 @@ class Pool:
                 session = Session(connection, self.tenant, self.keyring)
                 try:
                     if isolation is None:
+                        await self._check_format(connection)
                         yield session
                         return
                     async with connection.transaction(isolation=isolation, readonly=readonly):
                         if self.is_pooled:
                             await session.execute(_SETTINGS, _milliseconds(self._patience), _milliseconds(_IDLE_FOR))
+                        await self._check_format(connection)
                         yield session
                 except BaseException as exc:
                     _end_if_unfinished(connection, exc)
@@ -326,6 +358,7 @@ class Pool:
         """Run a function, in a transaction if an isolation is given. Retry if it was rolled back or the connection broke.
 
         Raises:
+            LedgerFormatError: a newer antiphon has upgraded the tables.
             LedgerUnavailableError: it did not succeed within the patience of the ledger.
         """
         loop = asyncio.get_running_loop()
@@ -337,6 +370,9 @@ class Pool:
             except LedgerUnavailableError as exc:
                 if self._is_closed or not _may_succeed(exc.__cause__) or loop.time() + pause > give_up_at:
                     raise
+            except (LedgerCorruptError, LedgerFormatError):
+                await self._check_format_now()
+                raise
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -546,7 +582,12 @@ def translated(exc: BaseException, place: str | None = None) -> LedgerError:
             return exc
         case asyncpg.DiskFullError():
             return LedgerFullError(f"{where}: no space is left on its disk; make room there, then try again")
-        case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedObjectError():
+        case (
+            asyncpg.UndefinedTableError()
+            | asyncpg.UndefinedColumnError()
+            | asyncpg.UndefinedObjectError()
+            | asyncpg.NotNullViolationError()  # a column that this version does not know, or no era: see `ERA`
+        ):
             return LedgerFormatError(
                 f"{where}: {_line_of(exc)}; the tables are not those of a ledger, or someone altered them"
             )

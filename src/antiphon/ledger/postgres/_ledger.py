@@ -74,7 +74,7 @@ from antiphon.ledger.postgres._rows import (
     place_of,
     records_by_key,
 )
-from antiphon.ledger.postgres._schema import prepare
+from antiphon.ledger.postgres._schema import check_format, prepare
 from antiphon.messages import Json, Message, current_port
 
 _LOOK_AGAIN = 1.0
@@ -165,6 +165,7 @@ class PostgresLedger(Verbs):
         async with carrying(signals) as carrier, open_pool(url, tenant, patience, keyring) as pool:
             async with pool.session() as session:
                 name = await prepare(session.connection, create=create)
+            pool.guard_format(check_format)
             keyring.check(await pool.read(_keys.ledger_key))
             ledger = cls(url, name, pool, rules, clock=clock, signals=carrier)
             await ledger._compare_clocks()

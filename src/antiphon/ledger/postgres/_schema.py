@@ -237,6 +237,8 @@ MIGRATIONS: tuple[str, ...] = (
 """The steps from each version to the next, beginning with an empty database. Never change a released step."""
 _OLDEST = 1
 """The oldest format whose programs may use a database of the current format."""
+ERA = f"(SELECT era FROM antiphon.ledger WHERE oldest <= {len(MIGRATIONS)})"
+"""The era for a new row; NULL, which PostgreSQL refuses, if a newer antiphon has made the tables unusable for this one."""
 
 _STATISTICS = """
 INSERT INTO antiphon.threads (
@@ -334,12 +336,21 @@ async def prepare(connection: Connection, *, create: bool) -> str:
     return str(await connection.fetchval("SELECT name FROM antiphon.ledger"))
 
 
+async def check_format(connection: Connection) -> None:
+    """Refuse a database that a newer antiphon has upgraded to a format that this one cannot use.
+
+    Raises:
+        LedgerFormatError: it has.
+    """
+    await _version(connection)
+
+
 async def _version(connection: Connection) -> int:
     version, oldest, _ = await _state(connection)
     if oldest > len(MIGRATIONS):
         raise LedgerFormatError(
-            f"the database has ledger format {version}, which needs at least {oldest}, and this antiphon has "
-            f"{len(MIGRATIONS)}: upgrade it"
+            f"a newer antiphon has upgraded the database to ledger format {version}, which needs at least {oldest}, and this one "
+            f"has {len(MIGRATIONS)}: upgrade it, and start it again"
         )
     return version
 

@@ -38,7 +38,7 @@ from antiphon.ledger.sqlite._rows import (
     records_by_number,
     records_with_id,
 )
-from antiphon.ledger.sqlite._schema import check_schema
+from antiphon.ledger.sqlite._schema import check_format, check_schema
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_THREADS = 10_000
@@ -171,8 +171,10 @@ class Appends:
 
         Raises:
             LedgerCorruptError: another connection has altered the schema.
+            LedgerFormatError: a later version has upgraded the file.
         """
         if connection.data_version() != self._version:
+            check_format(connection, connection.filename)
             self._check_schema(connection)
             self.forget()
         elif is_careful or len(self._known) > _MOST_THREADS:

@@ -21,7 +21,7 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._listing import words_of
-from antiphon.ledger.sqlite._schema import OTHER_FILE, migrate
+from antiphon.ledger.sqlite._schema import OTHER_FILE, check_format, migrate
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
 
 _LEAST = (3, 51, 3)
@@ -226,6 +226,7 @@ class Readers:
             self._all.add(connection)
         try:
             connection.run("BEGIN")
+            check_format(connection, self._place.path)  # on the snapshot that is read
             result = work(connection)
             if anew:
                 self._discard(connection)

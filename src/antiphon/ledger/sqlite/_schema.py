@@ -387,11 +387,24 @@ def _version(connection: Connection, path: str) -> int:
             raise LedgerFormatError(f"{path!r} is a SQLite file of something else, not a ledger; {OTHER_FILE}")
     elif version < 1:
         raise LedgerCorruptError(f"{path!r} has ledger format {version}, which does not exist; restore a backup")
-    if version > len(MIGRATIONS):
-        raise LedgerFormatError(
-            f"{path!r} has ledger format {version}, and this antiphon knows up to {len(MIGRATIONS)}: upgrade it"
-        )
+    check_format(connection, path)
     return int(version)
+
+
+def check_format(connection: Connection, path: str) -> None:
+    """Refuse a file that a later version has written: also one that it upgrades while this process has it open.
+
+    Call it inside the transaction that reads or writes. It must come before everything that compares rows or declarations with
+    the expected ones: to this version, those of a later one look damaged.
+
+    Raises:
+        LedgerFormatError: the format of the file is later than this version knows.
+    """
+    if (version := connection.value("PRAGMA user_version")) > len(MIGRATIONS):
+        raise LedgerFormatError(
+            f"a newer antiphon has upgraded {path!r} to ledger format {version}, and this one knows up to {len(MIGRATIONS)}: "
+            "upgrade it, and start it again"
+        )
 
 
 # ------------------------------------------------------------ comparison
