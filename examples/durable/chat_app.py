@@ -36,13 +36,15 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.usage import RunUsage, UsageLimits
 
 from antiphon import open_ledger
 from antiphon.agents import LedgerConversationStore, LedgerDurability, durable_stream, runs
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "You sell tea. Order what the customer wants."
+REQUESTS = 20
+"""Model requests for one answer, at most."""
 
 
 class Question(BaseModel):
@@ -106,7 +108,10 @@ class Chats:
     def _answer(self, chat: str, question: Question) -> Any:
         async def words() -> AsyncIterator[str]:
             conversation = await self.conversation(chat)
-            async with self._agent.run_stream_events(question.text, conversation=conversation) as events:
+            # The usage of a conversation is of all its turns, and the default limit is 50 requests: so the limit is per turn.
+            limits = UsageLimits(request_limit=conversation.usage.requests + REQUESTS)
+            turn = self._agent.run_stream_events(question.text, conversation=conversation, usage_limits=limits)
+            async with turn as events:
                 async for event in events:
                     match event:
                         case (

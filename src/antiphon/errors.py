@@ -59,7 +59,10 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait until it has, then try again
 │   ├── OwnProgramError           only the thread's own program can continue it; start that program
 │   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
-│       └── AlreadyAnsweredError  .decision .by: the approval has its answer; also a ValueError
+│       ├── UnknownApprovalError  there is no such approval; list those that wait
+│       ├── ExpiredApprovalError  nobody has answered in time; run the program again, which asks anew
+│       ├── NotApproverError      this person may not answer it; ask one who may
+│       └── AlreadyAnsweredError  .decision .by: the approval has its answer
 ├── RetrievalError                .source: a document cannot be added or searched
 │   ├── DocumentError             the file has no text, is damaged, too large or in another encoding; the text says what to do
 │   ├── EmbeddingMismatchError    .stored .given: the stored vectors are of another embedder; use that one, or drop them
@@ -122,6 +125,7 @@ __all__ = [
     "EncodeError",
     "EncryptionError",
     "EscalatedError",
+    "ExpiredApprovalError",
     "FailedError",
     "FencedError",
     "ForgottenError",
@@ -144,6 +148,7 @@ __all__ = [
     "ModelError",
     "NewerVersionError",
     "NoMasterKeyError",
+    "NotApproverError",
     "NotEncryptedError",
     "NotSearchableError",
     "NotWaitingError",
@@ -173,6 +178,7 @@ __all__ = [
     "ToolServerError",
     "UndeliverableError",
     "UnguardedToolError",
+    "UnknownApprovalError",
     "UnknownHostError",
     "UnknownModelError",
     "UnknownOutcomeError",
@@ -746,7 +752,19 @@ class NotWaitingError(ServiceError):
     """No such approval or parked call waits, or not for this person."""
 
 
-class AlreadyAnsweredError(NotWaitingError, ValueError):
+class UnknownApprovalError(NotWaitingError):
+    """There is no approval with this id."""
+
+
+class ExpiredApprovalError(NotWaitingError):
+    """Nobody has answered the approval in time. The program asks again if it calls the tool again."""
+
+
+class NotApproverError(NotWaitingError):
+    """The person may not answer this approval; the text says who may."""
+
+
+class AlreadyAnsweredError(NotWaitingError):
     """The approval has its answer, which counts. Another answer changes nothing."""
 
     def __init__(self, reason: str, thread_id: str, decision: str, by: str) -> None:

@@ -839,7 +839,7 @@ def test_an_error_of_the_server_is_one_line_and_has_no_row_in_it_g23() -> None:
     """The details of an error repeat the row that was refused; a hint is another line."""
     fields = {"S": "ERROR", "M": "null value\nin column", "D": "Failing row contains (secret).", "H": "Do this."}
     for code, expected in (
-        ("23502", "PostgreSQL: null value in column"),
+        ("23502", "PostgreSQL: null value in column; the tables are not those of a ledger, or someone altered them"),
         ("42703", "PostgreSQL: null value in column; the tables are not those of a ledger, or someone altered them"),
         ("XX001", "PostgreSQL: null value in column; restore a dump"),
         ("53200", "PostgreSQL: the server has no memory left, perhaps for locks; raise max_locks_per_transaction"),

@@ -234,7 +234,7 @@ async def test_a_process_whose_file_a_newer_version_upgrades_is_told_so_and_lose
         await ledger.claim("t", by=host)
         follower = asyncio.create_task(_followed(ledger))
         await ledger.append("t", [said("before")], epoch=1)
-        while not ledger._commits.is_awaited:  # the follower has read all of it
+        while not ledger._commits.is_awaited:  # noqa: ASYNC110 (until the follower has read all of it)
             await asyncio.sleep(0.01)
         with monkeypatch.context() as patch:
             patch.setattr(_schema, "MIGRATIONS", (*_schema.MIGRATIONS, step))

@@ -20,7 +20,14 @@ from typing_extensions import override
 from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.toolkit import Approval, answer, find_approval, pending_approvals
 from antiphon.agents.toolkit._approvals import approval_id
-from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailableError, ParkedError
+from antiphon.errors import (
+    AlreadyAnsweredError,
+    DeliveryError,
+    ExpiredApprovalError,
+    LedgerUnavailableError,
+    NotWaitingError,
+    ParkedError,
+)
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
@@ -356,8 +363,8 @@ class Story:
                 self.counts["answered"] += 1
             except LedgerUnavailableError:
                 continue
-            except ValueError as exc:
-                self.counts["too late" if "expired" in str(exc) else "answered before"] += 1
+            except NotWaitingError as exc:
+                self.counts["too late" if isinstance(exc, ExpiredApprovalError) else "answered before"] += 1
             return
 
     async def _life(self, thread: str) -> None:

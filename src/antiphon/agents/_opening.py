@@ -35,6 +35,7 @@ from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, ModelHTTPE
 from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
+from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.errors import (
     AppendRefusedError,
     BudgetExceededError,
@@ -362,8 +363,9 @@ class Opened:
         """Record that this attempt ended because the run waits for a person, if this process owns the run.
 
         Its row ends, as those of a message that a closing system leaves: attempts that died or failed count, waiting does not.
+        An attempt that wrote nothing has no row: see `_Opening._again`.
         """
-        if self.tenure is None or self.is_finished or not self.again:
+        if self.tenure is None or self.is_finished or not self.again or self.journal.deferred:
             return
         thread_id, run = self.course.thread_id or "", self.course.invocation_id
         with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
@@ -436,6 +438,12 @@ def _failures(rows: Sequence[Record], run: str) -> list[str]:
     """Return the open rows that record the failure of a run."""
     about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == run]
     return [row.invocation_id or "" for row in about if _option(row) == FAILED]
+
+
+def _waits(rows: Sequence[Record], run: str) -> bool:
+    """Whether a run waits for a person, by the open calls of its thread: for an approval, or for the outcome of a call."""
+    waiting = [row.message for row in rows if _option(row.message) in (APPROVE, PARK)]
+    return any(is_below(each, run) for row in waiting for each in (row.invocation_id, row.parent_id))
 
 
 def _shown_option(option: str) -> str:
@@ -733,6 +741,7 @@ def program_name() -> str:
 def _passing(journal: Journal, admit: Admit | None, observer: Observer | None) -> Journal:
     """Return the journal for one run, with the `admit` and the observer of that run."""
     own = copy(journal)
+    own.deferred = []
     own.admit = admit or journal.admit
     observe(own, observer)
     return own
@@ -825,7 +834,13 @@ class _Opening:
         summary = await self._journal.ledger.thread(self._thread_id)
         own = (STOPPED,) if summary is None or summary.pattern is not None else (STOPPED, FAILED_STATUS)
         had_stopped = summary is not None and summary.status in own
-        await self._journal.write(self._thread_id, [*failures, again], **({"status": GOES_ON} if had_stopped else {}))
+        if _waits(rows, self._id) and not (failures or had_stopped or standing.again):
+            # Deferred until the attempt writes something else: a caller that asks again and again must not lengthen a thread
+            # that waits for a person. An earlier attempt came to this point and ended well, so nothing need count that this
+            # one was begun; after the answer, every attempt is counted again.
+            self._journal.deferred = [again]
+        else:
+            await self._journal.write(self._thread_id, [*failures, again], **({"status": GOES_ON} if had_stopped else {}))
         forgiven, agents = await self._history(run.seq)
         more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "had_stopped": had_stopped}
         return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)

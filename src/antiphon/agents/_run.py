@@ -69,6 +69,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
+from antiphon.messages.json_values import JsonError, own
 from antiphon.messages.keys import as_key, base_of, last_key, parent_of
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
 from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, call_plain, observed_run
@@ -938,7 +939,7 @@ def ledger_run(
     Raises:
         TypeError: the id is not a text, or the state is not a `DepsState`.
         UserError: the state cannot be stored and restored.
-        ValueError: `on_busy` or `on_change` is not one of the values above.
+        ValueError: `on_busy` or `on_change` is not one of the values above, or `input` is not JSON.
         ParkedError: a person must settle something first.
         RuntimeError: something that is required to be recorded is not.
         OwnedError: the run is already open, or another living process owns the thread, and `on_busy` is "raise". Nothing
@@ -951,12 +952,26 @@ def ledger_run(
         raise TypeError(f"the id of a run is a text, such as {str(given)!r}, not {given!r}")
     check_choice("on_busy", on_busy, OnBusy)
     check_choice("on_change", on_change, OnChange)
+    _check_input(input)
     watch = Watch(state, debug=debug)
     if isinstance(thread_id, Context):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
     more: dict[str, Any] = {"on_busy": on_busy, "on_change": on_change, "input": input, "watch": watch, "required": required}
     make = functools.partial(LedgerRun, thread_id, id=id, name=name, admit=admit, observer=observer, **more)
     return RunBlock(thread_id, _in_program(make, ledger))
+
+
+def _check_input(value: object) -> None:
+    """Refuse an input that cannot be stored, where it is given.
+
+    Raises:
+        ValueError: it is not JSON; the text says where.
+    """
+    try:
+        own(value)
+    except JsonError as exc:
+        place = "".join(f"[{each!r}]" for each in exc.path)
+        raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
 
 
 @asynccontextmanager

@@ -233,7 +233,7 @@ def _state(
         return "stopped" if is_stopped else "failed", _said(failed, "error"), False
     if (approvals := _approvals(calls)) or thread.status == _PAUSED:
         resume = f"the thread is paused: `{command_line(ledger, 'resume', thread.thread_id)}`"
-        asked = [f"a person must approve {each.tool!r}: `{command_line(ledger, 'approve', each.id)}`" for each in approvals]
+        asked = [f"a person must approve {each.tool!r}: `{each.command(ledger)}`" for each in approvals]
         return "waiting", "; ".join(asked) or resume, False
     if owner is not None:
         return "running", None, False

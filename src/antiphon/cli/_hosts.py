@@ -48,7 +48,8 @@ def host(
     config: ConfigOption = None,
     model: ModelOption = None,
     thread_limit: Annotated[
-        int | None, typer.Option("--threads", metavar="N", min=1, help="How many threads to run at once; default: 1000.")
+        int | None,
+        typer.Option("--threads", metavar="N", min=1, help="How many threads to run at once; default: 1000, with --app 10."),
     ] = None,
     kinds: Annotated[
         list[str] | None,
@@ -78,8 +79,8 @@ def host(
     With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
-        more = (teams, config, model, thread_limit, kinds, words, tenants)
-        _host_apps(apps, ledger, signals, drain, has_more=any(more))
+        more = (teams, config, model, kinds, words, tenants)
+        _host_apps(apps, ledger, signals, drain, thread_limit, has_more=any(more))
         return
     chosen, names = choose_model(model, config), list(dict.fromkeys(tenants or ()))
     say_stand_in(chosen)
@@ -109,11 +110,18 @@ def host(
     print_line("stopped")
 
 
-def _host_apps(apps: list[str], ledger: str | None, signals: str | None, drain: float | None, *, has_more: bool) -> None:
+def _host_apps(
+    apps: list[str],
+    ledger: str | None,
+    signals: str | None,
+    drain: float | None,
+    thread_limit: int | None,
+    *,
+    has_more: bool,
+) -> None:
     if has_more:
         fail(
-            "--app is a host of its own; start another one for --team, --config, --model, --threads, --kinds, --tenant "
-            "and --words",
+            "--app is a host of its own; start another one for --team, --config, --model, --kinds, --tenant and --words",
             code=2,
         )
 
@@ -121,7 +129,7 @@ def _host_apps(apps: list[str], ledger: str | None, signals: str | None, drain: 
         with until_signal() as stop:
             ready = partial(_tell_ready, shown_ledger(ledger))
             told: dict[str, Any] = {"ready": ready, "hear": _tell_run, "draining": _tell_draining}
-            await service.host_app(found, app, **told, drain=drain, stop=stop)
+            await service.host_app(found, app, **told, thread_limit=thread_limit, drain=drain, stop=stop)
 
     with complaints():
         app = service.load_apps(apps)

@@ -103,7 +103,7 @@ def _steps(conversation: Conversation) -> list[dict[str, Any]]:
 def _spoken(conversation: Conversation) -> Conversation:
     """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
     own = [message for message in conversation if not is_foreign(message)]
-    talk = [message for message in own if message.lane == "talk"]
+    talk = [message for message in own if message.lane == "talk" or service.is_approval(message)]
     spoken = service.phase_talk(own) if service.has_phases(conversation) else talk
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 

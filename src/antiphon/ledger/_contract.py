@@ -210,7 +210,7 @@ class Ledger(Protocol):
         """Become the owner of a thread, and return its new epoch, which every later append must pass.
 
         The epoch also says how many messages the thread had at the claim (`Epoch.seq`), and which other host owned it until
-        then (`Epoch.taken_from`).
+        then (`Epoch.taken_from`). A host that has left owns nothing.
 
         The epoch is new even if the host owns the thread already: appends under the old epoch are then fenced. `kind` is the
         kind of host that can run the thread: a kind of actor, or `run/<name>`. A claim removes the mark that the host's build

@@ -475,7 +475,8 @@ class MemoryLedger(Verbs):
         lease = self._owner_of(thread.state)
         if lease is not None and owner not in (None, thread.state.owner) and lease.is_alive(self._clock):
             raise OwnedError(thread_id, lease.host.name, lease.until(now, self._clock))
-        taken_from = None if lease is None or owner == thread.state.owner else lease.host.name
+        is_free = lease is None or owner == thread.state.owner or lease.left_at is not None
+        taken_from = None if lease is None or is_free else lease.host.name
         thread.state = claimed(thread.state, owner, kind, build=None if by is None else by.build)
         return Epoch(thread.state.epoch, thread.state.seq, taken_from)
 
@@ -520,7 +521,7 @@ class MemoryLedger(Verbs):
         for since, _, thread in sorted(due, key=itemgetter(0, 1))[:limit]:
             why, lease = why_due(thread.state, micros), self._owner_of(thread.state)
             state = thread.state = claimed(thread.state, owner)
-            before = None if lease is None else lease.host.name
+            before = None if lease is None or lease.left_at is not None else lease.host.name
             taken.append(
                 TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
             )

@@ -184,6 +184,8 @@ class Journal:
         self._claims: dict[str, _Claim] = {}
         self._write_behind = WriteBehind(self._flush)
         self._flushes: set[asyncio.Task[None]] = set()
+        self.deferred: list[Message] = []
+        """Rows that are written before the next ones, and never if there are none: the work may turn out to do nothing."""
         self._ended: str | None = None
         """Why the journal refuses all writes; None while it accepts them."""
         self._lost: dict[str, errors.FencedError] = {}
@@ -240,6 +242,7 @@ class Journal:
         """
         if self._lost or self._ended is not None:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
+        self._begin_deferred(thread_id)
         status: str | None = more.pop("status_unless_held", None) if more else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
             more["status"] = status
@@ -274,8 +277,15 @@ class Journal:
         rules = await self.redaction_of(thread_id)
         if epoch and self.epoch(thread_id) != epoch:  # the thread was lost meanwhile
             raise errors.FencedError(thread_id, epoch, self.epoch(thread_id))
+        self._begin_deferred(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
+
+    def _begin_deferred(self, thread_id: str) -> None:
+        """Let the deferred rows wait for the next write, before its own."""
+        if self.deferred:
+            rows, self.deferred = self.deferred, []
+            self._write_behind.put(thread_id, rows)
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the redaction rules of a thread. They are read once, without a claim of the thread."""

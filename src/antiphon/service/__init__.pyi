@@ -203,6 +203,7 @@ from antiphon.service._transcript import escaped as escaped
 from antiphon.service._transcript import file_size as file_size
 from antiphon.service._transcript import has_phases as has_phases
 from antiphon.service._transcript import in_one_line as in_one_line
+from antiphon.service._transcript import is_approval as is_approval
 from antiphon.service._transcript import outcome_text as outcome_text
 from antiphon.service._transcript import phase_talk as phase_talk
 from antiphon.service._transcript import prose as prose

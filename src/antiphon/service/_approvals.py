@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import AlreadyAnsweredError, NotWaitingError
+from antiphon.errors import NotWaitingError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, OptionCallPayload, thaw
 from antiphon.runtime import Parked, System
@@ -35,17 +35,14 @@ async def answer_approval(
 
     Raises:
         AlreadyAnsweredError: it has an answer, which counts; the error names it.
-        NotWaitingError: there is no such approval, it has expired, or this person may not answer it.
+        ExpiredApprovalError: nobody has answered it in time.
+        NotApproverError: this person may not answer it.
+        UnknownApprovalError: there is no such approval.
         LedgerError: the answer could not be stored.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 
-    try:
-        return await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason)
-    except AlreadyAnsweredError:
-        raise
-    except ValueError as exc:
-        raise NotWaitingError(str(exc)) from exc
+    return await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason)
 
 
 def approval_json(approval: Approval) -> dict[str, Any]:

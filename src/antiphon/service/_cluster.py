@@ -13,8 +13,8 @@ from antiphon.messages import Message, OptionCallPayload, current_port
 from antiphon.runtime.extending import PARK, has_work, read_take_overs
 from antiphon.service._hosting import host_json, limit_json
 from antiphon.service._schedules import SCHEDULE_KIND
-from antiphon.service._sequence import APPROVE
 from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
+from antiphon.service._transcript import APPROVE
 
 STUCK_AFTER: Final = 30.0
 """Seconds after which a due thread without a living host counts as stuck."""

@@ -328,6 +328,7 @@ async def host_app(
     ledger: Ledger,
     app: RunApp,
     *,
+    thread_limit: int | None = None,
     ready: Callable[[HostStatus], None] | None = None,
     hear: Callable[[RecoveredRun], None] | None = None,
     stop: asyncio.Event | None = None,
@@ -338,8 +339,9 @@ async def host_app(
 
     If a living host has another build, the runs at work end here first, for at most `drain` seconds, as in `run_host`.
 
-    `ready` is called once, with this host as the ledger knows it; `hear` with each run that was continued; `draining` with
-    the number of threads whose runs end here first.
+    `thread_limit` is how many threads may be at work here at once; None is the default of `host_runs`. `ready` is called once,
+    with this host as the ledger knows it; `hear` with each run that was continued; `draining` with the number of threads
+    whose runs end here first.
 
     Raises:
         SetupError: one of the programs is none, or two have the same name.
@@ -355,6 +357,8 @@ async def host_app(
             await _tell_ready(ledger, name, ready)
 
         options: dict[str, Any] = {"hear": hear, "stop": stop, "build": app.build, "drain": drain, "draining": draining}
+        if thread_limit is not None:
+            options["at_once"] = thread_limit
         await host_runs(ledger, app.programs, ready=tell, **options)
 
 

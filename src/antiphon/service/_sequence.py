@@ -18,7 +18,7 @@ from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
 from antiphon.runtime.extending import AGAIN, PARK
 from antiphon.service._threads import find_thread
-from antiphon.service._transcript import in_one_line
+from antiphon.service._transcript import APPROVE, in_one_line
 
 StepKind: TypeAlias = Literal["said", "called", "answered", "failed"]
 SpanOutcome: TypeAlias = Literal["open", "completed", "failed", "said"]
@@ -27,8 +27,6 @@ Mark: TypeAlias = Literal["approval", "parked", "retried", "restarted", "taken_o
 that was interrupted begins again in a process; it begins again because a host took the thread over from another."""
 
 DEFAULT_WINDOW: Final = 500
-APPROVE: Final = "APPROVE"
-"""The option by which a toolkit asks a person. Its module needs the extra `agents`, which a reader need not have."""
 _MARKS: Final[dict[str, Mark]] = {APPROVE: "approval", PARK: "parked"}
 _DEEPEST: Final = 100
 """Levels of nesting that are followed: a forged chain of parents must not take for ever."""

@@ -40,6 +40,8 @@ from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""
 
+APPROVE: Final = "APPROVE"
+"""The option by which a toolkit asks a person. Its module needs the extra `agents`, which a reader need not have."""
 _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
 _SENTENCE: Final = 160
@@ -202,7 +204,7 @@ def _is_phase_prompt(message: Message) -> bool:
 
 
 def phase_talk(messages: Iterable[Message]) -> list[Message]:
-    """Return the readable messages of a thread of six phases: the questions, and the text or output of each phase.
+    """Return the readable messages of a thread of six phases: the questions, the text or output of each phase, the approvals.
 
     Prompts that repeat earlier messages are left out. An agent gives a typed output by a call: its text becomes text, and its
     other fields become data. A refused output stays a call. If an agent has only chosen a source, the result of its phase
@@ -214,7 +216,9 @@ def phase_talk(messages: Iterable[Message]) -> list[Message]:
     chosen: Message | None = None
     found: list[Message] = []
     for message in told:
-        if message.lane != "talk":
+        if is_approval(message):
+            found.append(message)
+        elif message.lane != "talk":
             asked = _question(message) or asked
             if chosen is not None and (result := _phase_result(message, chosen.policy)) is not None:
                 found.append(_with_text(chosen, result))
@@ -458,6 +462,8 @@ def _body(conversation: Conversation, message: Message, answer: Message | None) 
             yield from _parts(parts, 1)
             if not parts:
                 yield _line(1, "(says nothing)", "aside")
+        case OptionCallPayload() as call if is_approval(message):
+            yield from _approval(call, answer)
         case OptionCallPayload() as call:
             yield from _call(call, answer)
         case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
@@ -473,6 +479,28 @@ def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[Transcrip
         yield from _outcome(answer, answer.payload, 2)
     else:
         yield _line(2, "no result", "odd")
+
+
+def is_approval(message: Message) -> bool:
+    """Whether a message of a thread asks a person for an approval, or answers that question."""
+    payload = message.payload
+    return message.lane == "control" and not isinstance(payload, PartsPayload) and payload.option_name == APPROVE
+
+
+def _approval(call: OptionCallPayload, answer: Message | None) -> Iterator[TranscriptLine]:
+    asked: Mapping[str, Any] = thaw(call.arguments)
+    question = LinePiece(visible_lines(f"may {asked.get('agent')} call {asked.get('tool')}?"))
+    yield from _labelled((question,), asked.get("arguments"), 1)
+    if answer is None or not isinstance(answer.payload, OptionResultPayload):
+        yield _line(2, f"nobody has answered {call.invocation_id}", "odd")
+    elif answer.payload.is_error:
+        yield _line(2, f"{answer.payload.error_message}", "bad")
+    else:
+        given: Any = thaw(answer.payload.result)
+        said: Mapping[str, Any] = given if isinstance(given, dict) else {}
+        is_yes, reason = said.get("approved") is True, said.get("reason")
+        why = f": {reason}" if reason else ""
+        yield _line(2, f"{'approved' if is_yes else 'denied'} by {answer.policy}{why}", "plain" if is_yes else "bad")
 
 
 def _given(call: OptionCallPayload) -> Any:

@@ -180,7 +180,7 @@ async def test_a_run_that_waits_for_an_approval_says_which() -> None:
     (approval,) = await pending_approvals(ledger)
     run = await _only(ledger)
     assert (run.status, run.is_left) == ("waiting", False)
-    assert run.reason == f"a person must approve 'refund': `antiphon approve {approval.id}`"
+    assert run.reason == f"a person must approve 'refund': `antiphon approve {approval.id} --as ada`"
     assert await recover_runs(ledger, [clerk]) == ()
     await answer(ledger, approval.id, principal="ada", approved=True)
     (done,) = await recover_runs(ledger, [clerk])

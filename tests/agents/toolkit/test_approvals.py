@@ -13,9 +13,16 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import ToolApproved
 from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, rows, run_agent, script, started
 
+from antiphon import service
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
-from antiphon.errors import AlreadyAnsweredError, ParkedError
+from antiphon.errors import (
+    AlreadyAnsweredError,
+    ExpiredApprovalError,
+    NotApproverError,
+    ParkedError,
+    UnknownApprovalError,
+)
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, use_port
 
@@ -93,6 +100,24 @@ def test_the_thread_stops_until_a_person_answers_and_continues_after_a_yes() -> 
 
     within(work)
     assert witness.names() == ["look", "pay"]
+
+
+def test_a_run_that_waits_gains_no_row_by_being_started_again() -> None:
+    """S5: a client that retries until a person has answered. The attempt after the answer is recorded, as a restart."""
+    witness = Witness()
+
+    async def work(ledger: Ledger) -> None:
+        approval = await asked(bank(witness), ledger)
+        before = await rows(ledger)
+        for _ in range(5):
+            await asked(bank(witness), ledger)
+        assert await rows(ledger) == before
+        await answer(ledger, approval.id, principal="ada", approved=True)
+        await run_agent(bank(witness), PAY, ledger=ledger)
+        marks = [step.mark async for step in service.every_step(ledger, "t") if step.option == "AGAIN"]
+        assert marks == ["restarted", None], "no host took the thread from another"
+
+    within(work)
 
 
 def test_a_denial_reaches_the_model_with_its_reason() -> None:
@@ -202,7 +227,7 @@ def test_a_question_that_nobody_answers_in_time_expires_for_good() -> None:
         toolkit = bank(witness, approval_expires=timedelta(hours=1))
         approval = await asked(toolkit, ledger)
         clock.move(hours=1)
-        with pytest.raises(ValueError, match="expired at 2026-01-01T13:00"):
+        with pytest.raises(ExpiredApprovalError, match="expired at 2026-01-01T13:00"):
             await answer(ledger, approval.id, principal="ada", approved=True)
         for _ in range(2):
             told = await run_agent(toolkit, PAY, ledger=ledger)
@@ -353,7 +378,7 @@ def test_only_those_may_answer_who_are_named(name: str) -> None:
 
     async def work(ledger: Ledger) -> None:
         approval = await asked(bank(Witness(), approvers=["ada", "clerk"]), ledger)
-        with pytest.raises(ValueError, match="cannot approve|may not answer|not a valid name of an agent"):
+        with pytest.raises(NotApproverError, match="cannot approve|may not answer|not a valid name of an agent"):
             await answer(ledger, approval.id, principal=name, approved=True)
         await answer(ledger, approval.id, principal="ada", approved=False)
 
@@ -368,7 +393,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
         await answer(ledger, approval.id, principal="ada", approved=False)
         with pytest.raises(AlreadyAnsweredError, match="is answered already: 'ada' denied it"):
             await answer(ledger, approval.id, principal="bob", approved=True)
-        with pytest.raises(ValueError, match="there is no approval 'approval-x'"):
+        with pytest.raises(UnknownApprovalError, match="there is no approval 'approval-x'"):
             await answer(ledger, "approval-x", principal="ada", approved=True)
         found = await find_approval(ledger, approval.id)
         assert found is not None

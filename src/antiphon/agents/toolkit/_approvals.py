@@ -22,8 +22,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.agents.toolkit._tool import APPROVAL_EXPIRED, check_agent
-from antiphon.errors import AlreadyAnsweredError, AppendRefusedError
-from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter
+from antiphon.errors import (
+    AlreadyAnsweredError,
+    AppendRefusedError,
+    ExpiredApprovalError,
+    NotApproverError,
+    NotWaitingError,
+    UnknownApprovalError,
+)
+from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter, command_line
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
@@ -79,6 +86,10 @@ class Approval:
     """The people who may answer; empty: everybody who can write to the ledger."""
     message_id: str = ""
     answer: Message | None = None
+
+    def command(self, ledger: Ledger | None = None) -> str:
+        """Return the command line that approves it, as a person may paste it into a shell."""
+        return command_line(ledger, "approve", self.id, "--as", (*self.approvers, "NAME")[0])
 
     # ------------------------------------------------------------ as rows
 
@@ -156,6 +167,10 @@ class Approval:
 
     def refusal(self, principal: str) -> str | None:
         """Return the reason why a person may not answer; None if they may."""
+        try:
+            check_agent(principal)
+        except ValueError as exc:
+            return str(exc)
         if principal in RESERVED_POLICIES or principal == self.agent:
             return f"{principal!r} cannot approve: it is the machine, or the agent that wants it"
         if self.approvers and principal not in self.approvers:
@@ -221,20 +236,21 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     """Answer a question, under a name.
 
     Raises:
-        AlreadyAnsweredError: it has an answer, which counts. It is also a ValueError.
-        ValueError: there is no such question, it has expired, or this person may not answer it.
+        AlreadyAnsweredError: it has an answer, which counts.
+        ExpiredApprovalError: nobody has answered it in time.
+        NotApproverError: this person may not answer it.
+        UnknownApprovalError: there is no such question.
         LedgerError: it could not be stored.
     """
-    check_agent(principal)
     asked = await find_approval(ledger, id)
     if asked is None:
-        raise ValueError(f"there is no approval {id!r}")
+        raise UnknownApprovalError(f"there is no approval {id!r}")
     if (refusal := asked.refusal(principal)) is not None:
-        raise ValueError(refusal)
+        raise NotApproverError(refusal, asked.thread_id)
     if asked.answer is not None and asked.answer.policy != RUNTIME_POLICY:
         raise _answered(asked)
     if asked.is_late(current_port().now()):
-        raise ValueError(f"approval {id!r} expired at {asked.expires_at.isoformat()}")
+        raise ExpiredApprovalError(f"approval {id!r} expired at {asked.expires_at.isoformat()}", asked.thread_id)
     try:
         await ledger.post(asked.thread_id, _answer_row(asked, principal, approved, reason))
     except AppendRefusedError:
@@ -245,10 +261,10 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     return asked
 
 
-def _answered(approval: Approval) -> ValueError:
+def _answered(approval: Approval) -> NotWaitingError:
     decision = approval.standing(approval.digest)
     if approval.answer is None or decision == "expired":
-        return ValueError(f"{approval.id!r} was closed without an answer")
+        return ExpiredApprovalError(f"{approval.id!r} was closed without an answer", approval.thread_id)
     by = approval.answer.policy
     return AlreadyAnsweredError(f"{approval.id!r} is answered already: {by!r} {decision} it", approval.thread_id, decision, by)
 

@@ -25,7 +25,7 @@ from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, 
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.errors import ParkedError, StoppedError
-from antiphon.ledger import Ledger, command_line
+from antiphon.ledger import Ledger
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -196,8 +196,7 @@ def _is_durable(run_id: str | None) -> bool:
 
 def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
-    commands = (command_line(ledger, "approve", each.id, "--as", (*each.approvers, "NAME")[0]) for each in approvals)
-    how = " and ".join(f"`{each}`" for each in commands)
+    how = " and ".join(f"`{each.command(ledger)}`" for each in approvals)
     return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
 
 

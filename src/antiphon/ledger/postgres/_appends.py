@@ -329,7 +329,7 @@ def _fail(waiting: WaitingAppend, exc: BaseException) -> None:
 
 # ---------------------------------------------------------------- the fast path
 
-_CHANGED = f"""
+_CHANGED = """
 WITH locked AS MATERIALIZED (
     SELECT count(pg_advisory_xact_lock(lock)) AS locks FROM unnest($2::text::bigint[]) AS lock
 ), wanted AS MATERIALIZED (
@@ -364,7 +364,7 @@ WITH locked AS MATERIALIZED (
     INSERT INTO antiphon.messages (
         tenant, thread, seq, era, xid, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
     )
-    SELECT $1, m.thread, m.seq, {ERA}, pg_current_xact_id()::text::bigint, m.ord, m.id_key,
+    SELECT $1, m.thread, m.seq, <era>, pg_current_xact_id()::text::bigint, m.ord, m.id_key,
         m.invocation_key, m.correlation_key, m.open_from, m.recorded_at,
         substring($31::bytea FROM 32 * m.ord::integer - 31 FOR 32), NULL, substring($32::bytea FROM m.place FOR m.length)
     FROM unnest(
@@ -373,7 +373,7 @@ WITH locked AS MATERIALIZED (
     ) WITH ORDINALITY AS m (thread, seq, id_key, invocation_key, correlation_key, open_from, recorded_at, place, length, ord)
     WHERE m.thread = ANY(ARRAY(SELECT key FROM changed))
 )
-"""
+""".replace("<era>", ERA)
 """Writes threads and messages.
 
 The `LIMIT` limits nothing: it makes the planner expect one row. So it finds each thread by the primary key. Otherwise it would
@@ -381,15 +381,15 @@ read the whole table, if the plan was made while the table was small (see `_sche
 text of an array, which takes asyncpg a sixth of the time of a list; all links, and all bodies, are concatenated to one value.
 """
 
-_OPENED = f""", opened AS (
+_OPENED = """, opened AS (
     INSERT INTO antiphon.open_calls (tenant, thread, seq, option_key, call, era, xid, ord)
-    SELECT $1, o.thread, o.seq, o.option_key, o.call, {ERA}, pg_current_xact_id()::text::bigint,
+    SELECT $1, o.thread, o.seq, o.option_key, o.call, <era>, pg_current_xact_id()::text::bigint,
         o.ord
     FROM unnest($a::text::bigint[], $b::text::bigint[], $c::text::bigint[], $d::bytea[], $e::text::integer[])
         AS o (thread, seq, option_key, call, ord)
     WHERE o.thread = ANY(ARRAY(SELECT key FROM changed))
 )
-"""
+""".replace("<era>", ERA)
 _CLOSED = """, closed AS (
     DELETE FROM antiphon.open_calls AS o
     USING (SELECT * FROM unnest($a::text::bigint[], $b::text::bigint[]) AS u (thread, seq) LIMIT $33) AS c
@@ -410,16 +410,16 @@ _NO_LIMIT = 2**31
 
 # The lock is taken before the row is changed, because the update joins the locked row. The snapshot of the statement is older
 # than the lock, so PostgreSQL compares the row again if another transaction has changed it meanwhile.
-_ONE_CHANGED = f"""
+_ONE_CHANGED = """
 WITH changed AS (
     UPDATE antiphon.threads AS t
     SET seq = $7, hash = $8, run = $9, open_from = $10, status = $11, pattern = $12, updated_at = $13, input_tokens = $14,
         output_tokens = $15, cost = $16, kind = $17, due_at = $18, posted = $19, open_calls = $20
     FROM (SELECT pg_advisory_xact_lock($2) IS NOT NULL AS is_taken OFFSET 0) AS lock
     WHERE lock.is_taken AND t.tenant = $1 AND t.key = $3 AND t.seq = $4 AND t.hash = $5 AND t.epoch = $6
-    RETURNING {ERA} AS era, pg_current_xact_id()::text::bigint AS xid
+    RETURNING <era> AS era, pg_current_xact_id()::text::bigint AS xid
 )
-"""
+""".replace("<era>", ERA)
 _ONE_UNENCRYPTED = _ONE_CHANGED.replace(
     "    RETURNING",
     """\

@@ -290,18 +290,18 @@ _SNAPSHOT = """
 INSERT INTO antiphon.snapshots (tenant, thread, fold, seq, hash, state) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, thread, fold) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, state = excluded.state
 """
-_MESSAGES = f"""
+_MESSAGES = """
 INSERT INTO antiphon.messages (
     tenant, thread, seq, era, xid, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body
 )
-SELECT $1, $2, m.seq, {ERA}, pg_current_xact_id()::text::bigint, m.ord, m.id_key, m.invocation_key,
+SELECT $1, $2, m.seq, <era>, pg_current_xact_id()::text::bigint, m.ord, m.id_key, m.invocation_key,
     m.correlation_key, m.open_from, m.recorded_at, m.hash, m.media, m.body
 FROM unnest(
     $3::bigint[], $4::integer[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bytea[],
     $11::integer[], $12::bytea[]
 ) AS m (seq, ord, id_key, invocation_key, correlation_key, open_from, recorded_at, hash, media, body)
 RETURNING era, xid
-"""
+""".replace("<era>", ERA)
 _TAKEN = "SELECT id_key FROM antiphon.messages WHERE tenant = $1 AND thread = $2 AND id_key = ANY($3::bigint[])"
 _OPENED = """
 INSERT INTO antiphon.open_calls (tenant, thread, seq, option_key, call, era, xid, ord)

@@ -308,7 +308,7 @@ class ClaimRequest(NamedTuple):
 
 
 async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock | None) -> tuple[Thread, str | None]:
-    """Give a thread its next epoch and owner; return it, and the name of the other host that owned it, if one did.
+    """Give a thread its next epoch and owner; return it, and the name of the other host that owned it and has not left.
 
     Raises:
         OwnedError: another living host owns it.
@@ -338,7 +338,7 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
     state = claimed(thread.state, owner, wanted.kind, build=None if by is None else by.build)
     thread = thread._replace(state=state)
     await update_thread(session, thread)
-    return thread, None if before is None else before.host.name
+    return thread, None if before is None or before.left_at is not None else before.host.name
 
 
 async def _owner(session: Session, state: State) -> HostRow | None:
@@ -420,7 +420,7 @@ async def take(session: Session, wanted: TakeRequest, clock: LeaseClock | None) 
     moment = await Moment.read(session, clock)
     own_lease, dead = await _concerned(session, wanted.by, moment)
     owner, micros = _living(own_lease, wanted.by, wanted.now, moment).key, to_micros(wanted.now)
-    names = {each.key: each.host.name for each in dead}
+    names = {each.key: each.host.name for each in dead if each.left_at is None}
     taken: list[tuple[Thread, TakenThread]] = []
     for since, thread in (await _due(session, wanted, dead, lock=_SKIPPING))[: wanted.limit]:
         state = claimed(thread.state, owner)

@@ -237,7 +237,7 @@ MIGRATIONS: tuple[str, ...] = (
 """The steps from each version to the next, beginning with an empty database. Never change a released step."""
 _OLDEST = 1
 """The oldest format whose programs may use a database of the current format."""
-ERA = f"(SELECT era FROM antiphon.ledger WHERE oldest <= {len(MIGRATIONS)})"
+ERA = "(SELECT era FROM antiphon.ledger WHERE oldest <= <format>)".replace("<format>", str(len(MIGRATIONS)))
 """The era for a new row; NULL, which PostgreSQL refuses, if a newer antiphon has made the tables unusable for this one."""
 
 _STATISTICS = """
@@ -349,8 +349,8 @@ async def _version(connection: Connection) -> int:
     version, oldest, _ = await _state(connection)
     if oldest > len(MIGRATIONS):
         raise LedgerFormatError(
-            f"a newer antiphon has upgraded the database to ledger format {version}, which needs at least {oldest}, and this one "
-            f"has {len(MIGRATIONS)}: upgrade it, and start it again"
+            f"a newer antiphon has upgraded the database to ledger format {version}, which needs at least {oldest}, and this "
+            f"one has {len(MIGRATIONS)}: upgrade it, and start it again"
         )
     return version
 

@@ -223,7 +223,7 @@ def claim(
 ) -> tuple[Thread, str | None]:
     """Give a thread its next epoch and owner, and return it. `thread` is the thread as it is, if that is known.
 
-    Also return the name of the other host that owned it, if one did.
+    Also return the name of the other host that owned it and has not left, if one did.
 
     Raises:
         OwnedError: another living host owns it.
@@ -248,10 +248,11 @@ def claim(
 
 
 def owner_name(connection: Connection, state: State) -> str | None:
-    """Return the name of the host that owns a thread; None if no host does."""
+    """Return the name of the host that owns a thread; None if no host does, or it has left: that has released its threads."""
     if state.owner is None:
         return None
-    return next((lease.host.name for lease in leases(connection) if lease.key == state.owner), None)
+    there = (lease for lease in leases(connection) if lease.key == state.owner and lease.left_at is None)
+    return next((lease.host.name for lease in there), None)
 
 
 def _refuse_owned(connection: Connection, state: State, now: datetime, clock: LeaseClock, *advice: str) -> None:

@@ -51,8 +51,8 @@ class AgentSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
-    """Its name for other agents and in the ledger."""
+    name: str = Field(default=cast("Any", ...), pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")
+    """Its name for other agents and in the ledger. Only an existing agent brings one: the cast tells type checkers so."""
     instructions: str = ""
     model: str | None = None
     """A model name for `antiphon.agents.model`; None: the model of the cast."""
@@ -64,7 +64,7 @@ class AgentSpec(BaseModel):
     tools: tuple[str, ...] = ()
     """The names of the tools that it may use, from the toolkit or built-in."""
     agent: InstanceOf[AbstractAgent[Any, Any]] | None = Field(default=None, exclude=True, repr=False)
-    """An existing agent; the default name is its own."""
+    """An existing agent."""
     deps: Any = Field(default=None, exclude=True, repr=False)
     """The dependencies of that agent."""
 

@@ -20,7 +20,6 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from shlex import quote
 from typing import Any, Final, cast
 
 from antiphon.agents import LedgerRun, ledger_run
@@ -305,8 +304,7 @@ def _approval(asked: Sequence[Approval], thread_id: str) -> Waiting | None:
     resume = f"antiphon resume {thread_id}"
     if open_ones:
         calls = " and ".join(_call(each) for each in open_ones)
-        ways = tuple(f"antiphon approve {each.id} --as {quote((*each.approvers, 'NAME')[0])}" for each in open_ones)
-        return Waiting(f"a person must approve {calls} (or deny it)", (*ways, resume))
+        return Waiting(f"a person must approve {calls} (or deny it)", (*(each.command() for each in open_ones), resume))
     if asked:
         return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
     return None
