@@ -19,6 +19,7 @@ from tests.cli.running import COMMAND, PLAIN, run
 from tests.forked import Forked
 from tests.postgres import Server
 
+import antiphon.agents
 from antiphon import open_ledger
 from antiphon.agents import ledger_run, runs
 from antiphon.messages import current_port
@@ -321,6 +322,20 @@ def test_a_host_continues_runs_of_an_app_until_a_signal(shop: Path) -> None:
 async def _open_runs(folder: Path) -> int:
     async with open_ledger(f"sqlite:///{folder}/antiphon.db") as ledger:
         return len(await runs(ledger))
+
+
+@pytest.mark.parametrize(("options", "limit"), [(["--threads", "2"], 2), ([], 10)])
+def test_a_host_of_an_app_runs_at_most_as_many_threads_as_its_option_says(
+    options: list[str], limit: int, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    async def recorded(ledger: object, programs: object, *, at_once: int = 10, **options: object) -> None:
+        limits.append(at_once)
+
+    monkeypatch.setattr(antiphon.agents, "host_runs", recorded)
+    done = run("host", "--app", f"{shop.stem}:programs", *options)
+    assert (done.exit_code, limits) == (0, [limit]), done.output
 
 
 @pytest.mark.slow

@@ -5,14 +5,19 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.usage import RunUsage
 from tests import forked
 from tests.examples.worker import FOLDER, NAMES, PYTHON
 from tests.runtime.processes import Processes
 
+from antiphon.agents import LedgerConversationStore
 from antiphon.ledger import open_ledger
 
 pytest.importorskip("apsw")
@@ -49,6 +54,22 @@ def test_each_example_says_how_it_is_started() -> None:
     for name in NAMES:
         assert f"python examples/durable/{name}.py" in (FOLDER / f"{name}.py").read_text()
     assert len(NAMES) == 12
+
+
+@pytest.mark.slow
+async def test_a_chat_goes_on_after_fifty_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usage of a conversation is that of all its turns; the limit of Pydantic AI must not end it for good."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    chat_app, outside = import_module("chat_app"), import_module("outside")
+    said: list[ModelMessage] = [ModelRequest([UserPromptPart("Hello.")]), ModelResponse([TextPart("Hello.")])]
+    async with open_ledger("memory:") as ledger:
+        await LedgerConversationStore(ledger).save(
+            Conversation(conversation_id="tea", messages=said, usage=RunUsage(requests=50))
+        )
+        chats = chat_app.Chats(ledger, outside.Outside(tmp_path / "outside"), "Sell.")
+        words = [word async for word in chats.answer("tea", chat_app.Question(id="m51", text="What have I ordered?"))]
+        assert "".join(words).startswith("You have ordered 0 of our teas so far.")
+        assert (await chats.conversation("tea")).usage.requests == 51
 
 
 @pytest.mark.slow

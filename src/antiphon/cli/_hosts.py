@@ -120,10 +120,8 @@ def _host_apps(
     has_more: bool,
 ) -> None:
     if has_more:
-        fail(
-            "--app is a host of its own; start another one for --team, --config, --model, --kinds, --tenant and --words",
-            code=2,
-        )
+        others = "--team, --config, --model, --kinds, --tenant and --words"
+        fail(f"--app is a host of its own; start another one for {others}", code=2)
 
     async def work(found: Ledger) -> None:
         with until_signal() as stop:
