@@ -9,6 +9,8 @@ VENV := .venv$(if $(filter python3,$(PYTHON)),,-$(notdir $(PYTHON)))
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 ARGS ?=
+# Holds data, so nothing empties it: not `make clean`, and no tool whose cache it is (`make docs` empties .cache).
+LEDGERS := .antiphon
 
 export UV_COMPILE_BYTECODE := 1
 export UV_NO_PROGRESS := 1
@@ -22,12 +24,12 @@ help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 run: $(READY) ## set up and do the main job, offline
-	@mkdir -p .cache
-	@$(BIN)/antiphon run "What happens to a message that fails its actor three times?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///.cache/run.db $(ARGS)
+	@mkdir -p $(LEDGERS)
+	@$(BIN)/antiphon run "What happens to a message that fails its actor three times?" $(patsubst %,--add %,$(wildcard docs/*.md)) --ledger sqlite:///$(LEDGERS)/run.db $(ARGS)
 
 serve: $(READY) ## fill a ledger with examples, serve it, and print the address of the page; ARGS="--port 0"
-	@$(BIN)/python -m tools.demo .cache
-	@exec $(BIN)/antiphon serve --ledger sqlite:///.cache/serve.db --model scripted $(ARGS)
+	@$(BIN)/python -m tools.demo $(LEDGERS)
+	@exec $(BIN)/antiphon serve --ledger sqlite:///$(LEDGERS)/serve.db --model scripted $(ARGS)
 
 # Three workers a core: many tests wait for other processes and for leases.
 CORES := $(shell nproc 2>/dev/null || echo 2)
@@ -98,8 +100,8 @@ lock: $(UV) ## choose the versions of all dependencies anew
 	$(UV) pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock
 	$(UV) pip compile benchmarks/requirements.in pyproject.toml --universal --generate-hashes --no-header --upgrade -o benchmarks/requirements.lock
 
-clean: ## remove everything that was made
-	rm -rf .venv* .uv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache benchmarks/.venv benchmarks/results dist site .coverage*
+clean: ## remove everything that was made, except ledgers
+	rm -rf .venv* .uv .cache .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache benchmarks/.venv benchmarks/results dist site .coverage*
 
 $(UV):
 	@echo "fetching uv $(UV_VERSION) ..."

@@ -246,3 +246,14 @@ def test_locked_dependencies_name_no_registry() -> None:
         text = path.read_text()
         assert "://" not in text
         assert "--hash=sha256:" in text
+
+
+def test_no_tool_empties_the_folder_of_ledgers() -> None:
+    """`make docs` empties `.cache`, and `make clean` what was made: a ledger is somebody's data."""
+    makefile = (ROOT / "Makefile").read_text()
+    (folder,) = re.findall(r"^LEDGERS := (\S+)$", makefile, re.MULTILINE)
+    (removed,) = re.findall(r"^clean:.*\n\trm -rf (.+)$", makefile, re.MULTILINE)
+    assert folder not in {".cache", *removed.split()}
+    assert f"{folder}/" in (ROOT / ".gitignore").read_text().split()
+    assert set(re.findall(r"sqlite:///(\S+)/\w+\.db", makefile)) == {"$(LEDGERS)"}
+    assert not [tool for tool in (ROOT / "tools").glob("*.py") if '".cache"' in tool.read_text()]

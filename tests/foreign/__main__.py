@@ -2,8 +2,8 @@
 
 Every test that passes as it is must pass with durable agents, or be in `known.toml` with the reason. The tests are not in the
 package, and not here. They are in a checkout of Pydantic AI, if possible of the installed version: at the given path, at
-`ANTIPHON_PYDANTIC_AI`, or at `.cache/pydantic-ai`. What they need besides our own requirements is installed into
-`.cache/foreign`.
+`ANTIPHON_PYDANTIC_AI`, or at `.tools/pydantic-ai`. What they need besides our own requirements is installed into
+`.tools/foreign`.
 """
 
 import os
@@ -55,12 +55,12 @@ NEEDED = [
 
 
 def main() -> int:
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ANTIPHON_PYDANTIC_AI", str(ROOT / ".cache" / "pydantic-ai"))
+    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ANTIPHON_PYDANTIC_AI", str(ROOT / ".tools" / "pydantic-ai"))
     checkout = Path(given).resolve()
     if not (checkout / "tests" / "conftest.py").is_file():
         say(f"NOT RUN: there are no tests of Pydantic AI at {checkout}.")
         tag = f"v{version('pydantic-ai-slim')}"
-        say(f"git clone --depth 1 --branch {tag} https://github.com/pydantic/pydantic-ai .cache/pydantic-ai")
+        say(f"git clone --depth 1 --branch {tag} https://github.com/pydantic/pydantic-ai .tools/pydantic-ai")
         return 0
     python = environment()
     if python is None:
@@ -81,7 +81,7 @@ def main() -> int:
 
 def environment() -> Path | None:
     """Return the Python that has what the tests need; None if it cannot be made."""
-    uv, folder = ROOT / ".uv" / "bin" / "uv", ROOT / ".cache" / "foreign"
+    uv, folder = ROOT / ".uv" / "bin" / "uv", ROOT / ".tools" / "foreign"
     python, is_ready = folder / "bin" / "python", folder / ".ready"
     changed = max(each.stat().st_mtime for each in (ROOT / "requirements.lock", Path(__file__)))
     if is_ready.exists() and is_ready.stat().st_mtime > changed:
@@ -102,7 +102,7 @@ def environment() -> Path | None:
 
 def outcomes(python: Path, checkout: Path, way: str) -> dict[str, bool]:
     """Run the tests, and return which have passed."""
-    report = ROOT / ".cache" / f"foreign-{way}.xml"
+    report = ROOT / ".tools" / f"foreign-{way}.xml"
     report.unlink(missing_ok=True)
     files = [f"tests/test_{name}.py" for name in FILES if (checkout / "tests" / f"test_{name}.py").is_file()]
     plugin = ["-p", "missing_names", *(["-p", "durable_agents"] if way == "durable" else [])]
