@@ -18,7 +18,7 @@ export UV_NO_PROGRESS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test quick check fix bench compare since chaos soak docs api figures release lock clean
+.PHONY: help run serve test quick check fix bench compare since chaos soak docs api figures floors release lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -93,8 +93,11 @@ api: $(READY) ## what breaks callers since a commit: make api SINCE=v0.1.0
 figures: $(READY) ## how easy the tree is to enter, as figures
 	@$(BIN)/python tools/figures.py $(ARGS)
 
+floors: $(READY) ## run the documented programs with the lowest versions of all dependencies; make floors ARGS=newest
+	@$(BIN)/python -m tools.floors $(ARGS)
+
 release: $(READY) ## build the wheel and the sdist into dist/, and prove that they install; publish by hand
-	@$(BIN)/python tools/release.py
+	@$(BIN)/python -m tools.release
 
 lock: $(UV) ## choose the versions of all dependencies anew
 	$(UV) pip compile pyproject.toml --all-extras --group dev --universal --generate-hashes --no-header --upgrade -o requirements.lock

@@ -5,12 +5,13 @@ Run it as `make release`. It changes nothing but `dist/`.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tools import floors
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -24,26 +25,17 @@ print(antiphon.__version__)
 LACKING = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
 
 
-def run(*command: str | Path) -> str:
-    """Run a command, and stop with its output if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)  # noqa: S603 (our own commands)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
-    return done.stdout.strip()
-
-
 def try_out(archive: Path, folder: Path) -> str:
     """Install one archive into a new environment, use it there, and return the version that it says it has."""
-    uv = os.environ.get("UV", str(ROOT / ".uv" / "bin" / "uv"))
     python = folder / "bin" / "python"
-    run(uv, "venv", "--quiet", "--python", sys.executable, folder)
-    run(uv, "pip", "install", "--quiet", "--python", python, f"antiphon[cli,sqlite] @ {archive.as_uri()}")
-    run(folder / "bin" / "antiphon", "--help")
-    version = run(python, "-I", "-c", USE)
+    floors.run(floors.UV, "venv", "--quiet", "--python", sys.executable, folder)
+    floors.run(floors.UV, "pip", "install", "--quiet", "--python", python, f"antiphon[cli,sqlite] @ {archive.as_uri()}")
+    floors.run(folder / "bin" / "antiphon", "--help")
+    version = floors.run(python, "-I", "-c", USE).strip()
     lacking = ask(folder)
     if (lacking.returncode, lacking.stderr) != (2, LACKING):
         sys.exit(f"without the extra `agents`, `antiphon run` says:\n{lacking.stdout}{lacking.stderr}")
-    run(uv, "pip", "install", "--quiet", "--python", python, f"antiphon[all] @ {archive.as_uri()}")
+    floors.run(floors.UV, "pip", "install", "--quiet", "--python", python, f"antiphon[all] @ {archive.as_uri()}")
     answered = ask(folder)
     if answered.returncode or "gave 391" not in answered.stdout:
         sys.exit(f"with the extra `all`, `antiphon run` says:\n{answered.stdout}{answered.stderr}")
@@ -59,7 +51,7 @@ def ask(folder: Path) -> subprocess.CompletedProcess[str]:
 def main() -> None:
     """Build, check and install both archives."""
     shutil.rmtree(DIST, ignore_errors=True)
-    run(sys.executable, "-m", "hatchling", "build", "-d", DIST)
+    floors.run(sys.executable, "-m", "hatchling", "build", "-d", DIST)
     archives = sorted(DIST.iterdir())
     with tempfile.TemporaryDirectory() as folder:
         for archive in archives:
@@ -67,6 +59,9 @@ def main() -> None:
             if f"-{version}" not in archive.name:
                 sys.exit(f"{archive.name} says that it is version {version}")
             print(f"{archive.relative_to(ROOT)}: installs and works")
+    (wheel,) = DIST.glob("*.whl")
+    for which in floors.RESOLUTIONS:
+        floors.try_out(which, wheel)
     fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if not path.name.startswith("_")]
     if fragments:
         print(f"changelog.d has {len(fragments)} fragments: `.venv/bin/towncrier build` puts them into CHANGELOG.md first")

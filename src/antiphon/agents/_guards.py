@@ -43,6 +43,7 @@ from pydantic_ai.tools import ToolDefinition
 from antiphon.errors import UnguardedToolError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, thaw
 from antiphon.messages.keys import parent_of
+from antiphon.runtime.extending import APPROVE
 
 if TYPE_CHECKING:
     from antiphon.agents._run import LedgerRun
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 _GUARD: Final = "TOOLKIT_GUARD"
 _DECISION: Final = "TOOL_PERMISSION"
-_APPROVE: Final = "APPROVE"
 TAINTED: Final = "this turn has read untrusted content"
 """The prefix of the reason if a person is asked only because of taint."""
 
@@ -136,7 +136,7 @@ class ThreadGuards:
         elif message.lane != "control" or message.policy != RUNTIME_POLICY:
             return  # a message of the talk lane proves nothing, whatever it contains
         elif isinstance(payload, OptionCallPayload):
-            if payload.option_name == _APPROVE:
+            if payload.option_name == APPROVE:
                 self._heard_question(payload.arguments)
         elif isinstance(payload, PartsPayload):
             match payload.parts:

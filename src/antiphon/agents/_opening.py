@@ -35,7 +35,6 @@ from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, ModelHTTPE
 from typing_extensions import override
 
 from antiphon.agents._budget import kind_of
-from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.errors import (
     AppendRefusedError,
     BudgetExceededError,
@@ -68,6 +67,7 @@ from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
     AGAIN,
+    APPROVE,
     GOES_ON,
     LIFE,
     PARK,

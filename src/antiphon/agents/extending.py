@@ -23,12 +23,10 @@ from antiphon.agents.durability import (
     price_of,
     quoting,
 )
-from antiphon.agents.toolkit._approvals import APPROVE
 from antiphon.agents.toolkit._tool import own_settings
 from antiphon.messages.keys import as_key
 
 __all__ = [
-    "APPROVE",
     "SENSITIVE",
     "Amount",
     "Bounds",

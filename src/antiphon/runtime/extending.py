@@ -16,6 +16,7 @@ from antiphon.runtime._permits import RequestPermit
 from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
     AGAIN,
+    APPROVE,
     PARK,
     REOPEN,
     RUN,
@@ -37,6 +38,7 @@ from antiphon.runtime._supervision import Directive, concerned, decide
 
 __all__ = [
     "AGAIN",
+    "APPROVE",
     "GOES_ON",
     "LIFE",
     "LIFE_ACTOR",

@@ -10,11 +10,10 @@ from typing import Any, Final
 from antiphon import protocol
 from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, current_port
-from antiphon.runtime.extending import PARK, has_work, read_take_overs
+from antiphon.runtime.extending import APPROVE, PARK, has_work, read_take_overs
 from antiphon.service._hosting import host_json, limit_json
 from antiphon.service._schedules import SCHEDULE_KIND
 from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
-from antiphon.service._transcript import APPROVE
 
 STUCK_AFTER: Final = 30.0
 """Seconds after which a due thread without a living host counts as stuck."""

@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
-from antiphon.runtime.extending import AGAIN, PARK
+from antiphon.runtime.extending import AGAIN, APPROVE, PARK
 from antiphon.service._threads import find_thread
-from antiphon.service._transcript import APPROVE, in_one_line
+from antiphon.service._transcript import in_one_line
 
 StepKind: TypeAlias = Literal["said", "called", "answered", "failed"]
 SpanOutcome: TypeAlias = Literal["open", "completed", "failed", "said"]

@@ -36,12 +36,11 @@ from antiphon.messages import (
 from antiphon.messages._names import HIDDEN
 from antiphon.messages.json_values import JsonObject
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
+from antiphon.runtime.extending import APPROVE
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""
 
-APPROVE: Final = "APPROVE"
-"""The option by which a toolkit asks a person. Its module needs the extra `agents`, which a reader need not have."""
 _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
 _SENTENCE: Final = 160

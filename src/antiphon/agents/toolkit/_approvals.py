@@ -42,8 +42,8 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
+from antiphon.runtime.extending import APPROVE
 
-APPROVE: Final = "APPROVE"
 _OWN: Final = "antiphon"
 _ID_LENGTH: Final = 16
 

@@ -23,7 +23,6 @@ from hashlib import sha256
 from typing import Any, Final, cast
 
 from antiphon.agents import LedgerRun, ledger_run
-from antiphon.agents.extending import APPROVE
 from antiphon.agents.toolkit import Approval
 from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError, WithdrawnError
 from antiphon.ledger import Ledger, Record, Tailed
@@ -32,7 +31,7 @@ from antiphon.messages.keys import stop_id
 from antiphon.messages.long_values import cut_text
 from antiphon.protocol import PHASES
 from antiphon.runtime import Context
-from antiphon.runtime.extending import PARK, STOP, STOPPED, begun, stopped_error, stops_in, unused
+from antiphon.runtime.extending import APPROVE, PARK, STOP, STOPPED, begun, stopped_error, stops_in, unused
 
 # ---------------------------------------------------------------- messages that stay open
 
