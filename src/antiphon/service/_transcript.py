@@ -496,7 +496,7 @@ def _approval(call: OptionCallPayload, answer: Message | None) -> Iterator[Trans
         yield _line(2, f"{answer.payload.error_message}", "bad")
     else:
         given: Any = thaw(answer.payload.result)
-        said: Mapping[str, Any] = given if isinstance(given, dict) else {}
+        said = cast("Mapping[str, Any]", given if isinstance(given, dict) else {})
         is_yes, reason = said.get("approved") is True, said.get("reason")
         why = f": {reason}" if reason else ""
         yield _line(2, f"{'approved' if is_yes else 'denied'} by {answer.policy}{why}", "plain" if is_yes else "bad")
