@@ -272,7 +272,7 @@ class HeartbeatResponse(Reply, frozen=True, type="HEARTBEAT_RESPONSE"):
     uptime: Quantity
     """In seconds, since its last start."""
     load: Share
-    """How full its mailbox is, from 0 to 1."""
+    """How busy it is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work, whichever is more."""
 
 
 class Heartbeat(Request[HeartbeatResponse], frozen=True, type="HEARTBEAT", family="system"):

@@ -402,7 +402,7 @@ class Context:
 
     @property
     def load(self) -> float:
-        """How full the mailbox is, from 0 to 1."""
+        """How busy the actor is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work."""
         return self._cell.load
 
     @property

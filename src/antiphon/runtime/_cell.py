@@ -183,8 +183,13 @@ class Cell:
 
     @property
     def load(self) -> float:
-        """How full the mailbox is, from 0 to 1."""
-        return 0.0 if self.mailbox is None else min(1.0, self.mailbox.waiting / self.props.capacity)
+        """How busy it is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work, whichever is more.
+
+        A heartbeat does not count.
+        """
+        waiting = 0 if self.mailbox is None else self.mailbox.waiting
+        handled = sum(each is not None and not each.is_urgent for each in (self.drains or {}).values())
+        return min(1.0, max(waiting / self.props.capacity, handled / self.props.concurrency))
 
     @property
     def is_untouched(self) -> bool:

@@ -305,7 +305,8 @@ class Commands:
         address = request.actor_id or cell.address
         if address == cell.address:
             return cell
-        if address not in self._tree.children(cell.address):
+        child = self._tree.cells.get(address)  # one that was stopped is no longer among the children
+        if address not in self._tree.children(cell.address) and (child is None or child.props.supervisor != cell.address):
             reason = f"it neither is {address!r} nor supervises it"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, address=cell.address)
         return self._tree.at(address)
@@ -428,9 +429,9 @@ class Supervisor(Actor):
                 if decision.action == "replace":
                     await lifecycle.reject_waiting(tree.at(address), reason)
                 children = tree.children(context.address)
-                await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
+                await self.restart(concerned(self.supervision.strategy, children, address), reason, context)
 
-    async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
+    async def restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
         """Restart actors in order. All are suspended first: no old actor runs together with a new one."""
         cells = [self._parts.tree.at(address) for address in addresses]
         for cell in cells:

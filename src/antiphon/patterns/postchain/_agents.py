@@ -86,15 +86,15 @@ class SupervisorActor(Supervisor):
         """
         if notification.retryable is None:
             return await super().child_failed(notification, context)
-        attempt, most = notification.attempt or 1, notification.max_attempts or 1
+        address, attempt, most = notification.actor_id, notification.attempt or 1, notification.max_attempts or 1
         may_succeed = notification.retryable and self._patience.would_wait(notification.retry_after)
         if attempt >= most or not may_succeed:
-            return protocol.ErrorAcknowledged(actor_id=notification.actor_id, action_taken="stop", error_logged=True)
-        decided = await super().child_failed(notification, context)
-        if decided is None or decided.action_taken != "restart" or _cause_in(notification.details) != "provider":
-            return decided
-        delay = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
-        return decided.model_copy(update={"retry_after": delay})
+            return protocol.ErrorAcknowledged(actor_id=address, action_taken="stop", error_logged=True)
+        await self.restart([address], notification.error_message, context)
+        delay: dict[str, Any] = {}
+        if _cause_in(notification.details) == "provider":
+            delay["retry_after"] = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
+        return protocol.ErrorAcknowledged(actor_id=address, action_taken="restart", error_logged=True, **delay)
 
     @handles
     async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:

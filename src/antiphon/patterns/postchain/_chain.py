@@ -23,9 +23,10 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 from antiphon import protocol
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
-from antiphon.errors import DeliveryError, RefusedError
+from antiphon.errors import DeliveryError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.messages.keys import as_key
 from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions, waiting_for
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
@@ -443,8 +444,11 @@ class Chain:
 
     async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
         """Pause a thread, and wait until it is resumed."""
+        # Each stop has a pause of its own: a handler that runs again would take the answer to an earlier one, and go on.
+        row = parked.row if isinstance(parked, StoppedError) else None
+        key = "pause" if row is None else as_key(f"pause-{row}")
         try:
-            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key=key)
         except RefusedError:
             raise parked from None
         await self.gates.passed(thread_id)

@@ -34,7 +34,7 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, PartsPayload, thaw
-from antiphon.messages.keys import as_key, stop_id
+from antiphon.messages.keys import as_key, child_id, stop_id
 from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
@@ -321,9 +321,13 @@ class PhaseActor(Actor):
         said = DataPart(data={"type": notification.message_type, "data": data})
         creator = life.creator if context.knows(life.creator) else CLIENT
         for client in dict.fromkeys((creator, *life.subscribers)):
-            row = Message(policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control")
+            # An id of its own, and not a number: when this handler runs again, there may be more subscribers.
+            own_id = child_id(context.course.invocation_id, as_key(f"told-{notification.attempt}-{client}"))
+            row = Message(
+                id=own_id, policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control"
+            )
             with suppress(UndeliverableError, BudgetExceededError, HopLimitError):  # the phase goes on without them
-                await context.tell(client, row, key=f"told-{as_key(client)}-{notification.attempt}")
+                await context.tell(client, row)
 
     async def _stops(self, context: Context) -> int:
         """Return how often this message has stopped because of something outside, and was resumed."""

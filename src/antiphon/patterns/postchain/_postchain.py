@@ -151,7 +151,7 @@ class PostChain(Pattern):
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
         system.on_evicted(chain.forget)
-        system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION, chain.config.patience))
+        system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION, chain.cast.patience))
         system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
