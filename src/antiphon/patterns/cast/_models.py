@@ -174,7 +174,11 @@ async def _asked(
         try:
             return await ask(model)
         except Exception as exc:
-            is_useful = may_pass(exc) and patience.would_wait(retry_after(exc)) if is_request else isinstance(exc, AgentRunError) and _is_retryable(exc)
+            is_useful = (
+                may_pass(exc) and patience.would_wait(retry_after(exc))
+                if is_request
+                else isinstance(exc, AgentRunError) and _is_retryable(exc)
+            )
             if attempt == patience.attempts or not is_useful or is_tried(exc) or has_deeds():
                 raise
             await asyncio.sleep(patience.delay(retry_after(exc), attempt))

@@ -64,7 +64,6 @@ from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
 from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
 
-
 FailureCause: TypeAlias = Literal["provider", "request", "output", "tool", "agent"]
 """What an agent failed at; `agent`: something else."""
 

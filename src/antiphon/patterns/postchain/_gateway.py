@@ -33,7 +33,6 @@ from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime.extending import error_response, from_wire, response_type
 
-
 ClientMessage: TypeAlias = protocol.ThreadResult | protocol.ErrorNotification | protocol.AgentStreamChunk
 """A message to a client."""
 
@@ -52,9 +51,7 @@ class ClientActor(Actor):
         self._hear(context.address, result)
 
     @handles
-    async def told_failure(
-        self, notification: protocol.ErrorNotification, context: Context
-    ) -> protocol.ErrorAcknowledged:
+    async def told_failure(self, notification: protocol.ErrorNotification, context: Context) -> protocol.ErrorAcknowledged:
         self._hear(context.address, notification)
         return protocol.ErrorAcknowledged(actor_id=notification.actor_id, action_taken="ignore", error_logged=True)
 

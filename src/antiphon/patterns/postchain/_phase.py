@@ -255,8 +255,8 @@ class PhaseActor(Actor):
     ) -> protocol.AgentResponse:
         """Ask the agent. If it cannot answer, the supervisor decides: it is asked again, or the phase stops with the cause.
 
-        After a stop because of its provider, the phase continues when the thread is resumed: it then runs again from the start,
-        gets the recorded answers and decisions, and goes on after the stop, with as many tries as before it.
+        After a stop because of its provider, the phase continues when the thread is resumed: it then runs again from the
+        start, gets the recorded answers and decisions, and goes on after the stop, with as many tries as before it.
         """
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
         attempt, stops, original = 1, 0, ""
@@ -323,9 +323,7 @@ class PhaseActor(Actor):
         for client in dict.fromkeys((creator, *life.subscribers)):
             # An id of its own, and not a number: when this handler runs again, there may be more subscribers.
             own_id = child_id(context.course.invocation_id, as_key(f"told-{notification.attempt}-{client}"))
-            row = Message(
-                id=own_id, policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control"
-            )
+            row = Message(id=own_id, policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control")
             with suppress(UndeliverableError, BudgetExceededError, HopLimitError):  # the phase goes on without them
                 await context.tell(client, row)
 
