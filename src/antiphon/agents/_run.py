@@ -1085,8 +1085,8 @@ def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
 async def retried_run(context: Context, invocation_id: str, forgiven: Collection[str]) -> AsyncGenerator[LedgerRun, None]:
     """Continue the run of a message that failed, in the handler of a RETRY. The effects in `forgiven` are made again.
 
-    Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it that
-    no other handler is at work on the same run.
+    Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it
+    that no other handler is at work on the same run.
     """
     course = RetriedCourse(context.course, invocation_id, context.address)
     run = LedgerRun(context.thread_id or "", id=invocation_id)

@@ -1,7 +1,7 @@
 """The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
-A busy or failing provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers with
-an ERROR that names the class of the failure (`FailureCause`), and whether a RETRY may succeed. The phase notifies the
+A busy or failing provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers
+with an ERROR that names the class of the failure (`FailureCause`), and whether a RETRY may succeed. The phase notifies the
 supervisor, which decides by these:
 
 | cause | retryable | because |
@@ -12,9 +12,9 @@ supervisor, which decides by these:
 | `output` | unless tools have done something | a RETRY begins from the start, and would do it again |
 | `tool` | if it only reads | a tool with effects may have done something before it raised |
 
-**A RETRY continues the run of the message that failed.** Recorded answers and results count; only what failed is done again: the
-request to the provider, or the call of the tool. The exception is an output that is not valid: then the whole run is new. So no
-request is paid for twice, and no tool with effects starts twice.
+**A RETRY continues the run of the message that failed.** Recorded answers and results count; only what failed is done again:
+the request to the provider, or the call of the tool. The exception is an output that is not valid: then the whole run is new.
+So no request is paid for twice, and no tool with effects starts twice.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class AgentManagerActor(Actor):
             self._at_work.discard(message_id)
 
     async def _retried(self, context: Context) -> _Retried | None:
-        """Return the message that a RETRY names, and the run to continue; None: no RETRY is handled, or nothing to continue."""
+        """Return the message that a RETRY names, and the run to continue; None: there is nothing to continue."""
         asked = context.message.payload
         if not isinstance(asked, OptionCallPayload) or asked.option_name != protocol.Retry.message_type:
             return None

@@ -64,10 +64,10 @@ class ChainEvent:
     kind: EventKind
     phase: protocol.Phase | None = None
     text: str = ""
-    """A piece of streamed text, empty when the text starts again; a tool; a status; why an agent failed (`failed`), and what the
-    supervisor decided (`decided`)."""
+    """A piece of streamed text, empty when the text starts again; a tool; a status; why an agent failed, and what the
+    supervisor has decided."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The output of a phase, the arguments or the result of a tool, the ERROR_NOTIFICATION or its answer, or the whole result."""
+    """The output of a phase, the arguments or the result of a tool, the ERROR_NOTIFICATION or its answer, or the result."""
     seq: int | None = None
     """Its place in the ledger; None for events that are not stored, such as a piece of text."""
 

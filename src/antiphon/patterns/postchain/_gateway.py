@@ -38,7 +38,7 @@ ClientMessage: TypeAlias = protocol.ThreadResult | protocol.ErrorNotification | 
 
 
 class ClientActor(Actor):
-    """The endpoint of a user: passes results, failures and streamed text to listeners. The ledger keeps results for later readers."""
+    """The endpoint of a user: passes results, failures and streamed text to listeners. The ledger has them, too."""
 
     concurrency = 100
 
