@@ -181,14 +181,13 @@ class Cell:
             )
         return self.mailbox
 
-    @property
-    def load(self) -> float:
+    def load(self, besides: DeliveryState | None) -> float:
         """How busy it is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work, whichever is more.
 
-        A heartbeat does not count.
+        The handler of the message `besides` does not count: it is the one that asks.
         """
         waiting = 0 if self.mailbox is None else self.mailbox.waiting
-        handled = sum(each is not None and not each.is_urgent for each in (self.drains or {}).values())
+        handled = sum(each is not None and each is not besides for each in (self.drains or {}).values())
         return min(1.0, max(waiting / self.props.capacity, handled / self.props.concurrency))
 
     @property

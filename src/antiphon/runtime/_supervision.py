@@ -20,7 +20,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from antiphon.errors import (
     ActorFailedError,
@@ -166,12 +166,13 @@ class Escalation:
         if not supervisor:
             self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
             return
+        named: dict[str, Any] = {} if failure.message_id is None else {"failed_message_id": failure.message_id}
         notification = ErrorNotification(
             actor_id=cell.address,
             error_message=f"{failure.error_type}: {failure.error_message}",
             error_code=ActorFailedError.code,
             details={"where": failure.where, "incarnation": failure.incarnation},
-            **({} if failure.message_id is None else {"failed_message_id": failure.message_id}),
+            **named,
         )
         try:
             await self.notify(supervisor, notification, cell.address)

@@ -270,8 +270,8 @@ class PhaseActor(Actor):
                 return protocol.AgentResponse.from_data(answered.to_data())
             except RefusedError as exc:
                 failure, original = exc, original or exc.message_id or ""
-            tries = {"reported_by": context.address, "attempt": attempt, "max_attempts": most}
-            notification = self._notification(manager, failure, work, **tries)
+            notification = self._notification(manager, failure, work, reported_by=context.address)
+            notification = notification.model_copy(update={"attempt": attempt, "max_attempts": most})
             decided = await context.ask(SUPERVISOR, notification, within=UNHURRIED, key="notify")
             await self._tell_clients(notification, decided, context)
             if decided.action_taken == "restart":
@@ -286,7 +286,7 @@ class PhaseActor(Actor):
             attempt += 1
 
     def _notification(
-        self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str, attempt: int, max_attempts: int
+        self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
     ) -> protocol.ErrorNotification:
         given: Any = failure.details
         details: dict[str, Any] = dict(thaw(given)) if isinstance(given, Mapping) else {"details": failure.reason}
@@ -300,8 +300,6 @@ class PhaseActor(Actor):
             reported_by=reported_by,
             failed_message_id=failure.message_id or "",
             retryable=failure.retryable,
-            attempt=attempt,
-            max_attempts=max_attempts,
             **named,
         )
 
