@@ -187,7 +187,7 @@ class Cell:
         The handler of the message `besides` does not count: it is the one that asks.
         """
         waiting = 0 if self.mailbox is None else self.mailbox.waiting
-        handled = sum(each is not None and each is not besides for each in (self.drains or {}).values())
+        handled = sum(each is not None and each is not besides for each in tuple((self.drains or {}).values()))
         return min(1.0, max(waiting / self.props.capacity, handled / self.props.concurrency))
 
     @property
