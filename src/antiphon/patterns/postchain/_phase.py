@@ -33,7 +33,7 @@ from antiphon.errors import (
     StoppedError,
     UndeliverableError,
 )
-from antiphon.messages import DataPart, Json, Message, PartsPayload, thaw
+from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
 from antiphon.messages.keys import as_key, child_id, stop_id
 from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._cast import GO_ON_WITH
@@ -259,8 +259,8 @@ class PhaseActor(Actor):
         start, gets the recorded answers and decisions, and goes on after the stop, with as many tries as before it.
         """
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
-        attempt, stops, original = 1, 0, ""
-        most = self.chain.config.restarts + 1
+        original, tries = await self._asked_before(context)
+        attempt, stops, most = tries + 1, 0, tries + self.chain.config.restarts + 1
         while True:
             try:
                 if attempt == 1:
@@ -284,6 +284,30 @@ class PhaseActor(Actor):
                     raise StoppedError(failure.reason, manager, cause=failure.code)
                 most = attempt + self.chain.config.restarts + 1
             attempt += 1
+
+    async def _asked_before(self, context: Context) -> tuple[str, int]:
+        """Return the request to the agent that is retried if a client retries the phase, and how often it was tried.
+
+        Another request would do again what the tools of the first one have done.
+        """
+        asked, thread_id = context.message.payload, context.thread_id or ""
+        if not isinstance(asked, OptionCallPayload) or asked.option_name != protocol.Retry.message_type:
+            return "", 0
+        original = child_id(str(asked.arguments["original_message_id"]), "agent")
+        tries = 0
+        for first in await self.chain.ledger.by_invocation(original, thread_id=thread_id):
+            tries = 1
+            # Only those before this one: when its handler runs again, it sends the same.
+            async for record in self.chain.ledger.read(thread_id, after=first.seq, before=context.seq):
+                match record.message.payload:
+                    case OptionCallPayload(
+                        option_name=protocol.Retry.message_type, arguments={"original_message_id": str(named)}
+                    ):
+                        tries += named == original
+                    case _:
+                        pass
+            break
+        return (original, tries) if tries else ("", 0)
 
     def _notification(
         self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
@@ -336,8 +360,8 @@ class PhaseActor(Actor):
 
 
 def _cause_of(failure: RefusedError) -> object:
-    details: Any = failure.details
-    return details.get("cause") if isinstance(details, Mapping) else None
+    details = failure.details
+    return cast("Mapping[str, object]", details).get("cause") if isinstance(details, Mapping) else None
 
 
 def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
