@@ -91,7 +91,7 @@ class SupervisorActor(Supervisor):
             return protocol.ErrorAcknowledged(actor_id=address, action_taken="stop", error_logged=True)
         await self.restart([address], notification.error_message, context)
         delay: dict[str, Any] = {}
-        if _cause_in(notification.details) == "provider":
+        if cause_in(notification.details) == "provider":
             delay["retry_after"] = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
         return protocol.ErrorAcknowledged(actor_id=address, action_taken="restart", error_logged=True, **delay)
 
@@ -120,7 +120,8 @@ def _cause(error: BaseException | None) -> FailureCause:
     return "tool" if isinstance(error, Exception) and is_recorded(error) else "agent"
 
 
-def _cause_in(details: object) -> object:
+def cause_in(details: object) -> object:
+    """Return the cause in the details of an ERROR or an ERROR_NOTIFICATION; None if they name none."""
     return cast("Mapping[str, object]", details).get("cause") if isinstance(details, Mapping) else None
 
 

@@ -36,6 +36,7 @@ from antiphon.errors import (
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
 from antiphon.messages.keys import as_key, child_id, stop_id
 from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
+from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name, prompt_text
@@ -278,7 +279,7 @@ class PhaseActor(Actor):
                 await asyncio.sleep(decided.retry_after or 0.0)
             else:
                 stops += 1
-                if _cause_of(failure) != "provider":
+                if cause_in(failure.details) != "provider":
                     raise self._given_up(work, failure) from failure
                 if await self._stops(context) < stops:
                     raise StoppedError(failure.reason, manager, cause=failure.code)
@@ -313,9 +314,8 @@ class PhaseActor(Actor):
         self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
     ) -> protocol.ErrorNotification:
         given: Any = failure.details
-        details: dict[str, Any] = dict(thaw(given)) if isinstance(given, Mapping) else {"details": failure.reason}
-        seconds = details.get("retry_after")
-        named: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
+        details: Any = thaw(given) if isinstance(given, Mapping) else {"details": failure.reason}
+        named = {name: details[name] for name in ("retry_after",) if name in details}
         return protocol.ErrorNotification(
             actor_id=manager,
             error_message=failure.reason,
@@ -357,11 +357,6 @@ class PhaseActor(Actor):
     def _given_up(self, work: PhaseWork, failure: RefusedError) -> RefusedError:
         details = {"thread_id": work.thread_id, "phase_type": self.phase, "details": failure.reason}
         return RefusedError("Failed to process phase", protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)
-
-
-def _cause_of(failure: RefusedError) -> object:
-    details = failure.details
-    return cast("Mapping[str, object]", details).get("cause") if isinstance(details, Mapping) else None
 
 
 def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
