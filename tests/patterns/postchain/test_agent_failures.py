@@ -28,6 +28,7 @@ from antiphon.patterns.postchain import _cast as chain_agents
 from antiphon.patterns.postchain._context import SubscribeThread
 from antiphon.protocol import AgentConfig, ErrorNotification
 from antiphon.protocol.flows import find_flow
+from antiphon.service import thread_status
 
 RESTARTED = ["restart", "restart", "stop"]
 """The decisions about a failure that lasts, with the two restarts of the default configuration."""
@@ -128,6 +129,8 @@ async def test_a_failing_provider_reaches_the_supervisor_and_the_client_and_noth
             assert client.told == expected
             rows = await said_in(chain.ledger, thread_id)
             assert find_flow("error-handling").check(rows).state == "complete"
+            report = await thread_status(chain.ledger, thread_id)
+            assert str(result.error_message) in str(report.waits_for if status == "stopped" else report.error)
             if status == "stopped":
                 fake.failure = None
                 await chain.resume(thread_id)

@@ -313,8 +313,9 @@ class PhaseActor(Actor):
     def _notification(
         self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
     ) -> protocol.ErrorNotification:
-        given: Any = failure.details
-        details: Any = thaw(given) if isinstance(given, Mapping) else {"details": failure.reason}
+        given, details = failure.details, cast("dict[str, Any]", {"details": failure.reason})
+        if isinstance(given, Mapping):
+            details = cast("dict[str, Any]", thaw(cast("Any", given)))
         named = {name: details[name] for name in ("retry_after",) if name in details}
         return protocol.ErrorNotification(
             actor_id=manager,
