@@ -161,8 +161,11 @@ async def test_a_provider_that_is_down_stops_the_thread_and_nothing_is_paid_twic
 async def test_a_thread_that_is_resumed_too_early_stops_again(name: str) -> None:
     """As often as one likes: a stop is no crash, so it is never parked."""
     ledger, provider = MemoryLedger(), Provider(fails_after=0)
-    for _ in range(7):
+    each = 0
+    for time in range(1, 8):
         assert (await _run(name, ledger, provider)).status == "stopped"
+        each = each or provider.asked
+        assert provider.asked == each * time  # it stops again after as many requests as the first time
     provider.fails_after = None
     assert (await _run(name, ledger, provider)).status == "completed"
 
