@@ -81,10 +81,12 @@ def _model(fake: FakeOpenAI) -> Model:
 
 
 @asynccontextmanager
-async def _opened(model: Model, desk: Desk, client: Client, ledger: Ledger | None = None) -> AsyncIterator[PostChain]:
+async def _opened(
+    model: Model, desk: Desk, client: Client, ledger: Ledger | None = None, seconds: float = 60.0
+) -> AsyncIterator[PostChain]:
     """Open a chain whose first agent pays, looks, and then answers."""
     first = AgentConfig(tools=("pay", "look"), system_prompt=PROMPT)
-    config = ChainConfig(attempts=1, backoff=0, timeout=0.2, outputs="text", found=0, phases={"action": first})
+    config = ChainConfig(attempts=1, backoff=0, timeout=seconds, outputs="text", found=0, phases={"action": first})
     async with PostChain(ledger, config, model=model, tools=desk.tools, phases=["action", "yield"], grace=0.05) as chain:
         chain.hear(client.hear)
         yield chain
@@ -117,7 +119,7 @@ async def test_a_failing_provider_reaches_the_supervisor_and_the_client_and_noth
     desk, client = Desk(), Client()
     with fake_openai() as fake:
         fake.failure, fake.fails_after = failure, 2
-        async with _opened(_model(fake), desk, client) as chain:
+        async with _opened(_model(fake), desk, client, seconds=1.0 if failure == "hang" else 60.0) as chain:
             thread_id = await chain.create(QUESTION)
             subscribe = SubscribeThread(thread_id=thread_id)
             await chain.system.ask(f"thread/{thread_id}", subscribe, thread_id=thread_id, sender="client/desk")
