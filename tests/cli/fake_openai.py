@@ -42,9 +42,13 @@ class FakeOpenAI:
 
     asked: list[Asked] = field(default_factory=list)
     failure: str | None = None
-    """A status code; `cut`: the stream ends in the middle; one of `WRONG`: another protocol. None: it answers."""
+    """A status code; `cut`: the stream ends in the middle; `hang`: it does not answer; one of `WRONG`: another protocol. None:
+    it answers."""
     fails_after: int = 0
     """How many requests are answered before it fails."""
+    fails_for: int | None = None
+    """How many requests fail before it answers again; None: all."""
+    is_closed: threading.Event = field(default_factory=threading.Event)
     pause: float = 0.0
     """Seconds between the pieces of an answer."""
     url: str = ""
@@ -68,11 +72,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         digest = sha256(json.dumps([body["messages"], body.get("tools")], sort_keys=True).encode()).hexdigest()[:16]
         asked = Asked(digest, time.monotonic())
-        fails = fake.failure if len(fake.answered) >= fake.fails_after else None
+        fails = fake.failure if len(fake.answered) >= fake.fails_after and fake.fails_for != 0 else None
+        if fails is not None and fake.fails_for is not None:
+            fake.fails_for -= 1
         fake.asked.append(asked)
         try:
             if fails is not None and fails.isdigit():
                 self._send(int(fails), b'{"error": {"message": "the provider is down"}}')
+            elif fails == "hang":
+                fake.is_closed.wait()
+                self.close_connection = True
             elif fails in WRONG:
                 self._send(200, *WRONG[fails])
             elif body.get("stream"):
@@ -140,6 +149,7 @@ def fake_openai() -> Iterator[FakeOpenAI]:
         try:
             yield fake
         finally:
+            fake.is_closed.set()
             server.shutdown()
             thread.join()
 

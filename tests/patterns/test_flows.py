@@ -68,13 +68,14 @@ def test_a_failed_agent_is_restarted_and_asked_again() -> None:
     said = types_of(messages)
     first = said.index("action -> agent: PROCESS_WITH_AGENT")
 
-    assert said[first : first + 9] == [
+    assert said[first : first + 10] == [
         "action -> agent: PROCESS_WITH_AGENT",
         "agent -> action: ERROR",
         "action -> supervisor: ERROR_NOTIFICATION",
         "supervisor -> agent: RESTART",
         "agent -> supervisor: RESTART_COMPLETE",
         "supervisor -> action: ERROR_ACKNOWLEDGED",
+        "action -> client: ERROR_NOTIFICATION",
         "action -> agent: RETRY",
         "agent -> action: AGENT_RESPONSE",
         "action -> thread: PHASE_PROCESSED",

@@ -264,6 +264,17 @@ async def test_a_heartbeat_gets_in_before_all_others_and_says_how_full_it_is() -
         assert round(alive.uptime) == 5
 
 
+async def test_a_heartbeat_says_how_many_handlers_are_at_work() -> None:
+    """CH-084: the load is measured; the handler of the heartbeat itself does not count."""
+    async with System() as system:
+        system.spawn("probe/1", Probe, concurrency=4)
+        busy = [asyncio.create_task(system.ask("probe/1", Do(what="wait", seconds=5), sender=f"client/{n}")) for n in range(3)]
+        await asyncio.sleep(1)
+        assert (await system.ask("probe/1", Heartbeat())).load == 0.75
+        await asyncio.gather(*busy)
+        assert (await system.ask("probe/1", Heartbeat())).load == 0.0
+
+
 def test_actors_that_ask_in_a_circle_get_an_error_at_once() -> None:
     async def main() -> None:
         async with System() as system:

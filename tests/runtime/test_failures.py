@@ -285,6 +285,24 @@ async def test_an_actor_that_was_stopped_takes_no_more_messages_and_loses_none()
         assert await system.ask("probe/1", Do(what="list")) == Done()
 
 
+async def test_an_actor_that_was_stopped_is_begun_anew_by_a_restart() -> None:
+    """CH-087, CH-088, CH-090: sent to it, or to its supervisor, which no longer has it among its children."""
+    async with System() as system:
+        system.register("probe", Probe)
+        system.spawn("chief/1", Supervisor)
+        system.spawn("probe/1", Probe, supervisor="chief/1")
+        for to in ("probe/1", "chief/1"):
+            await system.ask(to, Stop(actor_id="probe/1", reason="maintenance"))
+            with pytest.raises(ActorStoppedError):
+                await system.ask("probe/1", Ping(text="late"))
+            done = await system.ask(to, Restart(actor_id="probe/1", reason="again"))
+            assert (done.actor_id, done.status) == ("probe/1", "restarted")
+            assert await system.ask("probe/1", Ping(text="here")) == Pong(text="here!")
+        await system.ask("chief/1", Stop(reason="enough"))
+        with pytest.raises(ActorStoppedError, match="restart that first"):
+            await system.ask("probe/1", Restart(reason="again"))
+
+
 async def test_a_handler_that_takes_longer_than_its_grace_is_interrupted() -> None:
     async with System() as system:
         system.spawn("probe/1", Probe, grace=2.0)

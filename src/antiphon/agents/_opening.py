@@ -220,6 +220,16 @@ class RunPart(EffectKeys):
         return f"<Part {self.invocation_id!r}>"
 
 
+class RetriedCourse(RunPart):
+    """The course of a message that failed, continued by the handler of a RETRY: what the ledger has of it counts."""
+
+    @property
+    @override
+    def attempt(self) -> int:
+        """At least the second, so that recorded effects are looked up."""
+        return self._whole.attempt + 1
+
+
 # ---------------------------------------------------------------- opening
 
 _tasks: set[asyncio.Task[None]] = set()

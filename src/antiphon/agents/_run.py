@@ -51,6 +51,7 @@ from antiphon.agents._opening import (
     OnChange,
     OpenAnswers,
     Opened,
+    RetriedCourse,
     RunPart,
     block_ended,
     check_choice,
@@ -219,6 +220,46 @@ class CurrentEffect:
 def current_effect() -> CurrentEffect | None:
     """Return the current effect; None outside of one."""
     return _effect.get()
+
+
+class Deeds:
+    """The tool calls of a block that must not be made again: its work cannot be repeated from the beginning."""
+
+    def __init__(self, around: Deeds | None) -> None:
+        self._around = around
+        self.calls: list[str] = []
+
+    def add(self, call: str) -> None:
+        """Add the id of a call, also to the blocks around this one."""
+        self.calls.append(call)
+        if self._around is not None:
+            self._around.add(call)
+
+
+_deeds: ContextVar[Deeds | None] = ContextVar("antiphon.agents.deeds", default=None)
+
+
+@contextmanager
+def counting_deeds() -> Generator[Deeds, None, None]:
+    """Collect the tool calls in a `with` block that have effects, recorded ones included."""
+    deeds = Deeds(_deeds.get())
+    token = _deeds.set(deeds)
+    try:
+        yield deeds
+    finally:
+        _deeds.reset(token)
+
+
+def note_deed(call: str) -> None:
+    """Note that a tool call has effects, or has other agents at work."""
+    if (deeds := _deeds.get()) is not None:
+        deeds.add(call)
+
+
+def has_deeds() -> bool:
+    """Whether the innermost `counting_deeds` block has any so far."""
+    deeds = _deeds.get()
+    return deeds is not None and bool(deeds.calls)
 
 
 def current_run() -> LedgerRun | None:
@@ -1053,6 +1094,24 @@ def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
         reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"
         report_missing(reason, required=run.required)
     return None
+
+
+@asynccontextmanager
+async def retried_run(context: Context, invocation_id: str, forgiven: Collection[str]) -> AsyncGenerator[LedgerRun, None]:
+    """Continue the run of a message that failed, in the handler of a RETRY. The effects in `forgiven` are made again.
+
+    Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it
+    that no other handler is at work on the same run.
+    """
+    course = RetriedCourse(context.course, invocation_id, context.address)
+    run = LedgerRun(context.thread_id or "", id=invocation_id)
+    began = current_port().now()
+    run.attach(Opened(context.journal, course, context.park, forgiven, root=invocation_id, began=began))
+    with run_scope(run):
+        try:
+            yield run
+        finally:
+            run.forget_parts()
 
 
 def _within(context: Context, watch: Watch) -> LedgerRun:

@@ -9,12 +9,13 @@ from antiphon.agents._changed_programs import Choice, allow_change
 from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._opening import is_outside, may_pass
-from antiphon.agents._run import run_scope
+from antiphon.agents._run import counting_deeds, has_deeds, note_deed, retried_run, run_scope
 from antiphon.agents.durability import (
     ModelOutages,
     Quotation,
     ThreadTalk,
     as_messages,
+    failed_call,
     is_outcome,
     is_recorded,
     is_tried,
@@ -39,16 +40,21 @@ __all__ = [
     "allow_change",
     "as_key",
     "as_messages",
+    "counting_deeds",
+    "failed_call",
+    "has_deeds",
     "is_outcome",
     "is_outside",
     "is_recorded",
     "is_tried",
     "may_pass",
+    "note_deed",
     "note_price",
     "own_settings",
     "permitted",
     "price_of",
     "publish_live",
     "quoting",
+    "retried_run",
     "run_scope",
 ]

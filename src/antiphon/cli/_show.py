@@ -89,6 +89,10 @@ def show(
     if len(shown) < len(conversation):
         rest = len(conversation) - len(shown)
         note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
+    if source is None and name != "-" and not is_file(name):
+        report = with_ledger(ledger, partial(service.thread_status, thread_id=name))
+        if (why := report.waits_for if report.status == "stopped" else report.error) is not None:
+            note(f"{report.status}: {why}", style="warning")
 
 
 def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:

@@ -174,6 +174,10 @@ class LineView(QuietView):
                 self._line(f"  → {service.call_text(event.text, event.data)}", "tool")
             case "tool_returned":
                 self._line(f"  ← {event.text}: {service.outcome_text(event.data.get('result'))}", "tool")
+            case "failed":
+                self._line(f"  ✗ {service.outcome_text(event.text)}", "bad")
+            case "decided":
+                self._line(f"  {decision_text(event)}", "aside")
             case "phase_ended":
                 self._phase = None
                 self._line(f"  ✓ {event.data['processing_time']:.1f} s  {contributed(event)}".rstrip(), "good")
@@ -211,6 +215,14 @@ def _begun(event: ChainEvent) -> str | None:
 def contributed(event: ChainEvent) -> str:
     """Return what one of the six phases has contributed, in a few words."""
     return service.contribution(event.phase, event.data["output"]) if event.phase in PHASES else ""
+
+
+def decision_text(event: ChainEvent) -> str:
+    """Return the decision of the supervisor about an agent that failed."""
+    if event.text != "restart":
+        return f"the supervisor decides: {event.text}"
+    seconds = event.data.get("retry_after")
+    return "it is asked again" if not seconds else f"it is asked again in {seconds:g} s"
 
 
 # ---------------------------------------------------------------- on the terminal
@@ -316,6 +328,10 @@ class TreeView:
                 branch.tools[f"{event.text} {len(branch.tools)}"] = _Tool(service.call_text(event.text, event.data))
             case "tool_returned":
                 _close(branch, f"{event.text}(", service.outcome_text(event.data.get("result")), "done")
+            case "failed":
+                branch.words = service.outcome_text(event.text)
+            case "decided":
+                branch.words = f"{branch.words}; {decision_text(event)}"[-_WORDS:]
             case "phase_ended":
                 branch.about = contributed(event)
                 self._end(branch, "done")

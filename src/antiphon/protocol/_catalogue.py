@@ -272,7 +272,7 @@ class HeartbeatResponse(Reply, frozen=True, type="HEARTBEAT_RESPONSE"):
     uptime: Quantity
     """In seconds, since its last start."""
     load: Share
-    """How full its mailbox is, from 0 to 1."""
+    """How busy it is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work, whichever is more."""
 
 
 class Heartbeat(Request[HeartbeatResponse], frozen=True, type="HEARTBEAT", family="system"):
@@ -333,6 +333,8 @@ class ErrorAcknowledged(Reply, frozen=True, type="ERROR_ACKNOWLEDGED"):
     actor_id: Text
     action_taken: Literal["restart", "stop", "escalate", "ignore"]
     error_logged: bool
+    retry_after: Quantity | None = None
+    """Seconds to wait before the failed message is retried."""
 
 
 class Error(Request[ErrorAcknowledged], frozen=True, type="ERROR", family="error"):
@@ -355,6 +357,13 @@ class ErrorNotification(Request[ErrorAcknowledged], frozen=True, type="ERROR_NOT
     details: Value
     reported_by: Text | None = None
     failed_message_id: Text | None = None
+    retryable: bool | None = None
+    """Whether a RETRY of the failed message may succeed; None: the actor itself has failed, and not only a message."""
+    retry_after: Quantity | None = None
+    """Seconds that a provider asks to wait."""
+    attempt: Positive | None = None
+    """Which try of the message has failed, from 1."""
+    max_attempts: Positive | None = None
 
 
 class Retry(Request[Reply], frozen=True, type="RETRY", family="error"):

@@ -61,6 +61,16 @@ def _phase(phase: str) -> tuple[Step, Step]:
     )
 
 
+def _failure() -> tuple[Pattern, ...]:
+    return (
+        Step("agent manager", "phase", "ERROR"),
+        Step("phase", "supervisor", "ERROR_NOTIFICATION"),
+        maybe(Step("supervisor", "agent manager", "RESTART"), Step("agent manager", "supervisor", "RESTART_COMPLETE")),
+        maybe(Step("supervisor", "phase", "ERROR_ACKNOWLEDGED")),
+        repeat(Step("phase", "client", "ERROR_NOTIFICATION")),
+    )
+
+
 def _question() -> tuple[Step, Step]:
     return Step("user", "agent", "said"), Step("agent", "user", "said")
 
@@ -94,19 +104,17 @@ PHASE_PROCESSING = Flow(
 
 ERROR_HANDLING = Flow(
     "error-handling",
-    "An agent fails; a supervisor has it begin anew, and the phase tries again.",
+    "An agent fails; a supervisor has it begin anew, and the phase tries again, or stops with the cause. The client is told.",
     repeat(
         Step("phase", "agent manager", "PROCESS_WITH_AGENT"),
         repeat(
-            Step("agent manager", "phase", "ERROR"),
-            Step("phase", "supervisor", "ERROR_NOTIFICATION"),
-            Step("supervisor", "agent manager", "RESTART"),
-            Step("agent manager", "supervisor", "RESTART_COMPLETE"),
-            maybe(Step("supervisor", "phase", "ERROR_ACKNOWLEDGED")),
+            *_failure(),  # after a stop, a phase tries again when its thread is resumed
             Step("phase", "agent manager", "RETRY"),
         ),
-        Step("agent manager", "phase", "AGENT_RESPONSE"),
-        Step("phase", "thread", "PHASE_PROCESSED"),
+        choice(
+            sequence(Step("agent manager", "phase", "AGENT_RESPONSE"), Step("phase", "thread", "PHASE_PROCESSED")),
+            sequence(*_failure(), maybe(Step("phase", "thread", "ERROR"))),
+        ),
         least=1,
     ),
 )

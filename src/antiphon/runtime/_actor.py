@@ -298,8 +298,7 @@ class Home(Protocol):
     def address(self) -> str: ...
     @property
     def services(self) -> Services: ...
-    @property
-    def load(self) -> float: ...
+    def load(self, besides: DeliveryState | None) -> float: ...
     @property
     def began(self) -> float: ...
     @property
@@ -402,8 +401,8 @@ class Context:
 
     @property
     def load(self) -> float:
-        """How full the mailbox is, from 0 to 1."""
-        return self._cell.load
+        """How busy the actor is, from 0 to 1: how full its mailbox is, or how many other handlers are at work."""
+        return self._cell.load(self._delivery)
 
     @property
     def course(self) -> Course:

@@ -181,10 +181,14 @@ class Cell:
             )
         return self.mailbox
 
-    @property
-    def load(self) -> float:
-        """How full the mailbox is, from 0 to 1."""
-        return 0.0 if self.mailbox is None else min(1.0, self.mailbox.waiting / self.props.capacity)
+    def load(self, besides: DeliveryState | None) -> float:
+        """How busy it is, from 0 to 1: how full its mailbox is, or how many of its handlers are at work, whichever is more.
+
+        The handler of the message `besides` does not count: it is the one that asks.
+        """
+        waiting = 0 if self.mailbox is None else self.mailbox.waiting
+        handled = sum(each is not None and each is not besides for each in tuple((self.drains or {}).values()))
+        return min(1.0, max(waiting / self.props.capacity, handled / self.props.concurrency))
 
     @property
     def is_untouched(self) -> bool:

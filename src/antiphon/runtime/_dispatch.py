@@ -24,7 +24,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import Message
-from antiphon.protocol import Heartbeat, Notice, Retry
+from antiphon.protocol import Heartbeat, Notice, Restart, Retry
 from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope, Recent
 from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._redelivery import find_original
@@ -298,7 +298,7 @@ class Dispatcher:
             if delivery.envelope.hops > self._hop_limit:
                 raise HopLimitError(f"it followed from {delivery.envelope.hops} other messages", delivery.to)
             cell = self._tree.at(delivery.to)
-            if cell.state == "stopped":
+            if cell.state == "stopped" and delivery.type != Restart.message_type:
                 self._leave_to_next(delivery)
                 raise ActorStoppedError("it takes no more messages", delivery.to)
         except DeliveryError as exc:

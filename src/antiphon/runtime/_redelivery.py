@@ -457,7 +457,7 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
     """Return the message that a RETRY names.
 
     Raises:
-        RefusedError: it was tried too often, or is unknown.
+        RefusedError: it was tried too often, is unknown, or is itself a RETRY: then the first message is to be named.
     """
     original, tries = None, request.attempt
     if thread_id is not None:
@@ -471,6 +471,10 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
     original = original or _given(request) or recent.message(request.original_message_id)
     if original is None:
         raise errors.RefusedError(f"nobody has message {request.original_message_id!r}", ErrorCode.VALIDATION_ERROR)
+    if isinstance(original.payload, OptionCallPayload) and original.payload.option_name == Retry.message_type:
+        # A RETRY of a RETRY would not find what the first message has done, and do it again.
+        reason = f"message {request.original_message_id!r} is a RETRY: name the message that was retried first"
+        raise errors.RefusedError(reason, ErrorCode.VALIDATION_ERROR)
     return original
 
 

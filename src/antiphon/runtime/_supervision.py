@@ -20,7 +20,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from antiphon.errors import (
     ActorFailedError,
@@ -166,12 +166,13 @@ class Escalation:
         if not supervisor:
             self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
             return
+        named: dict[str, Any] = {} if failure.message_id is None else {"failed_message_id": failure.message_id}
         notification = ErrorNotification(
             actor_id=cell.address,
             error_message=f"{failure.error_type}: {failure.error_message}",
             error_code=ActorFailedError.code,
             details={"where": failure.where, "incarnation": failure.incarnation},
-            **({} if failure.message_id is None else {"failed_message_id": failure.message_id}),
+            **named,
         )
         try:
             await self.notify(supervisor, notification, cell.address)
@@ -305,7 +306,8 @@ class Commands:
         address = request.actor_id or cell.address
         if address == cell.address:
             return cell
-        if address not in self._tree.children(cell.address):
+        child = self._tree.cells.get(address)  # one that was stopped is no longer among the children
+        if address not in self._tree.children(cell.address) and (child is None or child.props.supervisor != cell.address):
             reason = f"it neither is {address!r} nor supervises it"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR, address=cell.address)
         return self._tree.at(address)
@@ -428,9 +430,9 @@ class Supervisor(Actor):
                 if decision.action == "replace":
                     await lifecycle.reject_waiting(tree.at(address), reason)
                 children = tree.children(context.address)
-                await self._restart(concerned(self.supervision.strategy, children, address), reason, context)
+                await self.restart(concerned(self.supervision.strategy, children, address), reason, context)
 
-    async def _restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
+    async def restart(self, addresses: Sequence[str], reason: str, context: Context) -> None:
         """Restart actors in order. All are suspended first: no old actor runs together with a new one."""
         cells = [self._parts.tree.at(address) for address in addresses]
         for cell in cells:

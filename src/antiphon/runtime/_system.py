@@ -230,7 +230,7 @@ class System:
                 state=cell.state,
                 restarts=cell.incarnation - 1,
                 waiting=0 if cell.mailbox is None else cell.mailbox.waiting,
-                load=cell.load,
+                load=cell.load(None),
             )
             for cell in cells
         )

@@ -186,11 +186,28 @@ class Lifecycle:
         return list(handled.values())
 
     async def restart(self, cell: Cell, reason: str) -> None:
-        """Drop the actor; a new one handles the next message."""
+        """Drop the actor; a new one handles the next message. An actor that was stopped gets a new cell.
+
+        Raises:
+            ActorStoppedError: it has stopped, and so has its supervisor, or the system closes.
+        """
         async with self._tree.changing(cell.address):
             cell = self._current(cell)
             if cell.state != "stopped":
                 await self._restart(cell, reason)
+            else:
+                self._begin_anew(cell)
+
+    def _begin_anew(self, stopped: Cell) -> None:
+        """Make a new cell for an actor that was stopped: its mailbox is closed, and its messages were answered."""
+        supervisor = self._tree.cells.get(stopped.props.supervisor)
+        if self._lifetime.is_closing or (supervisor is not None and supervisor.state == "stopped"):
+            raise ActorStoppedError("it has stopped, and so has its supervisor: restart that first", stopped.address)
+        cell = self._tree.spawn(Address.parse(stopped.address), stopped.props)
+        cell.incarnation = stopped.incarnation + 1
+        if self._hooks is not None:
+            self._hooks.restarted(cell.address, cell.incarnation)
+        cell.parts.idling.idle(cell)
 
     async def _restart(self, cell: Cell, reason: str) -> None:
         # The handlers end first, then the actor: `stopped` must not run concurrently with a handler.

@@ -11,13 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import protocol
 from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError, ThreadEndedError
-from antiphon.ledger import HostStatus, Ledger, ThreadSummary
+from antiphon.ledger import HostStatus, Ledger, ThreadSummary, command_line
+from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
+from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
-from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
+from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response, stopped_error, stops_in
 from antiphon.service._runs import list_runs, with_open_runs
 from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason, unfit_json
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from antiphon.agents.extending import Choice
     from antiphon.patterns.postchain import ThreadLife
 
+_FAILED: Final = "failed"
 _CHAIN: Final = "postchain"
 """The pattern of threads of six phases. An imported or restored one has none."""
 
@@ -49,6 +52,8 @@ class ThreadReport:
     waits_for: str | None = None
     """The reason why it waits, and what to do: for a person, with the commands; why its runs do not run, or no host continues
     it."""
+    error: str | None = None
+    """Why it has failed."""
     owner: str | None = None
     """The living host that owns it."""
     unfit: tuple[str, ...] = ()
@@ -58,8 +63,7 @@ class ThreadReport:
         """Return it as a JSON object; a thread of six phases has the fields of THREAD_STATUS."""
         if not self.is_chain:
             names = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
-            waits = {} if self.waits_for is None else {"waits_for": self.waits_for}
-            return {**{name: getattr(self, name) for name in names}, **waits, **self._hosting()}
+            return {**{name: getattr(self, name) for name in names}, **self._reasons()}
         return {
             "thread_id": self.thread_id,
             "status": self.status,
@@ -69,13 +73,12 @@ class ThreadReport:
             "updated_at": self.updated_at.isoformat(),
             "phases_completed": self.phases_completed,
             "phases_remaining": self.phases_remaining,
-            **({} if self.waits_for is None else {"waits_for": self.waits_for}),
-            **self._hosting(),
+            **self._reasons(),
         }
 
-    def _hosting(self) -> dict[str, Any]:
-        """Return its owner and the builds that cannot continue it, if there are any."""
-        said = {"owner": self.owner, "unfit": self.unfit}
+    def _reasons(self) -> dict[str, Any]:
+        """Return why it waits or has failed, its owner, and the builds that cannot continue it, if there are any."""
+        said = {"waits_for": self.waits_for, "error": self.error, "owner": self.owner, "unfit": self.unfit}
         return {name: value for name, value in said.items() if value}
 
 
@@ -97,7 +100,10 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     if life is None:
         listed = await with_open_runs(ledger, summary)
         reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
-        return ThreadReport(thread_id, listed.status, **shared, waits_for=moved or "; ".join(reasons) or hostless)
+        if listed.status == _FAILED and not reasons:
+            shared["error"] = await _error(ledger, thread_id)
+        waits = "; ".join(reasons) or (await _stop(ledger, thread_id) if listed.status == STOPPED else None) or hostless
+        return ThreadReport(thread_id, listed.status, **shared, waits_for=moved or waits)
     from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
 
     waiting = await waiting_for(ledger, thread_id)
@@ -106,6 +112,8 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
     is_stopped = listed.status == STOPPED or (
         life.status == "paused" and waiting is not None and waiting.stopped_by is not None
     )
+    if life.status == _FAILED:
+        shared["error"] = await _error(ledger, thread_id)
     return ThreadReport(
         thread_id,
         STOPPED if is_stopped else life.status,
@@ -117,6 +125,29 @@ async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
         phases_remaining=life.remaining,
         waits_for=moved or (hostless if waiting is None else waiting.text),
     )
+
+
+async def _error(ledger: Ledger, thread_id: str) -> str | None:
+    """Return why the last request in a thread has failed."""
+    async for record in ledger.read(thread_id, reverse=True):
+        message, payload = record.message, record.message.payload
+        if message.lane != "control":
+            continue
+        match payload:
+            case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if said.get("type") == ThreadResult.message_type:
+                return cast("str | None", cast("JsonObject", said["data"]).get("error_message"))
+            case OptionResultPayload(is_error=True) if message.parent_id is None and message.policy != str(LIFE_ACTOR):
+                return payload.error_message
+            case _:
+                pass
+    return None
+
+
+async def _stop(ledger: Ledger, thread_id: str) -> str | None:
+    """Return what has stopped a thread, with the command to continue it; None: the thread does not have it."""
+    for row in stops_in(await ledger.open_calls(thread_id)):
+        return f"{stopped_error(row.message).reason}: `{command_line(ledger, 'resume', thread_id)}`"
+    return None
 
 
 async def living_owner(ledger: Ledger, thread: ThreadSummary) -> str | None:

@@ -16,7 +16,6 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Outcome, Patience, Pattern, together
-from antiphon.patterns.cast._models import _wait
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 
@@ -147,12 +146,11 @@ async def test_a_busy_model_is_asked_again_and_then_the_fallback() -> None:
 
 
 def test_the_provider_says_how_long_to_wait() -> None:
-    """Retry-After counts before the own backoff, up to the longest that is borne."""
-    said = ModelHTTPError(429, "teller", headers={"Retry-After": "7"})
-    busy = ModelHTTPError(429, "teller")
-    short = Patience(longest_backoff=5)
-    assert (_wait(said, 1, Patience()), _wait(said, 1, short)) == (7, 5)
-    assert [_wait(busy, attempt, Patience()) for attempt in (1, 2, 3, 9)] == [0.5, 1, 2, 30]
+    """Retry-After counts before the own backoff. If it is longer than the longest wait, the provider is not asked again."""
+    named = ModelHTTPError(429, "teller", headers={"Retry-After": "7"})
+    busy, many = ModelHTTPError(429, "teller"), Patience(attempts=10)
+    assert (many.pause(named, 1), Patience(longest_backoff=5).pause(named, 1)) == (7, None)
+    assert [many.pause(busy, attempt) for attempt in (1, 2, 3, 9, 10)] == [0.5, 1, 2, 30, None]
 
 
 async def test_models_that_never_answer_are_one_error_that_says_whether_to_try_later() -> None:

@@ -5,6 +5,7 @@ from antiphon.agents.durability._failures import ModelOutages as ModelOutages
 from antiphon.agents.durability._failures import RetryPolicy as RetryPolicy
 from antiphon.agents.durability._failures import ToolFailure as ToolFailure
 from antiphon.agents.durability._failures import ToolFailures as ToolFailures
+from antiphon.agents.durability._failures import failed_call as failed_call
 from antiphon.agents.durability._failures import is_outcome as is_outcome
 from antiphon.agents.durability._failures import is_recorded as is_recorded
 from antiphon.agents.durability._failures import is_tried as is_tried

@@ -47,9 +47,9 @@ from typing_extensions import override
 from antiphon.agents._budget import BudgetLimits
 from antiphon.agents._observers import count_step, is_told
 from antiphon.agents._opening import OnChange
-from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
+from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, note_deed, run_scope
 from antiphon.agents._tool_changes import ToolChanges
-from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, tool_errors, with_known_errors
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
@@ -217,6 +217,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
         repeats = is_call and is_repeated(_definition(params), params.name, effects)
         called = self._effect_of(run, params, name, effects, is_call=is_call)
+        if effects != "none":
+            note_deed(called.id)
         changes = ToolChanges(run.watch, params.name, params.ctx, repeats=repeats)
         notes = CallNotes(params.ctx)
 
@@ -246,6 +248,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                 recorded = await with_known_errors(_restoring(called, changes), call, _as_failed)
             except Exception as exc:
                 called.explain(exc)
+                mark_failed_call(exc, called.id, effects)
                 raise
             if _is_own(recorded):
                 changes.restore(recorded, called.id)

@@ -227,6 +227,24 @@ def is_recorded(error: Exception) -> bool:
     return bool(getattr(error, _RECORDED, False))
 
 
+_CALL: Final = "_antiphon_call"
+
+
+def mark_failed_call(error: Exception, call: str, effects: Effects) -> None:
+    """Mark an exception with the tool call that it is the recorded outcome of; of nested calls, the innermost.
+
+    If one of them has effects, there is no mark: it is not known what was done before it was raised.
+    """
+    if is_recorded(error):
+        with suppress(AttributeError):  # a class without room for the mark
+            setattr(error, _CALL, None if effects != "none" else getattr(error, _CALL, call))
+
+
+def failed_call(error: BaseException | None) -> str | None:
+    """Return the id of the tool call that ended with this exception, if the tool may be called again."""
+    return getattr(error, _CALL, None)
+
+
 def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:
     """Return the error for the program: the one raised here, or its stored form, if it was cut or redacted."""
     is_same = original is not None and _has_all(details, _class_and_arguments(original))

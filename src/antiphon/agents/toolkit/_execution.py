@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from antiphon.agents._budget import Bounds
 from antiphon.agents._observers import is_told
-from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope
+from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope, note_deed
 from antiphon.agents.durability import ThreadTalk
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
@@ -89,6 +89,8 @@ class ToolkitCallEffect(Effect):
                     describe(replace(self.operation, result=ToolOutcome.from_json(returned).result))
                 return returned
 
+        if self._tool.effects != "none":
+            note_deed(self.id)
         if self._is_repeated and not await self._was_repeated():
             self.id = self._first
         return await self.perform(inside)

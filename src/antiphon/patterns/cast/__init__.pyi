@@ -21,6 +21,7 @@ from antiphon.patterns.cast._handling import withdrawal as withdrawal
 from antiphon.patterns.cast._models import HeldModel as HeldModel
 from antiphon.patterns.cast._models import Patience as Patience
 from antiphon.patterns.cast._models import ask_in_turn as ask_in_turn
+from antiphon.patterns.cast._models import retry_after as retry_after
 from antiphon.patterns.cast._pattern import MessageHistory as MessageHistory
 from antiphon.patterns.cast._pattern import Outcome as Outcome
 from antiphon.patterns.cast._pattern import Pattern as Pattern

@@ -38,7 +38,15 @@ from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, PreparedTools
 from typing_extensions import override
 
 from antiphon.agents import current_run
-from antiphon.agents.extending import is_outcome, is_outside, is_recorded, is_tried, may_pass
+from antiphon.agents.extending import (
+    counting_deeds,
+    has_deeds,
+    is_outcome,
+    is_outside,
+    is_recorded,
+    is_tried,
+    may_pass,
+)
 from antiphon.errors import (
     AntiphonError,
     DeliveryError,
@@ -79,7 +87,16 @@ class Patience(BaseModel):
 
     def pause(self, error: Exception, failures: int) -> float | None:
         """Return the seconds before a request that has failed is sent again; None: it is not sent again."""
-        return None if failures >= self.attempts or not may_pass(error) else _wait(error, failures, self)
+        is_useful = failures < self.attempts and may_pass(error) and self.would_wait(retry_after(error))
+        return self.delay(retry_after(error), failures) if is_useful else None
+
+    def would_wait(self, seconds: float | None) -> bool:
+        """Whether a provider that names a delay is asked again: a longer delay than the longest is not waited for."""
+        return seconds is None or seconds <= self.longest_backoff
+
+    def delay(self, named: float | None, failures: int) -> float:
+        """Return the seconds before the next attempt: as many as the provider has `named`, if it has."""
+        return min(self.longest_backoff, self.backoff * 2 ** (failures - 1) if named is None else named)
 
 
 class Outages(BaseModel):
@@ -98,7 +115,8 @@ class Outages(BaseModel):
 
     def stop(self, error: Exception) -> StoppedError | None:
         """Return the error that leaves the request open; None: `error` is its outcome."""
-        return _stopped(error, self.who) if self.is_last and is_outside(error) else None
+        is_last = self.is_last or has_deeds()  # another model would begin from the start, and do again what tools have done
+        return _stopped(error, self.who) if is_last and is_outside(error) else None
 
 
 def _stopped(error: Exception, who: str) -> StoppedError:
@@ -126,14 +144,17 @@ async def ask_in_turn(
         DeliveryError, LedgerError: another cause: a person must decide, the thread has ended, the disk is full.
     """
     failure: Exception = RuntimeError("there is no model")
-    for model in models:
-        try:
-            return await _asked(model, ask, patience, is_request=is_request)
-        except Exception as exc:
-            if not isinstance(exc, _KNOWN) and not is_recorded(exc) and not (is_request and is_outside(exc)):
-                raise
-            _raise_if_not_about_models(exc)
-            failure = exc
+    with counting_deeds() as deeds:
+        for model in models:
+            try:
+                return await _asked(model, ask, patience, is_request=is_request)
+            except Exception as exc:
+                if not isinstance(exc, _KNOWN) and not is_recorded(exc) and not (is_request and is_outside(exc)):
+                    raise
+                _raise_if_not_about_models(exc)
+                failure = exc
+            if deeds.calls:
+                break  # another model would begin from the start, and do it again
     is_missing = is_outside(failure) and isinstance(failure, AntiphonError)  # a key, a package: found before any request
     is_failed_request = is_request and is_outside(failure) and not is_outcome(failure)
     if current_run() is not None and (is_missing or is_failed_request):  # otherwise nothing stays open that could be continued
@@ -141,7 +162,8 @@ async def ask_in_turn(
     said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
     details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
     reason = f"the agent cannot answer: {said}"
-    raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=_is_retryable(failure))
+    retryable = _is_retryable(failure) and not deeds.calls
+    raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=retryable) from failure
 
 
 async def _asked(
@@ -152,10 +174,14 @@ async def _asked(
         try:
             return await ask(model)
         except Exception as exc:
-            is_useful = may_pass(exc) if is_request else isinstance(exc, AgentRunError) and _is_retryable(exc)
-            if attempt == patience.attempts or not is_useful or is_tried(exc):
+            is_useful = (
+                may_pass(exc) and patience.would_wait(retry_after(exc))
+                if is_request
+                else isinstance(exc, AgentRunError) and _is_retryable(exc)
+            )
+            if attempt == patience.attempts or not is_useful or is_tried(exc) or has_deeds():
                 raise
-            await asyncio.sleep(_wait(exc, attempt, patience))
+            await asyncio.sleep(patience.delay(retry_after(exc), attempt))
             attempt += 1
 
 
@@ -171,11 +197,10 @@ def _is_retryable(error: Exception) -> bool:
     return isinstance(error, ModelAPIError | UnexpectedModelBehavior)
 
 
-def _wait(error: Exception, attempt: int, patience: Patience) -> float:
-    """Return how long to wait before the next attempt: the delay that the provider sends, if any."""
-    said = getattr(error, "retry_after", None)
-    delay = said if isinstance(said, int | float) else patience.backoff * 2 ** (attempt - 1)
-    return min(patience.longest_backoff, delay)
+def retry_after(error: BaseException | None) -> float | None:
+    """Return the seconds that a provider asks to wait; None if it names none."""
+    named = getattr(error, "retry_after", None)
+    return float(named) if isinstance(named, int | float) else None
 
 
 def _said(response: ModelResponse) -> ModelResponse:

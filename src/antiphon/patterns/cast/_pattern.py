@@ -28,7 +28,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserCon
 
 from antiphon import protocol
 from antiphon.agents import current_run
-from antiphon.agents.extending import Quotation
+from antiphon.agents.extending import Quotation, note_deed
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, is_foreign
@@ -465,6 +465,7 @@ class Pattern(ABC):
 
         async def ask(task: str) -> Any:
             run = current_run()
+            note_deed(name)  # in a repeated run, its agents would do their work again
             outcome = await (self.run(task) if run is None else self.run_inside(task, run.thread_id))
             if outcome.status == "stopped" and run is not None:  # the caller also stops, and both are resumed together
                 raise StoppedError(outcome.error_message or "", cause=outcome.error_code or StoppedError.code)

@@ -23,7 +23,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit, current_run
 from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import note_price, permitted, price_of, publish_live
+from antiphon.agents.extending import note_deed, note_price, permitted, price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -210,6 +210,7 @@ class Options:
         _check_free(policy.name)
 
         async def run(task: str) -> Any:
+            note_deed(policy.name)  # in a repeated run, it would do its work again
             return await nest(policy, task)
 
         description = about.strip()

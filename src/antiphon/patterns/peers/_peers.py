@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from antiphon.agents import LedgerRun, current_run, ledger_run
 from antiphon.agents.config import known_names
-from antiphon.agents.extending import own_settings
+from antiphon.agents.extending import note_deed, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError
@@ -173,6 +173,7 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     turn, run = _turn.get(), current_run()
     if turn is None or run is None:
         raise RuntimeError("only a peer that is at work can ask another")
+    note_deed(invoke_agent.__name__)  # asked again, the other would do its work again
     wanted = Wanted(target, request, tuple(context_message_ids), _untrusted(ctx))
     said = await turn.calls.invoke(turn, run, wanted)
     letter, taint = letter_of(said), current_taint()

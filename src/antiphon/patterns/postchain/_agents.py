@@ -1,42 +1,126 @@
 """The manager of a phase's agent, which runs the agent durably and retries providers; and the supervisor of the managers.
 
-A busy or failing provider is asked again after a delay, then the fallback is asked. If that fails too, the request stays open
-and the thread stops until it is resumed; a client that asks an agent directly gets an error. If the agent itself fails,
-because its model gives no valid answer, the manager answers with an error: the phase notifies the supervisor, which restarts
-it.
+A busy or failing provider is asked again after a delay, then the fallback is asked. If that fails too, the manager answers
+with an ERROR that names the class of the failure (`FailureCause`), and whether a RETRY may succeed. The phase notifies the
+supervisor, which decides by these:
+
+| cause | retryable | because |
+|---|---|---|
+| `provider` | yes | it is busy or fails, cannot be reached, or takes too long |
+| `provider` | no | a person must fix something: a key, an account, an address |
+| `request` | no | the provider refuses the request as invalid |
+| `output` | unless tools have done something | a RETRY begins from the start, and would do it again |
+| `tool` | if it only reads | a tool with effects may have done something before it raised |
+
+**A RETRY continues the run of the message that failed.** Recorded answers and results count; only what failed is done again:
+the request to the provider, or the call of the tool. The exception is an output that is not valid: then the whole run is new.
+So no request is paid for twice, and no tool with effects starts twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
-from antiphon.agents import ledger_run
+from antiphon.agents import LedgerRun, ledger_run
+from antiphon.agents.extending import failed_call, is_recorded, may_pass, retried_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
-from antiphon.messages import DataPart, Json, MediaPart, Message, PartsPayload, thaw
-from antiphon.patterns.cast import RESTS, Answer, Hear, ThreadHistory, left_open, read_history, user_content
+from antiphon.messages import (
+    DataPart,
+    Json,
+    JsonObject,
+    MediaPart,
+    Message,
+    OptionCallPayload,
+    OptionResultPayload,
+    PartsPayload,
+    thaw,
+)
+from antiphon.patterns.cast import (
+    RESTS,
+    Answer,
+    Hear,
+    Patience,
+    ThreadHistory,
+    left_open,
+    read_history,
+    retry_after,
+    user_content,
+)
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import PROMPT, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
-from antiphon.runtime import Actor, Context, Supervisor, handles
+from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
+
+FailureCause: TypeAlias = Literal["provider", "request", "output", "tool", "agent"]
+"""What an agent failed at; `agent`: something else."""
 
 
 class SupervisorActor(Supervisor):
     """The supervisor of a chain's agents."""
 
+    def __init__(self, supervision: Supervision, patience: Patience) -> None:
+        super().__init__(supervision)
+        self._patience = patience
+
+    @handles
+    async def child_failed(
+        self, notification: protocol.ErrorNotification, context: Context
+    ) -> protocol.ErrorAcknowledged | None:
+        """Decide about a manager that hangs or has failed; or about a message that its agent could not answer.
+
+        For a message, the decision depends only on the notification: after a crash, it is the same.
+        """
+        if notification.retryable is None:
+            return await super().child_failed(notification, context)
+        address, attempt, most = notification.actor_id, notification.attempt or 1, notification.max_attempts or 1
+        may_succeed = notification.retryable and self._patience.would_wait(notification.retry_after)
+        if attempt >= most or not may_succeed:
+            return protocol.ErrorAcknowledged(actor_id=address, action_taken="stop", error_logged=True)
+        await self.restart([address], notification.error_message, context)
+        delay: dict[str, Any] = {}
+        if cause_in(notification.details) == "provider":
+            delay["retry_after"] = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
+        return protocol.ErrorAcknowledged(actor_id=address, action_taken="restart", error_logged=True, **delay)
+
     @handles
     async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:
         """Accept an error report that is not a failure of a child: it is only recorded."""
         return protocol.ErrorAcknowledged(actor_id=context.message.policy, action_taken="ignore", error_logged=True)
+
+
+class _Retried(NamedTuple):
+    """A message that is retried."""
+
+    message_id: str
+    run: str
+    """The message whose run is continued: the first, or the latest RETRY after an output that was not valid."""
+    failed: Collection[str]
+    """The calls of tools that failed, and are made again."""
+
+
+def _cause(error: BaseException | None) -> FailureCause:
+    """Return what an agent failed at, if it was not its provider."""
+    if isinstance(error, UnexpectedModelBehavior):
+        return "output"
+    if isinstance(error, ModelAPIError | UserError):
+        return "request"
+    return "tool" if isinstance(error, Exception) and is_recorded(error) else "agent"
+
+
+def cause_in(details: object) -> object:
+    """Return the cause in the details of an ERROR or an ERROR_NOTIFICATION; None if they name none."""
+    return cast("Mapping[str, object]", details).get("cause") if isinstance(details, Mapping) else None
 
 
 _SAID, _SHOWN = 0.5, 0.8
@@ -54,6 +138,8 @@ class AgentManagerActor(Actor):
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
+        self._at_work: set[str] = set()
+        """The messages whose runs are active. A RETRY of one of these would do the same at the same time."""
 
     @handles
     async def process(self, request: protocol.ProcessWithAgent, context: Context) -> protocol.AgentResponse:
@@ -129,11 +215,12 @@ class AgentManagerActor(Actor):
     ) -> protocol.AgentResult:
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
-        config = await self._config(phase, about, context)
-        chain, prompt, form = self._chain, _prompt(input, about), _form(phase, config, input, about)
+        chain, prompt = self._chain, _prompt(input, about)
         handed, request = await self._handed_over(about, context.thread_id)
-        async with ledger_run(context) as run:
-            chain.talks.give(run, is_first=context.attempt == 1)
+        async with self._run(context) as run:
+            config = await self._config(phase, about, run)
+            form = _form(phase, config, input, about)
+            chain.talks.give(run, is_first=not run.is_again)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
                     taint.mark(None if about is None else cast("str | None", about.unknown("untrusted")))
@@ -168,23 +255,83 @@ class AgentManagerActor(Actor):
             raise
 
     @asynccontextmanager
-    async def _for_caller(self, context: Context, phase: protocol.Phase) -> AsyncGenerator[None]:
-        """Answer a client that asks directly with an error if something outside fails: no thread runs that could be resumed.
+    async def _run(self, context: Context) -> AsyncGenerator[LedgerRun]:
+        """Open the run of a message; of the message that failed, if this is a RETRY.
 
         Raises:
-            RefusedError: something outside fails.
+            RefusedError: the message to retry is still being answered.
+        """
+        retried = await self._retried(context)
+        message_id = context.course.invocation_id if retried is None else retried.message_id
+        if message_id in self._at_work:
+            reason = f"message {message_id!r} is still being answered"
+            raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, address=context.address)
+        self._at_work.add(message_id)
+        try:
+            is_new = retried is None or retried.run == context.course.invocation_id
+            opened = ledger_run(context) if retried is None or is_new else retried_run(context, retried.run, retried.failed)
+            async with opened as run:
+                yield run
+        finally:
+            self._at_work.discard(message_id)
+
+    async def _retried(self, context: Context) -> _Retried | None:
+        """Return the message that a RETRY names, and the run to continue; None: there is nothing to continue."""
+        asked = context.message.payload
+        if not isinstance(asked, OptionCallPayload) or asked.option_name != protocol.Retry.message_type:
+            return None
+        ledger, thread_id = self._chain.ledger, context.thread_id or ""
+        message_id = str(asked.arguments["original_message_id"])
+        first = next(iter(await ledger.by_invocation(message_id, thread_id=thread_id)), None)
+        if first is None:
+            return None  # the RETRY brings the message with it
+        tries, run, is_new, failed = {message_id}, message_id, False, list[str]()
+        async for record in ledger.read(thread_id, after=first.seq):
+            match record.message.payload if record.message.lane == "control" else None:
+                case OptionCallPayload(
+                    option_name=protocol.Retry.message_type,
+                    invocation_id=own,
+                    arguments={"original_message_id": str(named)},
+                ) if named == message_id:
+                    tries.add(own)
+                    run, is_new = (own, False) if is_new else (run, False)
+                case OptionResultPayload(is_error=True, invocation_id=own, result=JsonObject() as details) if own in tries:
+                    is_new = details.get("cause") == "output"
+                    failed += [str(call)] if (call := details.get("call")) is not None else []
+                case _:
+                    pass
+        return _Retried(message_id, run, failed)
+
+    @asynccontextmanager
+    async def _for_caller(self, context: Context, phase: protocol.Phase) -> AsyncGenerator[None]:
+        """Answer with an error that says what failed. A spent budget is none in a thread: there the message stays open.
+
+        Raises:
+            RefusedError: the agent cannot answer.
+            ParkedError, UnguardedToolError: it must wait for a person, or for another program.
         """
         async with left_open(context):
             try:
                 yield
             except StoppedError as exc:
-                if context.message.parent_id is not None:
+                if context.message.parent_id is not None and exc.cause != protocol.ErrorCode.AGENT_ERROR:
                     raise
-                details = {"agent_id": agent_of(phase), "details": exc.reason}
-                raise RefusedError(exc.reason, exc.cause, details=details, retryable=True) from exc
+                said: dict[str, Any] = {"agent_id": agent_of(phase), "details": exc.reason, "cause": "provider"}
+                if (seconds := retry_after(exc.__cause__)) is not None:
+                    said["retry_after"] = seconds
+                retryable = isinstance(exc.__cause__, Exception) and may_pass(exc.__cause__)
+                raise RefusedError(exc.reason, exc.cause, details=said, retryable=retryable) from exc
+            except RefusedError as exc:
+                if exc.code != protocol.ErrorCode.AGENT_ERROR:
+                    raise
+                call = failed_call(exc.__cause__)
+                said = {**cast("dict[str, Any]", exc.details or {}), "cause": _cause(exc.__cause__)}
+                said |= {} if call is None else {"call": call}
+                retryable = exc.retryable or call is not None
+                raise RefusedError(exc.reason, exc.code, details=said, retryable=retryable) from exc
 
     async def _config(
-        self, phase: protocol.Phase, about: protocol.AgentContext | None, context: Context
+        self, phase: protocol.Phase, about: protocol.AgentContext | None, run: LedgerRun
     ) -> protocol.AgentConfig:
         """Return the configuration of the agent for this run: the recorded one, else the current one, which is recorded."""
         given: Any = None if about is None else about.unknown("agent")
@@ -192,13 +339,13 @@ class AgentManagerActor(Actor):
         async def now(key: str) -> Json:
             return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
-        recorded = thaw(given) if given is not None else await context.effect("config", {}, now, effects="none")
+        recorded = thaw(given) if given is not None else await run.effect("config", {}, now, effects="none")
         known, key = self._chain.cast.recorded_configs, to_json(recorded)
         if key not in known:
             config = protocol.AgentConfig.model_validate(recorded)
             name = cast("str | None", config.unknown(PROMPT))
             if name is not None and config.system_prompt is None:
-                text = await self._prompt_text(name, context.thread_id or "")
+                text = await self._prompt_text(name, run.thread_id)
                 if text is None:
                     return await self._with_current_prompt(phase, config)
                 config = config.model_copy(update={"system_prompt": text})

@@ -23,9 +23,10 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 from antiphon import protocol
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
-from antiphon.errors import DeliveryError, RefusedError
+from antiphon.errors import DeliveryError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.messages.keys import as_key
 from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions, waiting_for
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
@@ -42,7 +43,9 @@ ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
 # ---------------------------------------------------------------- events
 
-EventKind: TypeAlias = Literal["status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "ended"]
+EventKind: TypeAlias = Literal[
+    "status", "phase_began", "phase_ended", "text", "tool_called", "tool_returned", "failed", "decided", "ended"
+]
 
 _STATUS: Final[Mapping[str, str]] = {
     protocol.CreateThread.message_type: "created",
@@ -61,9 +64,10 @@ class ChainEvent:
     kind: EventKind
     phase: protocol.Phase | None = None
     text: str = ""
-    """A piece of streamed text, empty when the text starts again; a tool; a status."""
+    """A piece of streamed text, empty when the text starts again; a tool; a status; why an agent failed, and what the
+    supervisor has decided."""
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The output of a phase, the arguments or the result of a tool, or the whole result."""
+    """The output of a phase, the arguments or the result of a tool, the ERROR_NOTIFICATION or its answer, or the result."""
     seq: int | None = None
     """Its place in the ledger; None for events that are not stored, such as a piece of text."""
 
@@ -220,6 +224,12 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
         ):
             data: Any = thaw(payload.result)
             return ChainEvent(thread_id, "phase_ended", _phase_in(data), data["output"]["response"], data, seq)
+        case OptionCallPayload(option_name=protocol.ErrorNotification.message_type) if message.parent_id is not None:
+            data = _object(payload.arguments)
+            return ChainEvent(thread_id, "failed", phase, str(data["error_message"]), data, seq)
+        case OptionResultPayload(option_name=protocol.ErrorNotification.message_type, is_error=False):
+            data = _object(payload.result)
+            return ChainEvent(thread_id, "decided", phase, str(data["action_taken"]), data, seq)
         case OptionResultPayload(option_name=name, is_error=False) if name in _STATUS:
             return ChainEvent(thread_id, "status", text=_STATUS[name], data=_object(payload.result), seq=seq)
         case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if (
@@ -428,11 +438,17 @@ class Chain:
                 return await context.system.ask(to, request, **more)
             except RESTS:
                 continue  # it waits for another decision now
+            except DeliveryError as exc:
+                exc.message_id = parked.message_id
+                raise
 
     async def _rest(self, thread_id: str, parked: DeliveryError, context: Context) -> None:
         """Pause a thread, and wait until it is resumed."""
+        # Each stop has a pause of its own: a handler that runs again would take the answer to an earlier one, and go on.
+        row = parked.row if isinstance(parked, StoppedError) else None
+        key = "pause" if row is None else as_key(f"pause-{row}")
         try:
-            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key="pause")
+            await context.ask(f"thread/{thread_id}", protocol.PauseThread(thread_id=thread_id), within=UNHURRIED, key=key)
         except RefusedError:
             raise parked from None
         await self.gates.passed(thread_id)

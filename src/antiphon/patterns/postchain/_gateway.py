@@ -7,7 +7,7 @@ that configures an agent in the agent's own thread, and a direct question to an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import orjson
 from pydantic import ValidationError
@@ -33,19 +33,27 @@ from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime.extending import error_response, from_wire, response_type
 
+ClientMessage: TypeAlias = protocol.ThreadResult | protocol.ErrorNotification | protocol.AgentStreamChunk
+"""A message to a client."""
+
 
 class ClientActor(Actor):
-    """The endpoint of a user: passes results and streamed text to listeners. The ledger keeps results for later readers."""
+    """The endpoint of a user: passes results, failures and streamed text to listeners. The ledger has them, too."""
 
     concurrency = 100
 
-    def __init__(self, hear: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
+    def __init__(self, hear: Callable[[str, ClientMessage], None]) -> None:
         """Make it; `hear` is called with the client's address and the message."""
         self._hear = hear
 
     @handles
     async def told_result(self, result: protocol.ThreadResult, context: Context) -> None:
         self._hear(context.address, result)
+
+    @handles
+    async def told_failure(self, notification: protocol.ErrorNotification, context: Context) -> protocol.ErrorAcknowledged:
+        self._hear(context.address, notification)
+        return protocol.ErrorAcknowledged(actor_id=notification.actor_id, action_taken="ignore", error_logged=True)
 
     @handles
     async def told_words(self, chunk: protocol.AgentStreamChunk, context: Context) -> None:
@@ -101,7 +109,7 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            _check_type(wire.type)
+            _check_type(wire)
             for name in _INPUTS:
                 check_input(wire.data.get(name), self._input_limit)
         except ValueError as exc:
@@ -196,14 +204,17 @@ def _check_sender(sender: str | None) -> None:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
-def _check_type(kind: str) -> None:
-    """Refuse messages that only actors may send.
+def _check_type(wire: protocol.Message) -> None:
+    """Refuse messages that only actors may send. A client is told of a failure only by its thread.
 
     Raises:
         ValueError: it is such a message.
     """
-    if kind in _OF_ACTORS:
-        raise ValueError(f"{kind} is what actors of the chain say to each other and to clients; it does not come from outside")
+    is_forged = wire.type == protocol.ErrorNotification.message_type and kind_of(wire.receiver or "") == kind_of(CLIENT)
+    if wire.type in _OF_ACTORS or is_forged:
+        raise ValueError(
+            f"{wire.type} is what actors of the chain say to each other and to clients; it does not come from outside"
+        )
 
 
 def _plain(response: protocol.Response) -> dict[str, Any]:

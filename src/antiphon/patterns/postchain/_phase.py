@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
@@ -22,13 +24,24 @@ from typing_extensions import override
 
 from antiphon import protocol
 from antiphon.agents.config import known_names
-from antiphon.errors import AntiphonError, ChainConfigError, DeliveryError, RefusedError
-from antiphon.messages import Json, thaw
+from antiphon.errors import (
+    AntiphonError,
+    BudgetExceededError,
+    ChainConfigError,
+    HopLimitError,
+    RefusedError,
+    StoppedError,
+    UndeliverableError,
+)
+from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
+from antiphon.messages.keys import as_key, child_id, stop_id
 from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
+from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name, prompt_text
 from antiphon.patterns.postchain._context import (
+    CLIENT,
     MENTIONED,
     SUPERVISOR,
     Add,
@@ -42,10 +55,12 @@ from antiphon.patterns.postchain._context import (
     operations_to,
     told,
 )
+from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._outputs import TYPED, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, choice_prompt, contribution, items_given
 from antiphon.protocol import PHASES
 from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime.extending import unused
 
 # ---------------------------------------------------------------- the common part
 
@@ -239,35 +254,106 @@ class PhaseActor(Actor):
     async def _ask_agent(
         self, request: protocol.ProcessWithAgent, work: PhaseWork, context: Context
     ) -> protocol.AgentResponse:
-        """Ask the agent; if its manager cannot answer, let the supervisor restart it, and ask again."""
+        """Ask the agent. If it cannot answer, the supervisor decides: it is asked again, or the phase stops with the cause.
+
+        After a stop because of its provider, the phase continues when the thread is resumed: it then runs again from the
+        start, gets the recorded answers and decisions, and goes on after the stop, with as many tries as before it.
+        """
         manager = f"{agent_of(self.phase)}:{work.thread_id}"
-        most = self.chain.config.restarts + 1
-        try:
-            return await self.chain.ask(manager, request, context, "agent")
-        except RefusedError as exc:
-            failure, original = exc, exc.message_id or ""
-        for attempt in range(2, most + 1):
-            if not failure.retryable:
-                break
-            await self._notify(manager, failure, context)
-            retry = protocol.Retry(original_message_id=original, attempt=attempt, max_attempts=most)
+        original, tries = await self._asked_before(context)
+        attempt, stops, most = tries + 1, 0, tries + self.chain.config.restarts + 1
+        while True:
             try:
+                if attempt == 1:
+                    return await self.chain.ask(manager, request, context, "agent")
+                retry = protocol.Retry(original_message_id=original, attempt=attempt, max_attempts=most)
                 answered = await self.chain.ask(manager, retry, context, "retry")
                 return protocol.AgentResponse.from_data(answered.to_data())
             except RefusedError as exc:
-                failure = exc
-        raise self._given_up(work, failure) from failure
+                failure, original = exc, original or exc.message_id or ""
+            notification = self._notification(manager, failure, work, reported_by=context.address)
+            notification = notification.model_copy(update={"attempt": attempt, "max_attempts": most})
+            decided = await context.ask(SUPERVISOR, notification, within=UNHURRIED, key="notify")
+            await self._tell_clients(notification, decided, context)
+            if decided.action_taken == "restart":
+                await asyncio.sleep(decided.retry_after or 0.0)
+            else:
+                stops += 1
+                if cause_in(failure.details) != "provider":
+                    raise self._given_up(work, failure) from failure
+                if await self._stops(context) < stops:
+                    raise StoppedError(failure.reason, manager, cause=failure.code)
+                most = attempt + self.chain.config.restarts + 1
+            attempt += 1
 
-    async def _notify(self, manager: str, failure: DeliveryError, context: Context) -> None:
-        details = failure.details if isinstance(failure, RefusedError) else None
-        notification = protocol.ErrorNotification(
+    async def _asked_before(self, context: Context) -> tuple[str, int]:
+        """Return the request to the agent that is retried if a client retries the phase, and how often it was tried.
+
+        Another request would do again what the tools of the first one have done.
+        """
+        asked, thread_id = context.message.payload, context.thread_id or ""
+        if not isinstance(asked, OptionCallPayload) or asked.option_name != protocol.Retry.message_type:
+            return "", 0
+        original = child_id(str(asked.arguments["original_message_id"]), "agent")
+        tries = 0
+        for first in await self.chain.ledger.by_invocation(original, thread_id=thread_id):
+            tries = 1
+            # Only those before this one: when its handler runs again, it sends the same.
+            async for record in self.chain.ledger.read(thread_id, after=first.seq, before=context.seq):
+                match record.message.payload:
+                    case OptionCallPayload(
+                        option_name=protocol.Retry.message_type, arguments={"original_message_id": str(named)}
+                    ):
+                        tries += named == original
+                    case _:
+                        pass
+            break
+        return (original, tries) if tries else ("", 0)
+
+    def _notification(
+        self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
+    ) -> protocol.ErrorNotification:
+        given, details = failure.details, cast("dict[str, Any]", {"details": failure.reason})
+        if isinstance(given, Mapping):
+            details = cast("dict[str, Any]", thaw(cast("Any", given)))
+        named = {name: details[name] for name in ("retry_after",) if name in details}
+        return protocol.ErrorNotification(
             actor_id=manager,
             error_message=failure.reason,
             error_code=failure.code,
-            details=thaw(details),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-            reported_by=context.address,
+            details={"thread_id": work.thread_id, "phase_type": self.phase, **details},
+            reported_by=reported_by,
+            failed_message_id=failure.message_id or "",
+            retryable=failure.retryable,
+            **named,
         )
-        await context.ask(SUPERVISOR, notification, within=UNHURRIED, key="notify")
+
+    async def _tell_clients(
+        self, notification: protocol.ErrorNotification, decided: protocol.ErrorAcknowledged, context: Context
+    ) -> None:
+        """Tell the creator of the thread and its subscribers what failed, and what the supervisor has decided."""
+        thread_id = context.thread_id or ""
+        head = await self.chain.ledger.head(thread_id)
+        life = await context.state_at(thread_id, head.seq, LIFE)
+        if life.status == "none":
+            return  # a thread of another pattern
+        details = {**cast("dict[str, Any]", thaw(notification.details)), "action_taken": decided.action_taken}
+        if decided.retry_after is not None:
+            details["retry_after"] = decided.retry_after
+        data = notification.model_copy(update={"details": details}).to_data()
+        said = DataPart(data={"type": notification.message_type, "data": data})
+        creator = life.creator if context.knows(life.creator) else CLIENT
+        for client in dict.fromkeys((creator, *life.subscribers)):
+            # An id of its own, and not a number: when this handler runs again, there may be more subscribers.
+            own_id = child_id(context.course.invocation_id, as_key(f"told-{notification.attempt}-{client}"))
+            row = Message(id=own_id, policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control")
+            with suppress(UndeliverableError, BudgetExceededError, HopLimitError):  # the phase goes on without them
+                await context.tell(client, row)
+
+    async def _stops(self, context: Context) -> int:
+        """Return how often this message has stopped because of something outside, and was resumed."""
+        name = partial(stop_id, context.course.invocation_id)
+        return await unused(self.chain.ledger, context.thread_id or "", name, 1) - 1
 
     def _given_up(self, work: PhaseWork, failure: RefusedError) -> RefusedError:
         details = {"thread_id": work.thread_id, "phase_type": self.phase, "details": failure.reason}

@@ -38,7 +38,7 @@ from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain, ChainEvent, is_answer
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
 from antiphon.patterns.postchain._context import CLIENT, DELEGATE, SUPERVISOR, AskChain, thread_address, thread_of_message
-from antiphon.patterns.postchain._gateway import ClientActor, Gateway
+from antiphon.patterns.postchain._gateway import ClientActor, ClientMessage, Gateway
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
 from antiphon.patterns.postchain._phase import OwnPhaseActor, PhaseActor, PhaseLike, ordered_phases
 from antiphon.patterns.postchain._phases import (
@@ -135,7 +135,7 @@ class PostChain(Pattern):
         except ChainConfigError as exc:
             raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
-        self._heard: list[Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]] = []
+        self._heard: list[Callable[[str, ClientMessage], None]] = []
 
     @override
     def casts(self) -> Iterable[Cast]:
@@ -151,7 +151,7 @@ class PostChain(Pattern):
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
         system.on_evicted(chain.forget)
-        system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION))
+        system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION, chain.cast.patience))
         system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._hear), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
@@ -398,8 +398,8 @@ class PostChain(Pattern):
         """The number of threads that run here now."""
         return len(self._chain.at_work)
 
-    def hear(self, listener: Callable[[str, protocol.ThreadResult | protocol.AgentStreamChunk], None]) -> None:
-        """Call a function with the client and each message to it: results, and streamed text."""
+    def hear(self, listener: Callable[[str, ClientMessage], None]) -> None:
+        """Call a function with the client and each message to it: results, failures of agents, and streamed text."""
         self._heard.append(listener)
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
@@ -439,7 +439,7 @@ class PostChain(Pattern):
         if not await is_known(self.ledger, thread_id):
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
 
-    def _hear(self, client: str, said: protocol.ThreadResult | protocol.AgentStreamChunk) -> None:
+    def _hear(self, client: str, said: ClientMessage) -> None:
         for listener in tuple(self._heard):
             listener(client, said)
 

@@ -267,6 +267,9 @@ def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> 
         payload = row.payload
         if not isinstance(payload, OptionResultPayload) or row.lane != "control" or payload.option_name not in _AGAIN:
             continue
+        is_failure = payload.is_error and payload.option_name == ProcessWithAgent.message_type
+        if is_failure or payload.option_name == Retry.message_type:
+            continue  # an agent that failed: the rerun has at once what a RETRY got, and the answer of the phase is compared
         other = now.get(row.invocation_id)
         reason = "it is not asked any more" if other is None else _difference(payload, other.payload)
         if reason is not None:

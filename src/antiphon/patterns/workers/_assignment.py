@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 from pydantic_ai.tools import RunContext
 
 from antiphon.agents import current_run
-from antiphon.agents.extending import as_key
+from antiphon.agents.extending import as_key, note_deed
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
@@ -209,6 +209,7 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
         task: What it is to do, with everything that it must know.
         then: Other workers that go on with the result, one after the other, if there are any.
     """
+    note_deed(assign_task.__name__)  # in a repeated run, the worker would do its work again
     assigner, taint = _assigner.get(), current_taint()
     answer = await assigner.assign(worker, task, route=then or (), key=ctx.tool_call_id)
     if taint is not None:
