@@ -3,11 +3,13 @@
 **Meaning** is the content that does not depend on the format. Two conversations mean the same if, message by message, the same
 speaker says the same to the same receivers, calls the same option with the same arguments, and answers the same call with the
 same outcome. Ids count only by what they link. The namespace of a dialect, the role hint and the journal do not count. A JSON
-text and the JSON that it spells are the same outcome. `meaning` returns one dict of facets per message.
+text and the JSON that it spells are the same outcome. The purpose of a message and the user's own metadata count (`_shared.py`). `meaning` returns one dict of facets
+per message.
 
 **Losses** are measured, not claimed. What was written for some messages is read again, and each message is compared with the
 message that it became, facet by facet. So a writer need not report what it leaves out, and cannot forget to. The reasons come
-from the dialect's table, by facet.
+from the dialect's table, by facet. What only one format has is in its namespace, and is compared with nothing: another format
+loses it (`extras`), unless its dialect declares the key as a wire detail.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from itertools import pairwise
 from typing import Any, cast
 
 from antiphon.checks import is_left_out
-from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._api import Declares, Encoded, Loss, Losses
 from antiphon.dialects._settings import uncarried
+from antiphon.dialects._shared import SHARED, metadata_of, purpose_to_write
 from antiphon.errors import EncodeError
 from antiphon.messages import (
     Conversation,
@@ -49,6 +52,8 @@ FACETS = (
     "correlation_id",
     "parent_id",
     "usage",
+    "purpose",
+    "metadata",
     "reply",
     "turn",
     "text",
@@ -126,6 +131,11 @@ def _facets(
             facets[name] = value
     if message.in_reply_to in places and message.kind != "option_result":
         facets["reply"] = places[message.in_reply_to]
+    if fields["metadata"] is not EMPTY:
+        if (purpose := purpose_to_write(message)) is not None:
+            facets["purpose"] = purpose
+        if metadata := metadata_of(message):
+            facets["metadata"] = metadata
     if message.turn_id is not None and len(together := turns[message.turn_id]) > 1:
         facets["turn"] = together[0]
     facets |= {name: value for name, value in _payload_facets(message, answered).items() if value not in _NOTHING}
@@ -228,6 +238,8 @@ def _copied(facet: str, value: Any) -> object:
             return value[0], thaw(value[1])
         case "result":
             return "json", thaw(_spelled_out(value[1]))
+        case "metadata":
+            return thaw(value)
         case "data":
             return [thaw(each) for each in value]
         case "foreign":
@@ -271,6 +283,14 @@ class Written:
     left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
     moved: list[Message] = field(default_factory=list[Message])
 
+    def restore(self, marked: Iterable[tuple[Message, Message]]) -> None:
+        """Put the messages of the conversation in the place of those that were written for them."""
+        meant = {id(shown): message for shown, message in marked}
+        if meant:
+            for piece in self.pieces:
+                piece.messages = [meant.get(id(message), message) for message in piece.messages]
+            self.moved = [meant.get(id(message), message) for message in self.moved]
+
 
 def measured(
     before: Conversation, written: Written, after: Sequence[Sequence[Message]], reasons: Mapping[str, str], otherwise: str
@@ -313,7 +333,7 @@ def all_losses(
     model that the caller named.
     """
     left_out = () if shown is conversation else kept_out(conversation)
-    of_messages = (*left_out, *measured(shown, written, after, reasons, otherwise))
+    of_messages = (*left_out, *measured(shown, written, after, reasons, otherwise), *_extras(shown, written, target))
     losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
@@ -358,6 +378,49 @@ def around(conversation: Conversation, target: str) -> Iterator[Loss]:
 def _of_settings(conversation: Conversation, target: str, model: str | None) -> Iterator[Loss]:
     for what, reason in uncarried(conversation, target, model) if conversation.metadata else ():
         yield Loss(None, what, reason)
+
+
+_BOOKKEEPING = frozenset({SHARED, "antiphon", "checks", "file", "knowledge", "options", "postchain"})
+"""Namespaces in which antiphon keeps notes for itself, and the shared one, which is compared facet by facet."""
+_EMPTY: tuple[object, ...] = (None, "", {}, [])
+
+
+def _extras(shown: Conversation, written: Written, target: str) -> Iterator[Loss]:
+    """Yield the losses of what is in the namespaces of other formats and of programs: one for each message and namespace."""
+    left_out = {id(message) for message, _ in written.left_out}
+    for message in _said(shown):
+        if id(message) in left_out:
+            continue
+        things = (message, *(part for part in message.parts if part.__dict__["metadata"] is not EMPTY))
+        dropped: dict[str, list[str]] = {}
+        for thing in things if message.__dict__["metadata"] is not EMPTY or len(things) > 1 else ():
+            for name, notes in plain_of(thing, "metadata").items():
+                if name != target and name not in _BOOKKEEPING:
+                    dropped.setdefault(name, []).extend(_own_keys(name, notes))
+        for name, keys in dropped.items():
+            if keys:
+                yield Loss(message.id, "extras", f"{target} has no place for {', '.join(dict.fromkeys(keys))} of {name}")
+
+
+def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys in a namespace that are no wire details; all of them in the namespace of a program."""
+    from antiphon.dialects._registry import get  # noqa: PLC0415 (the registry imports the dialects)
+
+    try:
+        dialect = get(name)
+    except LookupError:
+        yield from notes
+        return
+    wire = dialect.wire if isinstance(dialect, Declares) else frozenset[str]()
+    for key, value in notes.items():
+        if key != "residue":
+            yield from (key,) if key not in wire and value not in _EMPTY else ()
+            continue
+        for change in cast("list[dict[str, Any]]", value):
+            last = next((step for step in reversed(change["at"]) if isinstance(step, str)), "")
+            # A value that is replaced was read, and is only spelled differently; a key that is added was not read.
+            if "add" in change and change["add"] not in _EMPTY and last not in wire:
+                yield last
 
 
 def _next_id(pieces: Sequence[Piece], place: int) -> str | None:
