@@ -293,7 +293,12 @@ class Written:
 
 
 def measured(
-    before: Conversation, written: Written, after: Sequence[Sequence[Message]], reasons: Mapping[str, str], otherwise: str
+    before: Conversation,
+    written: Written,
+    after: Sequence[Sequence[Message]],
+    target: str,
+    reasons: Mapping[str, str],
+    otherwise: str,
 ) -> tuple[Loss, ...]:
     """Return the losses. `after` are the messages read back, unit by unit."""
     losses = [Loss(message.id, "message", reason) for message, reason in written.left_out]
@@ -312,7 +317,9 @@ def measured(
         pairs += found
         losses += _unpaired(piece.messages, found)
         losses += _reordered(found, read)
-    return (*losses, *_differences(before, pairs, Conversation(m for unit in after for m in unit), reasons, otherwise))
+    read_back = Conversation(message for unit in after for message in unit)
+    extras = (loss for message, became in pairs for loss in _extras(message, became, target))
+    return (*losses, *_differences(before, pairs, read_back, reasons, otherwise), *extras)
 
 
 def all_losses(
@@ -333,7 +340,7 @@ def all_losses(
     model that the caller named.
     """
     left_out = () if shown is conversation else kept_out(conversation)
-    of_messages = (*left_out, *measured(shown, written, after, reasons, otherwise), *_extras(shown, written, target))
+    of_messages = (*left_out, *measured(shown, written, after, target, reasons, otherwise))
     losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
@@ -385,21 +392,24 @@ _BOOKKEEPING = frozenset({SHARED, "antiphon", "checks", "file", "knowledge", "op
 _EMPTY: tuple[object, ...] = (None, "", {}, [])
 
 
-def _extras(shown: Conversation, written: Written, target: str) -> Iterator[Loss]:
-    """Yield the losses of what is in the namespaces of other formats and of programs: one for each message and namespace."""
-    left_out = {id(message) for message, _ in written.left_out}
-    for message in _said(shown):
-        if id(message) in left_out:
-            continue
-        things = (message, *(part for part in message.parts if part.__dict__["metadata"] is not EMPTY))
-        dropped: dict[str, list[str]] = {}
-        for thing in things if message.__dict__["metadata"] is not EMPTY or len(things) > 1 else ():
-            for name, notes in plain_of(thing, "metadata").items():
-                if name != target and name not in _BOOKKEEPING:
-                    dropped.setdefault(name, []).extend(_own_keys(name, notes))
+def _extras(message: Message, became: Message, target: str) -> Iterator[Loss]:
+    """Yield the losses of what is in the namespaces of other formats and of programs: one for each namespace."""
+    dropped: dict[str, list[str]] = {}
+    for name, notes in _namespaces(message):
+        if name != target and name not in _BOOKKEEPING:
+            dropped.setdefault(name, []).extend(_own_keys(name, notes))
+    if any(dropped.values()):
+        there = {key for _, notes in _namespaces(became) for key in notes}
         for name, keys in dropped.items():
-            if keys:
-                yield Loss(message.id, "extras", f"{target} has no place for {', '.join(dict.fromkeys(keys))} of {name}")
+            if lost := [key for key in dict.fromkeys(keys) if key not in there]:
+                yield Loss(message.id, "extras", f"{target} has no place for {', '.join(lost)} of {name}")
+
+
+def _namespaces(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the namespaces of a message and of its parts."""
+    for thing in (message, *message.parts):
+        if thing.__dict__["metadata"] is not EMPTY:
+            yield from plain_of(thing, "metadata").items()
 
 
 def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:

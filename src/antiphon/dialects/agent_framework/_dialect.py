@@ -328,7 +328,7 @@ DIALECT = UnitDialect(
     wire=frozenset(
         {
             *("type", "content", "tool", "args", "call_id", "message_id", "timestamp", "from_manager", "worker", "task"),
-            *("error_message", "error_type", "retryable", "details"),
+            *("error_message", "error_type", "retryable", "details", "is_global"),
         }
     ),
 )

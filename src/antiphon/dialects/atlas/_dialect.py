@@ -130,7 +130,8 @@ def _read_talk(
     asked = _replied_to(unit)
     first = "option_call" if calls else "option_result" if results else "parts"
     kind = unit.object("metadata").get("type")
-    is_usual = kind == _usual_type(first, is_user=policy == "user")
+    is_user = policy == "user" or kind == "query"
+    is_usual = kind == _usual_type(first, is_user=is_user)
     links = ("in_reply_to", "in_reply_to_message") if asked is not None and asked in _messages(unit) else ()
     is_purpose = isinstance(kind, str) and kind in PURPOSES
     read = ("type", *links) if is_usual or is_purpose else links
@@ -141,7 +142,7 @@ def _read_talk(
     if content:
         parts.append(text_part(content))
     if parts or not unit.made:
-        hint = "user" if policy == "user" else None
+        hint = "user" if is_user else None
         unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, in_reply_to=asked)
     if task := unit.correlation_id:
         unit.reading.ids.add(task)

@@ -123,12 +123,11 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     elif is_error(message):
         unit = _write_told_error(message)
     elif (told := _told(message)) is not None:
-        unit = {"id": message.id, **told}
+        unit = {"id": message.id, **told, **({"metadata": own} if (own := with_purpose(message)) else {})}
     else:
         unit = _write_talk(message)
     _add_envelope(unit, message)
-    own = {} if unit["type"] == "ERROR" and is_error(message) else with_purpose(message)
-    if own:
+    if payload.kind != "parts" and (own := with_purpose(message)):
         unit["metadata"] = own
     return unit
 
@@ -163,7 +162,8 @@ def _write_told_error(message: Message) -> dict[str, Any]:
 
 def _write_talk(message: Message) -> dict[str, object]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
-    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message)}}
+    data = {**with_purpose(message), "role": role, "content": said_as_text(message)}
+    return {"id": message.id, "type": "MESSAGE", "data": data}
 
 
 def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
