@@ -54,7 +54,9 @@ EXTRA = st.dictionaries(st.sampled_from(["note", "a b", "ü"]), st.sampled_from(
 @pytest.mark.parametrize("target", FORMATS)
 @settings(max_examples=30)
 @given(case=CASES, extra=EXTRA)
-def test_what_vanishes_between_formats_is_reported(target: str, case: tuple[str, dict[str, Any]], extra: dict[str, Any]) -> None:
+def test_what_vanishes_between_formats_is_reported(
+    target: str, case: tuple[str, dict[str, Any]], extra: dict[str, Any]
+) -> None:
     """G3: whatever the user noted is in the output, or a loss; `losses="raise"` refuses whenever something is reported."""
     source, unit = case
     given = {**unit, "metadata": {**unit.get("metadata", {}), **extra}} if source != "choir" else unit

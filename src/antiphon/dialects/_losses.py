@@ -3,8 +3,8 @@
 **Meaning** is the content that does not depend on the format. Two conversations mean the same if, message by message, the same
 speaker says the same to the same receivers, calls the same option with the same arguments, and answers the same call with the
 same outcome. Ids count only by what they link. The namespace of a dialect, the role hint and the journal do not count. A JSON
-text and the JSON that it spells are the same outcome. The purpose of a message and the user's own metadata count (`_shared.py`). `meaning` returns one dict of facets
-per message.
+text and the JSON that it spells are the same outcome. The purpose of a message and the user's own metadata count
+(`_shared.py`). `meaning` returns one dict of facets per message.
 
 **Losses** are measured, not claimed. What was written for some messages is read again, and each message is compared with the
 message that it became, facet by facet. So a writer need not report what it leaves out, and cannot forget to. The reasons come
@@ -296,6 +296,7 @@ def measured(
     before: Conversation,
     written: Written,
     after: Sequence[Sequence[Message]],
+    *,
     target: str,
     reasons: Mapping[str, str],
     otherwise: str,
@@ -340,7 +341,7 @@ def all_losses(
     model that the caller named.
     """
     left_out = () if shown is conversation else kept_out(conversation)
-    of_messages = (*left_out, *measured(shown, written, after, target, reasons, otherwise))
+    of_messages = (*left_out, *measured(shown, written, after, target=target, reasons=reasons, otherwise=otherwise))
     losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses

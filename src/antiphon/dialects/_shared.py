@@ -1,4 +1,4 @@
-"""The shared meaning of messages: what a message is for, and the user's own metadata, in one namespace that all dialects map.
+"""The shared meaning of messages: what a message is for, and the user's own metadata, in one namespace of all dialects.
 
 Formats have types that the three kinds of the core do not tell apart: an error that answers no call, a status, a plan. And they
 have a place for the user's own keys. Both are read into the namespace `shared`, and written from it: `purpose` is one of
@@ -19,7 +19,18 @@ SHARED: Final = "shared"
 """The namespace."""
 ERROR: Final = "error"
 PURPOSES: Final = frozenset(
-    {ERROR, "status", "plan", "suggested_plan", "script_plan", "synthesis", "task", "delegation", "context", "injected_context"}
+    {
+        ERROR,
+        "status",
+        "plan",
+        "suggested_plan",
+        "script_plan",
+        "synthesis",
+        "task",
+        "delegation",
+        "context",
+        "injected_context",
+    }
 )
 """What a message can be for, besides ordinary talk."""
 TOOL: Final = "tool"

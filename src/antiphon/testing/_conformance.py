@@ -201,7 +201,7 @@ def _with_unknown_keys(sample: object) -> Iterator[Any]:
 
 
 def _check_others(dialect: Dialect, sample: object) -> None:
-    """Write a sample in every other format: what its messages are for, the user's metadata and unknown keys are there, or lost."""
+    """Write a sample in every other format: purposes, the user's metadata and unknown keys are there, or reported as lost."""
     changed = copy.deepcopy(sample)
     for unit in changed if isinstance(changed, list) else ():
         if isinstance(unit, dict):

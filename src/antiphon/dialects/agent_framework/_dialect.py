@@ -111,7 +111,7 @@ def _say(unit: Unit, policy: str) -> None:
     unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint)
 
 
-def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str, kind: str) -> None:
+def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], *, policy: str, kind: str) -> None:
     """Make a call message, and store it under the key that its answer will have."""
     invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
     payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
@@ -127,12 +127,12 @@ def _task(unit: Unit, kind: str) -> None:
     request = unit.value.get("content" if kind == "task" else "task")
     caller = unit.maybe_text("from_manager") or (unit.maybe_text("agent_key") if kind == "delegation" else None) or "manager"
     arguments = {"request": request} if isinstance(request, str) else {"task": request}
-    _read_call(unit, f"task {worker}", worker, arguments, caller, kind)
+    _read_call(unit, f"task {worker}", worker, arguments, policy=caller, kind=kind)
 
 
 def _action(unit: Unit) -> None:
     worker = unit.maybe_text("agent_key") or "assistant"
-    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), worker, "action")
+    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), policy=worker, kind="action")
 
 
 def _answered(unit: Unit, kind: str) -> Message | None:

@@ -35,9 +35,9 @@ DIALECT = _body_dialect.BodyDialect(
         "foreign": "only its own format can express it",
     },
     wire=frozenset(
-        (
-            "role parts slot joined aliased no_id form snake urlSafe displayName thoughtSignature "
-            "mediaResolution thought id name args"
-        ).split()
+        {
+            *("role", "parts", "slot", "joined", "aliased", "no_id", "form", "snake", "urlSafe", "displayName"),
+            *("thoughtSignature", "mediaResolution", "thought", "id", "name", "args"),
+        }
     ),
 )

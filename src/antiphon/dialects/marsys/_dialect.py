@@ -213,7 +213,11 @@ def _paired_by(unit: Unit, invocation: str | None) -> str:
     calls, given = unit.reading.calls, unit.object("metadata")
     for key in ("interaction_id", "task_id"):
         name = given.get(key)
-        if isinstance(name, str) and name and (name == invocation or (name in calls and calls[name].invocation_id == invocation)):
+        if (
+            isinstance(name, str)
+            and name
+            and (name == invocation or (name in calls and calls[name].invocation_id == invocation))
+        ):
             return key
     return ""
 
@@ -421,7 +425,11 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
     call = writing.call_of(message)
     unit: dict[str, object] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
     if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
-        unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {_pairing_key(message): outcome.invocation_id}}
+        unit = {
+            "role": "agent_response",
+            "name": outcome.option_name,
+            "metadata": {_pairing_key(message): outcome.invocation_id},
+        }
     if content is not None:
         unit["content"] = content
     return unit

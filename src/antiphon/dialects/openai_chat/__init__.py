@@ -26,10 +26,11 @@ DIALECT = _body_dialect.BodyDialect(
         "time": "a request has no times",
     },
     wire=frozenset(
-        (
-            "role content name tool_calls tool_call_id function_call function id type index arguments list "
-            "key legacy custom aliased joined slot named refusal annotations detail audio logprobs "
-            "prompt_cache_breakpoint reasoning_details thinking_blocks extra_content thought_signature"
-        ).split()
+        {
+            *("role", "content", "name", "tool_calls", "tool_call_id", "function_call", "function", "id"),
+            *("type", "index", "arguments", "list", "key", "legacy", "custom", "aliased", "joined", "slot"),
+            *("named", "refusal", "annotations", "detail", "audio", "logprobs", "prompt_cache_breakpoint"),
+            *("reasoning_details", "thinking_blocks", "extra_content", "thought_signature"),
+        }
     ),
 )

@@ -66,6 +66,8 @@ GO_ON: Final = "Go on."
 ATTACHED: Final = "See the attached message."
 """The text of a request that has none."""
 _DIALECT: Final = "pydantic-ai"
+_SHARED: Final = "shared"
+"""The namespace of the user's own metadata, which all dialects read."""
 _SHOWN: Final = (TextPart, DataPart, MediaPart)
 
 
@@ -160,9 +162,9 @@ def _is_request(message: Message) -> bool:
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a request is only a user's text, without metadata: then it is the same task as the text itself."""
+    """Whether a request is only a user's text, without the user's own metadata: then it is the same task as the text itself."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
-    return is_text and message.policy == "user" and not message.metadata
+    return is_text and message.policy == "user" and untrusted_source(message) is None and _SHARED not in message.metadata
 
 
 # ---------------------------------------------------------------- the history in the thread
