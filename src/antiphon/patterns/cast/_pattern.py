@@ -164,7 +164,8 @@ def _is_request(message: Message) -> bool:
 def _is_plain(message: Message) -> bool:
     """Whether a request is only a user's text, without the user's own metadata: then it is the same task as the text itself."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
-    return is_text and message.policy == "user" and untrusted_source(message) is None and _SHARED not in message.metadata
+    is_bare = _SHARED not in message.metadata and untrusted_source(message) is None
+    return is_text and message.policy == "user" and is_bare
 
 
 # ---------------------------------------------------------------- the history in the thread
