@@ -1,7 +1,7 @@
 """The shared meaning of messages: what a message is for, and the user's own metadata, in one namespace of all dialects.
 
-Formats have types that the three kinds of the core do not tell apart: an error that answers no call, a status, a plan. They also
-have a place for the user's own keys. Both are read into the namespace `shared`, and written from it: `purpose` is one of
+Formats have types that the three kinds of the core do not tell apart: an error that answers no call, a status, a plan. They
+also have a place for the user's own keys. Both are read into the namespace `shared`, and written from it: `purpose` is one of
 `PURPOSES`, `metadata` holds the user's keys. A failure that answers no call has its class and the rest as such keys:
 `error_type`, `retryable`, `tool`, `details`. A format without a type for a purpose writes it as the key `purpose` beside them.
 """

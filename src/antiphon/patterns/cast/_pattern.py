@@ -162,7 +162,7 @@ def _is_request(message: Message) -> bool:
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a request is only a user's text, without the user's own metadata: then it is the same task as the text itself."""
+    """Whether a request is only a user's text, without metadata of the user: it is the same task as the text itself."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
     is_bare = _SHARED not in message.metadata and untrusted_source(message) is None
     return is_text and message.policy == "user" and is_bare
