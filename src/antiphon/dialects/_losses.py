@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, cast
 
@@ -415,10 +416,9 @@ def _namespaces(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys in a namespace that are no wire details; all of them in the namespace of a program."""
-    from antiphon.dialects._registry import get  # noqa: PLC0415 (the registry imports the dialects)
-
+    registry: Any = import_module("antiphon.dialects._registry")  # by name: it imports the dialects, which measure with this
     try:
-        dialect = get(name)
+        dialect = registry.get(name)
     except LookupError:
         yield from notes
         return

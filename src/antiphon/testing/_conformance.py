@@ -203,9 +203,9 @@ def _with_unknown_keys(sample: object) -> Iterator[Any]:
 def _check_others(dialect: Dialect, sample: object) -> None:
     """Write a sample in every other format: purposes, the user's metadata and unknown keys are there, or reported as lost."""
     changed = copy.deepcopy(sample)
-    for unit in changed if isinstance(changed, list) else ():
+    for unit in cast("list[Any]", changed) if isinstance(changed, list) else ():
         if isinstance(unit, dict):
-            cast("dict[str, Any]", unit)[_UNKNOWN] = _MARK
+            unit[_UNKNOWN] = _MARK
     conversation = dialect.decode(changed)
     bare = Conversation(message.model_copy(update={"metadata": {}}) for message in conversation)
     for target in map(get, names()):

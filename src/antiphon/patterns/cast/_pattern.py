@@ -135,7 +135,8 @@ class TaskInput:
 def _given_id(request: Message) -> str | None:
     """Return the id of the message that a recorded request names."""
     payload = request.payload
-    match payload.arguments if isinstance(payload, OptionCallPayload) else {}:
+    arguments: Any = payload.arguments if isinstance(payload, OptionCallPayload) else None
+    match arguments:
         case {"message_id": str(found)} | {"outside": {"request": str(found)}}:
             return found
         case _:
