@@ -59,8 +59,9 @@ def test_every_pair_reports_exactly_what_it_loses(source: str, target: str) -> N
     encoded = encode(conversation, target)
     places = {message.id: place for place, message in enumerate(conversation)}
     reported = {(places[loss.message_id], loss.what) for loss in encoded.losses if loss.message_id is not None}
+    extras = {(place, what) for place, what in reported if what == "extras"}  # keys of one format, which `meaning` leaves out
 
-    assert differences(conversation, decode(encoded.value, target)) == reported
+    assert differences(conversation, decode(encoded.value, target)) == reported - extras
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def _tool_call(arguments: str, invocation: str = "c") -> dict[str, Any]:
         ("atlas", {"content": "", "tool_results": [{"call_id": "c", "result": MANY}]}, Limits(), "more than 100000 values"),
         (
             "atlas",
-            {"content": "x", "metadata": {"type": "x", **{f"{key:03}": 1 for key in range(400)}}},
+            {"content": "x", "metadata": {"type": "x", **{f"{key:04}": 1 for key in range(1200)}}},
             Limits(message_bytes=10_000),
             "bytes, more than 10000",
         ),

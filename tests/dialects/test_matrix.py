@@ -96,7 +96,10 @@ def counts() -> str:
 
 def details() -> str:
     rows = ["| from | to | lost (how often) |", "|---|---|---|"]
-    order = {what: place for place, what in enumerate((*FACETS, "message", "order", "added", "tools", "model", "settings"))}
+    order = {
+        what: place
+        for place, what in enumerate((*FACETS, "extras", "message", "order", "added", "tools", "model", "settings"))
+    }
     for source in FORMATS:
         for target in FORMATS:
             found = Counter(loss.what for _, encoded in converted(source, target) for loss in encoded.losses)

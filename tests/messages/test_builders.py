@@ -334,3 +334,18 @@ def test_a_port_holds_only_where_it_is_set() -> None:
             assert MessageBuilder.next_step(None).add_text("x").to_message().id == "b-2"
         assert MessageBuilder.next_step(None).add_text("x").to_message().id == "a-2"
     assert "-2" not in MessageBuilder.next_step(None).add_text("x").to_message().id[:3]
+
+
+def test_a_result_builder_refuses_another_id_or_name_when_it_is_set() -> None:
+    """OP-041, OP-042: at the assignment, with both; the call's own may be set; nothing else can be."""
+    (call,) = MessageBuilder().add_option_call("search", {}).to_messages()
+    builder: Any = OptionResultBuilder.response_to(call)
+    builder.invocation_id, builder.option_name = call.invocation_id, "search"
+
+    with pytest.raises(ValueError, match="not 'other'"):
+        builder.invocation_id = "other"
+    with pytest.raises(ValueError, match="of option 'search', not 'find'"):
+        builder.option_name = "find"
+    with pytest.raises(AttributeError):
+        builder.invocation = "other"
+    assert builder.success("tea").invocation_id == call.invocation_id

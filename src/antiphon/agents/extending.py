@@ -10,6 +10,7 @@ from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._opening import is_outside, may_pass
 from antiphon.agents._run import counting_deeds, has_deeds, note_deed, retried_run, run_scope
+from antiphon.agents._tool_names import name_among
 from antiphon.agents.durability import (
     ModelOutages,
     Quotation,
@@ -48,6 +49,7 @@ __all__ = [
     "is_recorded",
     "is_tried",
     "may_pass",
+    "name_among",
     "note_deed",
     "note_price",
     "own_settings",

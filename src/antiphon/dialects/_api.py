@@ -125,24 +125,10 @@ class Places(Protocol):
 
 
 @runtime_checkable
-class Converts(Dialect, Protocol):
-    """A dialect with a faster path for `convert`, where the conversation itself is not kept."""
+class Declares(Protocol):
+    """A dialect that declares which of its keys are wire details, so that another format loses nothing without them."""
 
-    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
-        """Read a conversation that will be written in another format: no residue is kept.
-
-        Data that was read before (`is_checked`) is not checked again.
-        """
-        ...
-
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[Any, Mapping[str, str], bool]:
-        """Write a conversation that was skimmed from another format.
-
-        Return the value, the aliases, and whether the value shares JSON with the conversation. The conversation is then
-        consumed: a caller who changes the value changes it too.
-        """
-        ...
-
-    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
-        """Return the losses of a conversation, without its value."""
+    @property
+    def wire(self) -> frozenset[str]:
+        """Keys of the format, and of the dialect's metadata, that say nothing about a message beyond what the core holds."""
         ...

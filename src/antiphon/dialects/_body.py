@@ -110,6 +110,8 @@ class BodyFormat:
     options: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """The reason for the loss of a facet, if it is not that the format has no place for it."""
+    wire: frozenset[str] = frozenset()
+    """Keys that are no loss if another format lacks them: see `Declares`."""
 
     def write_slot(self, group: Sequence[Message], writing: BodyWriting) -> list[object]:
         """Write the format's field for instructions; None if the format has none."""
@@ -141,12 +143,6 @@ def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing:
     return _together(form, messages, read_tools(form, body.tools, aliases), {form.name: _read_envelope(form, body)})
 
 
-def skim_body(form: BodyFormat, body: Body, *, is_checked: bool = False) -> Conversation:
-    """Read a body that will be written in another format: without residues, but with the settings of a request."""
-    messages = [message for unit in read_units(form, body, {}, is_checked=is_checked) for message in unit.made]
-    return _together(form, messages, read_tools(form, body.tools, {}), _skimmed(form, body))
-
-
 def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], metadata: dict[str, Any]) -> Conversation:
     try:
         return Conversation(messages, tools=tools, metadata=metadata)
@@ -154,10 +150,10 @@ def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], meta
         _refuse(form, exc, "besides the messages")
 
 
-def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str], *, is_checked: bool = False) -> list[Unit]:
+def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list[Unit]:
     """Read the units of a body, the instructions first; each unit holds its messages."""
     mark: dict[str, dict[str, object]] = {form.name: {}}
-    reading = Reading(form.name, mark=mark, aliases=aliases, fields=body.fields, beside=body.beside, is_checked=is_checked)
+    reading = Reading(form.name, mark=mark, aliases=aliases, fields=body.fields, beside=body.beside)
     reading.once = {"usage": body.usage} if body.usage is not None else {}
     units: list[Unit] = []
     if body.instructions is not None and form.read_instructions is not None:
@@ -233,14 +229,6 @@ def _read_envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
     return envelope
 
 
-def _skimmed(form: BodyFormat, body: Body) -> dict[str, Any]:
-    """Return the data of a request that another format needs besides its messages: its settings, and its own tools."""
-    if body.shape != "request" or not (body.rest or body.tools):
-        return {}
-    native = _native_names(form, body)
-    return {form.name: {"shape": body.shape, "rest": body.rest, "native": native}} if body.rest or native else {}
-
-
 def _native_names(form: BodyFormat, body: Body) -> list[str]:
     return [*(_native_name(tool) for tool in body.tools if form.read_tool(tool) is None), *body.native]
 
@@ -305,7 +293,7 @@ def _write_plain(form: BodyFormat, conversation: Conversation, writing: BodyWrit
 
 def write_long(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
     """Write a conversation unit by unit, and record in `written` the unit of each message."""
-    said = talk(conversation)
+    said = list(map(writing.shown, talk(conversation)))
     arranged = arrange(said, writing.is_native)
     writing.aliases.begin(said, arranged.reused)
     writing.is_regular = arranged.messages is said

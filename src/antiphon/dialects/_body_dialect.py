@@ -22,7 +22,6 @@ from antiphon.dialects._body import (
     read_body,
     read_tools,
     read_units,
-    skim_body,
     talk,
     write_body,
     write_long,
@@ -66,10 +65,6 @@ class BodyDialect(BodyFormat):
     def places(self, data: object) -> tuple[Path, ...]:
         return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.made)
 
-    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
-        """Read a conversation that will be written in another format: no residue is kept."""
-        return skim_body(self, opened(self, data), is_checked=is_checked)
-
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
     ) -> Encoded:
@@ -83,19 +78,12 @@ class BodyDialect(BodyFormat):
             raise TypeError(f"{self.name} has no option {min(unknown)!r}")
         return options
 
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str], bool]:
-        """Write a conversation that was skimmed from another format; the value shares nothing with it."""
-        body, writing = write_body(self, conversation, as_policy, {})
-        return self.close(body), writing.aliases.given, False
-
-    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
-        return self._losses(conversation, as_policy, {})
-
     def _losses(self, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]) -> tuple[Loss, ...]:
         written = Written()
         writing = began(self, as_policy, options)
         shown = projected(conversation)
         body = write_long(self, shown, writing, written)
+        written.restore(writing.marked)
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
         tools = read_tools(self, again.tools, writing.aliases.given)
@@ -122,7 +110,7 @@ class BodyDialect(BodyFormat):
         messages = list(conversation)
         more = messages[len(memory.messages) :]
         if memory.header is conversation.header and self._adds(memory, messages, more):
-            said = talk(more)
+            said = list(map(memory.writing.shown, talk(more)))
             memory.writing.aliases.add(said)
             write_more(self, said, memory.writing, None, memory.body)
         else:
@@ -153,5 +141,5 @@ class BodyDialect(BodyFormat):
             memory.ids.isdisjoint(_invocations(said))
             and is_regular(said)
             and writing.aliases.hold(said)
-            and not (said and joins(self, previous, said[0], writing))
+            and not (said and joins(self, previous, writing.shown(said[0]), writing))
         )

@@ -20,20 +20,10 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
     Part,
-    Payload,
     TextPart,
 )
 from antiphon.messages.json_values import JsonError, parse, plain, write
-from antiphon.messages.trusted import json_text_of, plain_of
-
-
-def request_of(payload: Payload) -> str | None:
-    """Return the request to an agent, if a call is one: its only argument is the text `request`."""
-    if payload.kind != "option_call" or payload.arguments_text is not None:
-        return None
-    arguments = plain_of(payload, "arguments")
-    request = arguments.get("request") if len(arguments) == 1 else None
-    return request if isinstance(request, str) else None
+from antiphon.messages.trusted import json_text_of
 
 
 def json_text(value: object) -> str:

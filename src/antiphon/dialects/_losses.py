@@ -3,11 +3,13 @@
 **Meaning** is the content that does not depend on the format. Two conversations mean the same if, message by message, the same
 speaker says the same to the same receivers, calls the same option with the same arguments, and answers the same call with the
 same outcome. Ids count only by what they link. The namespace of a dialect, the role hint and the journal do not count. A JSON
-text and the JSON that it spells are the same outcome. `meaning` returns one dict of facets per message.
+text and the JSON that it spells are the same outcome. The purpose of a message and the user's own metadata count
+(`_shared.py`). `meaning` returns one dict of facets per message.
 
 **Losses** are measured, not claimed. What was written for some messages is read again, and each message is compared with the
 message that it became, facet by facet. So a writer need not report what it leaves out, and cannot forget to. The reasons come
-from the dialect's table, by facet.
+from the dialect's table, by facet. What only one format has is in its namespace, and is compared with nothing: another format
+loses it (`extras`), unless its dialect declares the key as a wire detail.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, cast
 
 from antiphon.checks import is_left_out
-from antiphon.dialects._api import Encoded, Loss, Losses
+from antiphon.dialects._api import Declares, Encoded, Loss, Losses
 from antiphon.dialects._settings import uncarried
+from antiphon.dialects._shared import SHARED, metadata_of, purpose_to_write
 from antiphon.errors import EncodeError
 from antiphon.messages import (
     Conversation,
@@ -49,6 +53,8 @@ FACETS = (
     "correlation_id",
     "parent_id",
     "usage",
+    "purpose",
+    "metadata",
     "reply",
     "turn",
     "text",
@@ -126,6 +132,11 @@ def _facets(
             facets[name] = value
     if message.in_reply_to in places and message.kind != "option_result":
         facets["reply"] = places[message.in_reply_to]
+    if fields["metadata"] is not EMPTY:
+        if (purpose := purpose_to_write(message)) is not None:
+            facets["purpose"] = purpose
+        if metadata := metadata_of(message):
+            facets["metadata"] = metadata
     if message.turn_id is not None and len(together := turns[message.turn_id]) > 1:
         facets["turn"] = together[0]
     facets |= {name: value for name, value in _payload_facets(message, answered).items() if value not in _NOTHING}
@@ -228,6 +239,8 @@ def _copied(facet: str, value: Any) -> object:
             return value[0], thaw(value[1])
         case "result":
             return "json", thaw(_spelled_out(value[1]))
+        case "metadata":
+            return thaw(value)
         case "data":
             return [thaw(each) for each in value]
         case "foreign":
@@ -271,9 +284,23 @@ class Written:
     left_out: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
     moved: list[Message] = field(default_factory=list[Message])
 
+    def restore(self, marked: Iterable[tuple[Message, Message]]) -> None:
+        """Put the messages of the conversation in the place of those that were written for them."""
+        meant = {id(shown): message for shown, message in marked}
+        if meant:
+            for piece in self.pieces:
+                piece.messages = [meant.get(id(message), message) for message in piece.messages]
+            self.moved = [meant.get(id(message), message) for message in self.moved]
+
 
 def measured(
-    before: Conversation, written: Written, after: Sequence[Sequence[Message]], reasons: Mapping[str, str], otherwise: str
+    before: Conversation,
+    written: Written,
+    after: Sequence[Sequence[Message]],
+    *,
+    target: str,
+    reasons: Mapping[str, str],
+    otherwise: str,
 ) -> tuple[Loss, ...]:
     """Return the losses. `after` are the messages read back, unit by unit."""
     losses = [Loss(message.id, "message", reason) for message, reason in written.left_out]
@@ -292,7 +319,9 @@ def measured(
         pairs += found
         losses += _unpaired(piece.messages, found)
         losses += _reordered(found, read)
-    return (*losses, *_differences(before, pairs, Conversation(m for unit in after for m in unit), reasons, otherwise))
+    read_back = Conversation(message for unit in after for message in unit)
+    extras = (loss for message, became in pairs for loss in _extras(message, became, target))
+    return (*losses, *_differences(before, pairs, read_back, reasons, otherwise), *extras)
 
 
 def all_losses(
@@ -313,7 +342,7 @@ def all_losses(
     model that the caller named.
     """
     left_out = () if shown is conversation else kept_out(conversation)
-    of_messages = (*left_out, *measured(shown, written, after, reasons, otherwise))
+    of_messages = (*left_out, *measured(shown, written, after, target=target, reasons=reasons, otherwise=otherwise))
     losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
@@ -358,6 +387,51 @@ def around(conversation: Conversation, target: str) -> Iterator[Loss]:
 def _of_settings(conversation: Conversation, target: str, model: str | None) -> Iterator[Loss]:
     for what, reason in uncarried(conversation, target, model) if conversation.metadata else ():
         yield Loss(None, what, reason)
+
+
+_BOOKKEEPING = frozenset({SHARED, "antiphon", "checks", "file", "knowledge", "options", "postchain"})
+"""Namespaces in which antiphon keeps notes for itself, and the shared one, which is compared facet by facet."""
+_EMPTY: tuple[object, ...] = (None, "", {}, [])
+
+
+def _extras(message: Message, became: Message, target: str) -> Iterator[Loss]:
+    """Yield the losses of what is in the namespaces of other formats and of programs: one for each namespace."""
+    dropped: dict[str, list[str]] = {}
+    for name, notes in _namespaces(message):
+        if name != target and name not in _BOOKKEEPING:
+            dropped.setdefault(name, []).extend(_own_keys(name, notes))
+    if any(dropped.values()):
+        there = {key for _, notes in _namespaces(became) for key in notes}
+        for name, keys in dropped.items():
+            if lost := [key for key in dict.fromkeys(keys) if key not in there]:
+                yield Loss(message.id, "extras", f"{target} has no place for {', '.join(lost)} of {name}")
+
+
+def _namespaces(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the namespaces of a message and of its parts."""
+    for thing in (message, *message.parts):
+        if thing.__dict__["metadata"] is not EMPTY:
+            yield from plain_of(thing, "metadata").items()
+
+
+def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys in a namespace that are no wire details; all of them in the namespace of a program."""
+    registry: Any = import_module("antiphon.dialects._registry")  # by name: it imports the dialects, which measure with this
+    try:
+        dialect = registry.get(name)
+    except LookupError:
+        yield from notes
+        return
+    wire = dialect.wire if isinstance(dialect, Declares) else frozenset[str]()
+    for key, value in notes.items():
+        if key != "residue":
+            yield from (key,) if key not in wire and value not in _EMPTY else ()
+            continue
+        for change in cast("list[dict[str, Any]]", value):
+            last = next((step for step in reversed(change["at"]) if isinstance(step, str)), "")
+            # A value that is replaced was read, and is only spelled differently; a key that is added was not read.
+            if "add" in change and change["add"] not in _EMPTY and last not in wire:
+                yield last
 
 
 def _next_id(pieces: Sequence[Piece], place: int) -> str | None:

@@ -268,7 +268,7 @@ class Unit:
     # Slots, because every message passes here: an attribute that is sometimes in the class, sometimes in the instance is slow.
     __slots__ = (
         *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
-        *("created_at", "to", "turn_id", "correlation_id", "metadata", "_made_id"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata", "shared", "_made_id"),
     )
 
     def __init__(
@@ -303,6 +303,8 @@ class Unit:
         self.correlation_id: str | None = None
         self.metadata: Mapping[str, Any] = _NONE
         """This field and the four before it are the defaults for every message of the unit."""
+        self.shared: Mapping[str, Any] = _NONE
+        """The shared meaning of the unit, which is noted on its first message."""
         if reading.fields:
             for name, fact in reading.fields.items():
                 setattr(self, name, fact)
@@ -414,6 +416,8 @@ class Unit:
         if made:
             own_id = f"{own_id}#{len(made) + 1}"
         metadata = self.metadata if metadata is None else metadata
+        if self.shared and not made:
+            metadata = {**metadata, **self.shared}
         if self.reading.mark:
             metadata, once = self._marked(metadata), self.reading.once.pop("usage", None)
             usage = usage or once

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from antiphon.dialects._api import Converts, Dialect, Encoded, Losses, Path, Places
+from antiphon.dialects._api import Dialect, Encoded, Losses, Path, Places
 from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
@@ -212,22 +212,7 @@ def convert(
         DecodeError: the data is not in the source's format.
         EncodeError: `losses="raise"`, and something would be lost.
     """
-    reader, writer = get(source), get(target)
-    if (
-        source == target
-        or options
-        or losses == "raise"
-        or not isinstance(reader, Converts)
-        or not isinstance(writer, Converts)
-    ):
-        return encode(reader.decode(data), target, as_policy, losses, **options)
-    if not isinstance(data, bytes | str):
-        return writer.encode(reader.skim(data), as_policy=as_policy)
-    conversation = reader.skim(data)
-    value, aliases, is_consumed = writer.write_away(conversation, as_policy)
-    if is_consumed:
-        return Encoded(value, lambda: writer.losses_of(reader.skim(data, is_checked=True), as_policy), aliases)
-    return Encoded(value, lambda: writer.losses_of(conversation, as_policy), aliases)
+    return encode(decode(data, source), target, as_policy, losses, **options)
 
 
 def places(data: Any, dialect: str) -> tuple[Path, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -24,9 +23,6 @@ from antiphon.dialects._losses import Piece, Written, all_losses, reported
 from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
 from antiphon.dialects._residue import residue, restore
 from antiphon.messages import Conversation, Message, Part, Payload, thaw
-from antiphon.messages.trusted import plain_of
-
-_NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -38,19 +34,12 @@ class Writing:
     """The ids of messages with which a unit begins: only these can be referred to."""
     as_policy: str | None = None
     """The policy whose messages are the assistant's; None to decide by hints and names."""
-    gives_away: bool = False
-    """Whether the conversation is consumed, so that its JSON need not be copied."""
-    gave_away: bool = False
-    """Whether the value that is written shares JSON with the conversation."""
     _calls: dict[int, Message] | None = None
     """The call of each result, by the identity of the result."""
 
     def json(self, payload: Payload | Part, name: str) -> object:
         """Return a JSON field as plain JSON for the value that is written."""
-        if not self.gives_away:
-            return fresh(payload, name)
-        self.gave_away = True
-        return plain_of(payload, name)
+        return fresh(payload, name)
 
     def call_of(self, result: Message) -> Message | None:
         """Return the call that a result answers."""
@@ -95,6 +84,8 @@ class UnitDialect:
     """The reason for the loss of a facet that is not in `reasons`."""
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """The reasons for the loss of single facets."""
+    wire: frozenset[str] = frozenset()
+    """Keys that are no loss if another format lacks them: see `Declares`."""
 
     def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         value = parsed_loosely(data, self.name)
@@ -111,11 +102,6 @@ class UnitDialect:
 
     def places(self, data: object) -> tuple[Path, ...]:
         return tuple(unit.path for unit in self._read(parsed_loosely(data, self.name)) for _ in unit.made)
-
-    def skim(self, data: object, *, is_checked: bool = False) -> Conversation:
-        """Read a conversation that will be written in another format: no residue is kept."""
-        units = self._read(parsed_loosely(data, self.name), is_checked=is_checked)
-        return Conversation([message for unit in units for message in unit.made])
 
     def _read(self, value: Any, *, is_checked: bool = False) -> list[Unit]:
         """Read all units; each holds its messages."""
@@ -142,15 +128,8 @@ class UnitDialect:
         said = _said(conversation)
         units = self._units(said, as_policy)
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
-        encoded = Encoded(units[0] if alone else units, lambda: self.losses_of(conversation, as_policy))
+        encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
         return reported(self.name, encoded, losses)
-
-    def write_away(self, conversation: Conversation, as_policy: str | None) -> tuple[object, Mapping[str, str], bool]:
-        """Write a conversation that was skimmed from another format, without a copy of its JSON."""
-        groups = self._groups(conversation)
-        writing = self._writing(conversation, groups, as_policy)
-        writing.gives_away = True
-        return [self.write(group, writing) for group in groups], _NO_ALIASES, writing.gave_away
 
     def _writing(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> Writing:
         return Writing(said, frozenset(group[0].id for group in groups), as_policy)
@@ -161,23 +140,14 @@ class UnitDialect:
         writing = self._writing(said, groups, as_policy)
         return [self._restored(group, writing) for group in groups]
 
-    def losses_of(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
+    def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
         """Measure the losses: write again, read the output, and compare."""
         said = _said(conversation)
         groups = self._groups(said)
-        read = [unit.made for unit in self._read(self._units_to_compare(said, groups, as_policy), is_checked=True)]
+        read = [unit.made for unit in self._read(self._units(said, as_policy), is_checked=True)]
         written = Written([Piece(group, 1) for group in groups])
         reasons, otherwise = self.reasons, self.otherwise
         return all_losses(conversation, said, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
-
-    def _units_to_compare(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> list[object]:
-        """Write the messages for a reader that only compares: their JSON is copied only if a residue changes it."""
-        writing = self._writing(said, groups, as_policy)
-        units: list[object] = []
-        for group in groups:
-            writing.gives_away = self._residue(group) is None
-            units.append(self._restored(group, writing))
-        return units
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.checks import Spelling, Target, is_left_out, usual_role
 from antiphon.dialects._reading import notes_of
+from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
 from antiphon.messages.json_values import plain
 from antiphon.messages.trusted import EMPTY, plain_of
@@ -37,6 +38,8 @@ class BodyWriting:
     """Data that the dialect keeps between units."""
     is_in_native: bool = False
     """Whether the current unit was read from this format."""
+    marked: list[tuple[Message, Message]] = field(default_factory=list[tuple[Message, Message]])
+    """Errors as they are written, with the message that each is in the conversation."""
 
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
@@ -44,7 +47,14 @@ class BodyWriting:
 
     def is_from_elsewhere(self, message: Message) -> bool:
         """Whether a message is written by the rules of the format: it was not read from it, and no repair left it out."""
-        return not self.is_native(message) and not is_left_out(message)
+        return not self.is_native(message) and not is_left_out(message) and not is_error(message)
+
+    def shown(self, message: Message) -> Message:
+        """Return a message as it is written: an error of another format begins with the words that it is one."""
+        if not is_error(message) or self.is_native(message):
+            return message
+        self.marked.append((marked_error(message), message))
+        return self.marked[-1][0]
 
     def notes(self, thing: Message | Part | Tool) -> Mapping[str, Any]:
         """Return the metadata of this dialect on a message or part: plain JSON, which the caller must not change."""

@@ -187,7 +187,9 @@ class MessageBuilder:
 
 
 class OptionResultBuilder:
-    """Makes the result of one option call."""
+    """Makes the result of one option call. Its `invocation_id` and `option_name` are the call's; another one is refused."""
+
+    __slots__ = ("_call", "_invocation_id", "_option_name", "_policy")
 
     def __init__(self, call: Message, *, policy: str | None = None) -> None:
         if not isinstance(call.payload, OptionCallPayload):
@@ -207,6 +209,24 @@ class OptionResultBuilder:
             ValueError: the message is not an option call.
         """
         return cls(call, policy=policy)
+
+    @property
+    def invocation_id(self) -> str:
+        """The call's. Setting another one raises a `ValueError`."""
+        return self._invocation_id
+
+    @invocation_id.setter
+    def invocation_id(self, invocation_id: str) -> None:
+        self._check_same(invocation_id, self._option_name)
+
+    @property
+    def option_name(self) -> str:
+        """The call's. Setting another one raises a `ValueError`."""
+        return self._option_name
+
+    @option_name.setter
+    def option_name(self, option_name: str) -> None:
+        self._check_same(self._invocation_id, option_name)
 
     def success(
         self,

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import zip_longest
 from typing import Any, TypeAlias, cast
 
-from antiphon.dialects import Dialect, Encoded, meaning
+from antiphon.dialects import Dialect, Encoded, get, meaning, names
 from antiphon.errors import UndeliverableError
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps
 from antiphon.messages.json_values import canonical
@@ -158,13 +158,15 @@ BUS_CHECKS: dict[str, Callable[[Bus], Awaitable[None]]] = {
 
 _UNKNOWN = "x-not-known"
 _EDIT = " (edited)"
+_MARK = "known-to-nobody"
 
 
 def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
     """Check the promises of a dialect on samples (parsed JSON) of its format.
 
     A round trip returns the same data without a loss. After an edit, only the edited unit differs. Unknown keys are kept at
-    every depth. The meaning survives without the dialect's own namespace. A longer history begins like a shorter one.
+    every depth. The meaning survives without the dialect's own namespace. A longer history begins like a shorter one. In every
+    other dialect that antiphon has, an error stays an error or is reported, and so is a key that nobody knows.
 
     Raises:
         AssertionError: a promise is broken; the text names it, with the sample.
@@ -176,6 +178,7 @@ def check_dialect(dialect: Dialect, samples: Iterable[Any]) -> None:
         _check_edits(dialect, sample)
         _check_meaning(dialect, sample)
         _check_prefixes(dialect, sample)
+        _check_others(dialect, sample)
 
 
 def _check_same_data(dialect: Dialect, sample: object, what: str) -> None:
@@ -195,6 +198,38 @@ def _with_unknown_keys(sample: object) -> Iterator[Any]:
             if chosen in (index, None):
                 each[_UNKNOWN] = {"kept": [None]}
         yield changed
+
+
+def _check_others(dialect: Dialect, sample: object) -> None:
+    """Write a sample in every other format: purposes, the user's metadata and unknown keys are there, or reported as lost."""
+    changed = copy.deepcopy(sample)
+    for unit in cast("list[Any]", changed) if isinstance(changed, list) else ():
+        if isinstance(unit, dict):
+            unit[_UNKNOWN] = _MARK
+    conversation = dialect.decode(changed)
+    bare = Conversation(message.model_copy(update={"metadata": {}}) for message in conversation)
+    for target in map(get, names()):
+        if target.name in ("house", dialect.name):
+            continue
+        encoded = target.encode(conversation)
+        text = str(encoded.value)
+        lost = {(loss.message_id, loss.what) for loss in encoded.losses}
+        read = [facets for facets in meaning(_decoded(target, encoded)) if facets]
+        for message, facets, plain in zip(_shown(conversation), meaning(conversation), meaning(bare), strict=True):
+            if (message.id, "message") in lost:
+                continue
+            for what in ("purpose", "metadata"):
+                value = facets.get(what)
+                is_there = value == plain.get(what) or any(each.get(what) == value for each in read)
+                if not is_there and (message.id, what) not in lost:
+                    raise AssertionError(f"{target.name} drops {what} of {message.id!r} of {dialect.name} without a loss")
+            unknown = _MARK in str(message.metadata.get(dialect.name, "")) and _MARK not in text
+            if unknown and (message.id, "extras") not in lost:
+                raise AssertionError(f"{target.name} drops {_UNKNOWN!r} of {message.id!r} of {dialect.name} without a loss")
+
+
+def _shown(conversation: Conversation) -> list[Message]:
+    return [message for message in conversation if message.lane != "effect"]
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,7 @@ ATLANTIS = "it failed with OSError: under water (again)"
 @pytest.mark.parametrize(
     ("tool", "arguments", "code", "reason", "retryable"),
     [
-        ("dive", {"city": "atlantis"}, "TOOL_FAILED", ATLANTIS, True),
+        ("dive", {"city": "atlantis"}, "OSError", ATLANTIS, True),
         ("dive", {"city": "ys"}, "TOOL_FAILED", "it is sunk (FOR_GOOD)", False),
         ("dive", {}, "INVALID_ARGUMENTS", None, False),
         ("deny", {"city": "ys"}, "PERMISSION_DENIED", None, False),
@@ -83,7 +83,7 @@ async def test_the_talk_gives_back_exactly_what_the_model_got() -> None:
     results = [row for row in await rows(ledger) if row.lane == "talk" and row.kind == "option_result"]
     (unit,) = dump([request])
     assert restore_unit(results) == {**unit, "conversation_id": None}
-    assert [each[0] for each in _failures(results)] == ["TOOL_FAILED", "TOOL_FAILED"]
+    assert [each[0] for each in _failures(results)] == ["OSError", "TOOL_FAILED"]
 
 
 async def test_a_given_history_is_stored_with_the_codes_of_its_texts() -> None:
@@ -91,7 +91,7 @@ async def test_a_given_history_is_stored_with_the_codes_of_its_texts() -> None:
     first, second = MemoryLedger(), MemoryLedger()
     history = await _run(first, (call("dive", "c1", city="atlantis"),), DONE)
     await _run(second, DONE, thread="other", message_history=history)
-    assert _failures(await rows(second, "other")) == [("TOOL_FAILED", ATLANTIS, None)]
+    assert _failures(await rows(second, "other")) == [("OSError", ATLANTIS, None)]
 
 
 async def test_an_error_text_that_begins_with_the_name_of_the_tool_is_no_error_type() -> None:
@@ -116,12 +116,12 @@ async def test_a_run_that_was_begun_with_failures_of_the_old_form_goes_on(monkey
         before.setattr(ToolFailures, "coded", lambda _, messages, __: list(messages))
         with pytest.raises(ModelHTTPError):
             await _run(ledger, turn, ModelHTTPError(500, "m"))
-    old = [("dive", f"{ATLANTIS} (TOOL_FAILED)", None)]
+    old = [("dive", f"{ATLANTIS} (OSError)", None)]
     assert _failures(await rows(ledger)) == old
     count = len(await rows(ledger))
 
     messages = await _run(ledger, turn, DONE)
-    assert returns(messages) == [("failed", f"dive: {ATLANTIS} (TOOL_FAILED)")]
+    assert returns(messages) == [("failed", f"dive: {ATLANTIS} (OSError)")]
     later = (await rows(ledger))[count:]
     assert _failures(later) == []
     assert [row for row in later if row.kind == "option_call" and "dive" in str(row.payload)] == []

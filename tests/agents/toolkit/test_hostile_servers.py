@@ -54,8 +54,8 @@ QUICK: dict[str, tuple[str | None, str]] = {
     "call-fails-with-much": (None, "TOOL_FAILED"),
     "call-fails-with-lines": (None, "TOOL_FAILED"),
     "call-structured-100-kB": (None, "{'id': 7999}]}"),
-    "call-of-unknown-kind": (None, "TOOL_FAILED"),
-    "call-of-nothing": (None, "TOOL_FAILED"),
+    "call-of-unknown-kind": (None, "ValidationError"),
+    "call-of-nothing": (None, "ValidationError"),
     "call-large-image": (None, "RESULT_TOO_LARGE"),
     "call-no-image": (None, "None"),
 }

@@ -118,7 +118,7 @@ def test_sensitive_values_are_in_no_byte_of_the_ledger_nor_in_logs_or_histories(
     assert not leaks(repr(messages))
     charged, failed, refused = returns(messages)
     assert charged == ("success", {"receipt": f"5 from {SENSITIVE}", "cards": [SENSITIVE], "pin": SENSITIVE})
-    assert failed == ("failed", f"fail: it failed with ValueError: no such card: {SENSITIVE} (TOOL_FAILED)")
+    assert failed == ("failed", f"fail: it failed with ValueError: no such card: {SENSITIVE} (ValueError)")
     assert refused[0] == "failed"  # it has no argument `note`
 
 

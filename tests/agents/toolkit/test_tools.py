@@ -332,7 +332,7 @@ def test_an_exception_is_an_error_result_without_traceback_or_secret() -> None:
 
     payload = called(Toolkit([connect]), "connect", host="db")
 
-    assert payload.error_type == "TOOL_FAILED"
+    assert payload.error_type == "ConnectionError"
     assert payload.error_message == (
         "it failed with ConnectionError: postgres://[redacted:url-password]@db refused, key [redacted:api-key]"
     )
@@ -357,7 +357,7 @@ def test_a_model_gets_an_error_and_continues() -> None:
     told = asyncio.run(run_agent(toolkit, script([call("find", order=7)], [call("find", "c2", order="x")])))
 
     assert told == [
-        ("failed", "find: it failed with KeyError: 7 (TOOL_FAILED)"),
+        ("failed", "find: it failed with KeyError: 7 (KeyError)"),
         ("failed", 'find: the arguments are wrong: order: the value is not of type "integer" (INVALID_ARGUMENTS)'),
     ]
 
@@ -375,7 +375,7 @@ def test_a_refusal_of_an_actor_is_the_tools_failure() -> None:
     def ask() -> None:
         raise RefusedError("the till is closed", "CLOSED")
 
-    assert failure(called(Toolkit([ask]), "ask")) == ("TOOL_FAILED", "it failed with RefusedError: the till is closed")
+    assert failure(called(Toolkit([ask]), "ask")) == ("RefusedError", "it failed with RefusedError: the till is closed")
 
 
 def test_a_tool_that_takes_too_long_is_cancelled() -> None:
@@ -429,7 +429,7 @@ def test_a_timeout_of_the_tool_itself_is_its_failure() -> None:
     toolkit = Toolkit()
     toolkit.add(ask, timeout=5, effects="none")
 
-    assert failure(called(toolkit, "ask")) == ("TOOL_FAILED", "it failed with TimeoutError: no answer from the till")
+    assert failure(called(toolkit, "ask")) == ("TimeoutError", "it failed with TimeoutError: no answer from the till")
 
 
 def test_a_repeatable_tool_is_retried() -> None:

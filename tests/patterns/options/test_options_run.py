@@ -129,7 +129,7 @@ async def test_an_exception_becomes_an_error_result_and_the_others_of_the_step_g
     outcome = await ran(options, ledger)
     failed, well = [each for each in await talk(ledger) if each.kind == "option_result"]
     assert isinstance(failed.payload, OptionResultPayload)
-    assert (failed.policy, failed.payload.error_type, failed.payload.retryable) == ("runtime", "TOOL_FAILED", True)
+    assert (failed.policy, failed.payload.error_type, failed.payload.retryable) == ("runtime", "LookupError", True)
     assert failed.payload.error_message == "it failed with LookupError: not well"
     assert (well.policy, outcome.status) == ("look", "completed")
 
@@ -824,7 +824,7 @@ async def test_a_policy_is_an_option_of_a_run_and_of_nothing_else() -> None:
     options = Options()
     options.add_policy(lambda observations, choices: "Yes.", name="ada", to=["bob"])
     result = await options.toolkit.call("bob", "ada", {"task": "Well?"})
-    assert result.error_type == "TOOL_FAILED"
+    assert result.error_type == "RuntimeError"
     assert "it can only be called in a run of an executor" in (result.error_message or "")
 
 

@@ -236,7 +236,7 @@ def test_a_worker_records_its_task_each_action_with_its_result_and_the_end() -> 
     assert (failed["type"], failed["agent_key"], failed["call_id"]) == ("error", "ada", fetched["call_id"])
     assert failed["content"]["tool"] == "fetch"
     assert "ConnectionError: http://x is not there" in failed["content"]["error_message"]
-    assert failed["content"]["error_type"] == "TOOL_FAILED"
+    assert failed["content"]["error_type"] == "ConnectionError"
     assert final == {
         "type": "final",
         "content": {
@@ -281,7 +281,7 @@ def test_a_script_is_recorded_step_by_step_up_to_the_first_failure() -> None:
     assert (two["type"], failed["type"]) == ("observation", "error")
     assert failed["content"] == {
         "error_message": "it failed with ConnectionError: http://x is not there",
-        "error_type": "TOOL_FAILED",
+        "error_type": "ConnectionError",
         "tool": "fetch",
     }
     assert (end["type"], end["content"]["error_type"]) == ("error", "SCRIPT_FAILED")

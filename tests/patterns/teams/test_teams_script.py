@@ -106,7 +106,7 @@ def test_a_script_stops_at_the_first_step_that_fails_and_says_so() -> None:
     assert (outcome.status, outcome.error_code) == ("failed", "SCRIPT_FAILED")
     assert done == ["write boom"]
     errors = [each for each in entries if each["type"] == "error" and each["agent_key"] == "ada"]
-    assert errors[0]["content"]["error_type"] == "TOOL_FAILED"
+    assert errors[0]["content"]["error_type"] == "OSError"
     assert "the pen is dry" in errors[0]["content"]["error_message"]
     assert errors[1]["content"]["details"]["overall_status"] == "FAILED"
     assert not any(each.get("agent_key") == "bob" for each in entries)

@@ -63,11 +63,11 @@ def test_calls_in_a_message_are_run_and_their_results_are_in_the_answer(toolkit:
     assert answer.metadata["type"] == MessageType.RESULT
     assert answer.unmatched_results() == []
     assert [(each["name"], each["call_id"], each["status"], each["error"]) for each in answer.tool_results] == [
-        ("divide", "call-divide", "error", "TOOL_FAILED: it failed with ZeroDivisionError: float division by zero"),
+        ("divide", "call-divide", "error", "ZeroDivisionError: it failed with ZeroDivisionError: float division by zero"),
         ("get_weather", "call-get_weather", "error", "PERMISSION_DENIED: nobody has granted 'get_weather' to 'worker'"),
         ("nothing", "call-nothing", "error", "UNKNOWN_TOOL: there is no tool 'nothing'"),
     ]
-    assert "- divide: TOOL_FAILED" in answer.content
+    assert "- divide: ZeroDivisionError" in answer.content
 
 
 def test_the_model_gets_the_results_and_the_metadata_of_the_message(toolkit: AgentToolkit) -> None:

@@ -360,7 +360,7 @@ class RetryPolicy:
 
 # ---------------------------------------------------------------- refusals of a toolkit
 
-_CODE: Final = re.compile(r"(.*) \(([A-Z][A-Z_]{2,63})\)", re.DOTALL)
+_CODE: Final = re.compile(r"(.*) \(([A-Z]\w{2,63})\)", re.DOTALL)
 _UNTYPED: Final = "Error"
 """The type that dialects give to an error without a type."""
 

@@ -177,10 +177,13 @@ def _shortened(words: str) -> str:
 
 
 def _failure(error: Exception) -> ToolRefusal:
-    """Return an exception as an outcome: its type and first line. Never its traceback, which contains values."""
+    """Return an exception as an outcome: its class, which is the type of the error, and its first line.
+
+    Never its traceback, which contains values.
+    """
     lines = text_of(error)[:_MOST_READ].strip().splitlines()
     said = f": {lines[0]}" if lines else ""
-    return ToolRefusal(TOOL_FAILED, f"it failed with {type(error).__qualname__}{said}", retryable=True)
+    return ToolRefusal(type(error).__name__, f"it failed with {type(error).__qualname__}{said}", retryable=True)
 
 
 # ---------------------------------------------------------------- results

@@ -22,7 +22,7 @@ hints and docstring. Functions that are not async run in threads.
 | `INVOCATION_REUSED` | no | its id belongs to another call of this run |
 | `SENSITIVE_LOST` | no | sensitive values are not stored, and the process that had them has ended |
 | `TOOL_CHANGED` | no | its server no longer offers it, or offers it with other arguments |
-| `TOOL_FAILED` | yes | it raised |
+| `TOOL_FAILED` | yes | it refused in its own words; of an exception, the code is its class, such as `ValueError` |
 | `TIMEOUT` | yes | it took too long and was cancelled |
 | `RESULT_TOO_LARGE` | yes | it succeeded, and its result is too large |
 | `RESULT_INVALID` | yes | it succeeded, and its result is not JSON |

@@ -21,6 +21,7 @@ from pydantic_ai.toolsets import AbstractToolset
 from typing_extensions import override
 
 from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents._tool_names import name_among
 from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
@@ -359,7 +360,7 @@ class Toolkit:
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)
-        tool = tools.get(name) or tools.get(name.removeprefix("functions."))
+        tool = tools.get(name_among(tools, name))
         if tool is None:
             missing = "".join(f"; {each.down.sentence}" for each in self._foreign if each.down is not None)
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}{missing}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import request_of, said_as_text, time_text
+from antiphon.dialects._content import said_as_text, time_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import (
     CallFields,
@@ -20,9 +20,10 @@ from antiphon.dialects._reading import (
     notes_of,
     sample_units,
 )
+from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload, thaw
 from antiphon.messages.trusted import data_part, text_part
 
 # ---------------------------------------------------------------- reading
@@ -38,6 +39,19 @@ _SPEAKERS = {
     "injected_context": "manager",
 }
 """The author of an entry that names none."""
+_PURPOSES = {
+    "error": ERROR,
+    "synthesis": "synthesis",
+    "strategic_plan": "plan",
+    "suggested_plan": "suggested_plan",
+    "script_plan": "script_plan",
+    "director_context": "context",
+    "injected_context": "injected_context",
+}
+"""What an entry is for that is neither ordinary talk nor a call or its answer, by its type."""
+_TYPES = {purpose: kind for kind, purpose in _PURPOSES.items()}
+_OF_ERRORS = ("tool", *FAILURE)
+"""Keys of the content of an error, besides its message."""
 
 
 def read(unit: Unit) -> None:
@@ -46,6 +60,7 @@ def read(unit: Unit) -> None:
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
     unit.metadata = {"agent-framework": {"type": kind}}
+    note(unit, _metadata(unit), purpose=_PURPOSES.get(kind))
     match kind:
         case "task" | "delegation":
             _task(unit, kind)
@@ -53,12 +68,34 @@ def read(unit: Unit) -> None:
             _action(unit)
         case "observation" | "error" | "final" if (call := _answered(unit, kind)) is not None or unit.maybe_text("call_id"):
             _read_answer(unit, kind, call)
-        case "observation" | "error" | "final":
+        case "error":
+            _tell_error(unit)
+        case "observation" | "final":
+            unit.metadata = {"agent-framework": {"type": kind, "orphan": kind}}
             _say(unit, unit.maybe_text("agent_key") or "assistant")
         case _ if kind in _SPEAKERS:
             _say(unit, unit.maybe_text("from_manager") or unit.maybe_text("agent_key") or _SPEAKERS[kind])
         case _:
             unit.fail(f"unknown type {kind!r}; expected one of the fourteen", "type")
+
+
+def _metadata(unit: Unit) -> dict[str, Any]:
+    """Return the user's own metadata, and the fields of an entry that are like it."""
+    like = {"phase_id": unit.value.get("phase_id"), "is_global": unit.value.get("is_global")}
+    extra = {key: value for key, value in like.items() if value is not None and value is not True}
+    return {**(as_object(unit.value.get("metadata")) or {}), **extra}
+
+
+def _tell_error(unit: Unit) -> None:
+    """Make a message from an error that answers no action: its text, and the rest as metadata."""
+    content, policy = as_object(unit.value.get("content")), unit.maybe_text("agent_key") or "assistant"
+    if content is None or not isinstance(text := content.get("error_message"), str):
+        _say(unit, policy)
+        return
+    rest = {key: value for key, value in content.items() if key != "error_message"}
+    kind = unit.value.get("error_type")
+    note(unit, {**({} if kind is None else {"error_type": kind}), **rest, **_metadata(unit)}, purpose=ERROR)
+    unit.say({"kind": "parts", "parts": [text_part(text)] if text else []}, policy=policy)
 
 
 def _say(unit: Unit, policy: str) -> None:
@@ -68,14 +105,18 @@ def _say(unit: Unit, policy: str) -> None:
     parts: list[Part] = [data_part(content)]
     if isinstance(content, str):
         parts = [text_part(content)] if content else []
-    hint = policy if policy in ("user", "assistant") else None
+    kind = unit.text("type")
+    speaker = kind.removesuffix("_message") if kind in ("user_message", "assistant_message") else policy
+    hint = speaker if speaker in ("user", "assistant") else None
     unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint)
 
 
-def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], policy: str) -> None:
+def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], *, policy: str, kind: str) -> None:
     """Make a call message, and store it under the key that its answer will have."""
     invocation = unit.maybe_text("call_id") or f"{unit.id}-call"
     payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
+    purpose = "delegation" if kind == "delegation" else call_purpose(payload, is_task=kind == "task")
+    note(unit, _metadata(unit), purpose=purpose)
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
     unit.reading.calls[invocation] = made
     unit.reading.waiting.setdefault(key, []).append(made)
@@ -86,12 +127,12 @@ def _task(unit: Unit, kind: str) -> None:
     request = unit.value.get("content" if kind == "task" else "task")
     caller = unit.maybe_text("from_manager") or (unit.maybe_text("agent_key") if kind == "delegation" else None) or "manager"
     arguments = {"request": request} if isinstance(request, str) else {"task": request}
-    _read_call(unit, f"task {worker}", worker, arguments, caller)
+    _read_call(unit, f"task {worker}", worker, arguments, policy=caller, kind=kind)
 
 
 def _action(unit: Unit) -> None:
     worker = unit.maybe_text("agent_key") or "assistant"
-    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), worker)
+    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), policy=worker, kind="action")
 
 
 def _answered(unit: Unit, kind: str) -> Message | None:
@@ -118,6 +159,9 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
     if call is not None and call.payload.kind == "option_call":
         option, invocation = call.payload.option_name, call.payload.invocation_id
         _answered_by_now(unit).add(id(call))
+    note(unit, _metadata(unit))
+    if call is None and kind == "final":  # the end of a task that is not there: nothing else shows that it was one
+        unit.metadata = {"agent-framework": {"type": kind, "orphan": kind}}
     outcome: OutcomeFields = _read_error(content) if kind == "error" else {"result": content}
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     unit.say(payload, policy=option, role_hint_for_llm="tool")
@@ -137,8 +181,6 @@ def _read_error(content: object) -> OutcomeFields:
 
 # ---------------------------------------------------------------- writing
 
-_FROM_MANAGER = frozenset({"synthesis"})
-
 
 def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit: never, each message is an entry."""
@@ -154,10 +196,27 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         entry = _write_answer(message, payload, writing)
     else:
         entry = _said(message, writing)
+    _add_metadata(entry, message)
     entry["message_id"] = message.id
     if message.created_at is not None:
         entry["timestamp"] = time_text(message.created_at)
     return entry
+
+
+_AT_TOP = ("phase_id", "is_global")
+
+
+def _add_metadata(entry: dict[str, Any], message: Message) -> None:
+    """Add the user's own metadata, some of which are fields of an entry or of an error's content."""
+    kind = entry["type"]
+    shown = {**_PURPOSES, "delegation": "delegation", "action": TOOL, "task": "task"}.get(kind)
+    own = with_purpose(message, shown)
+    if message.payload.kind == "parts" and kind == "error" and isinstance(entry["content"], str):
+        failure = {key: own.pop(key) for key in _OF_ERRORS if key in own}
+        entry["content"] = {"error_message": entry["content"], **failure}
+    entry |= {key: own.pop(key) for key in _AT_TOP if key in own}
+    if own:
+        entry["metadata"] = own
 
 
 def _type_of(message: Message) -> str | None:
@@ -168,9 +227,10 @@ def _type_of(message: Message) -> str | None:
 
 def _said(message: Message, writing: Writing) -> dict[str, object]:
     is_user = "user" in (message.policy, message.role_hint_for_llm)
-    kind = _type_of(message) or ("user_message" if is_user else "assistant_message")
+    usual = _TYPES.get(purpose_of(message) or "") or ("user_message" if is_user else "assistant_message")
+    kind = _type_of(message) or usual
     entry: dict[str, object] = {"type": kind, "content": _content(message, writing)}
-    if kind in _FROM_MANAGER:
+    if kind == "synthesis":
         entry["from_manager"] = message.policy
     elif f"{message.policy}_message" != kind:
         entry["agent_key"] = message.policy
@@ -187,14 +247,22 @@ def _content(message: Message, writing: Writing) -> Any:
 
 def _is_task(message: Message) -> bool:
     kind = _type_of(message)
-    return kind in ("task", "delegation") if kind else request_of(message.payload) is not None
+    return kind in ("task", "delegation") if kind else is_task(message) and _request_key(message.payload) is not None
+
+
+def _request_key(payload: Payload) -> str | None:
+    """Return the only argument of a call, if a task can say it."""
+    if payload.kind != "option_call" or payload.arguments_text is not None or len(payload.arguments) != 1:
+        return None
+    (key,) = payload.arguments
+    return key if key in ("request", "task") else None
 
 
 def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, object]:
     if _is_task(message):
         request = call.arguments.get("request", call.arguments.get("task"))
         entry = {"type": "task", "content": thaw(request), "agent_key": call.option_name}
-        if _type_of(message) == "delegation":
+        if "delegation" in (_type_of(message), purpose_of(message)):
             entry = {"type": "delegation", "task": thaw(request), "worker": call.option_name}
         return {**entry, "from_manager": message.policy, "call_id": call.invocation_id}
     return {
@@ -255,5 +323,12 @@ DIALECT = UnitDialect(
         "speaker": "the sender of an observation is the tool",
         "arguments": "the args of an action are an object",
         "option": "an observation names the tool that was called",
+        "metadata": "some keys are fields of an entry",
     },
+    wire=frozenset(
+        {
+            *("type", "content", "tool", "args", "call_id", "message_id", "timestamp", "from_manager", "worker", "task"),
+            *("error_message", "error_type", "retryable", "details", "is_global"),
+        }
+    ),
 )

@@ -33,4 +33,11 @@ DIALECT = _body_dialect.BodyDialect(
         "time": "no message has a time",
         "usage": "only a response has usage",
     },
+    wire=frozenset(
+        {
+            *("role", "content", "type", "id", "text", "name", "input", "tool_use_id", "is_error", "model"),
+            *("stop_reason", "stop_sequence", "usage", "slot", "joined", "aliased", "blocks", "cache_control"),
+            *("caller", "citations", "transformations", "signature"),
+        }
+    ),
 )

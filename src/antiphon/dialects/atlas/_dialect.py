@@ -6,13 +6,26 @@ call and its result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from antiphon.dialects._content import has_words, request_of, result_text, said_as_text
+from antiphon.dialects._content import has_words, result_text, said_as_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import CallFields, OutcomeFields, ResultFields, Unit, as_object, notes_of, sample_units
+from antiphon.dialects._shared import (
+    FAILURE,
+    PURPOSES,
+    TOOL,
+    call_purpose,
+    is_task,
+    note,
+    purpose_of,
+    purpose_to_write,
+    request_of,
+    shared_notes,
+    with_purpose,
+)
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import (
     JsonObject,
@@ -48,6 +61,13 @@ def read(unit: Unit) -> None:
     else:
         unit.correlation_id = task
         _read_talk(unit, source or ("user" if kind == "query" else "assistant"), content, calls, results)
+    _messages(unit).update(message.id for message in unit.made)
+
+
+def _messages(unit: Unit) -> set[str]:
+    """Return the ids of the messages before a unit."""
+    found: set[str] = unit.reading.memory.setdefault("messages", set())
+    return found
 
 
 def _time(unit: Unit) -> datetime | None:
@@ -69,6 +89,7 @@ def _read_task(unit: Unit, invocation: str, content: str, source: str | None, ta
         "option_name": target,
         "arguments": {"request": content},
     }
+    note(unit, unit.value.get("metadata"), "type")
     made = unit.say(payload, policy=source or "unknown", role_hint_for_llm="assistant", to=())
     unit.reading.calls[invocation] = made
 
@@ -82,10 +103,23 @@ def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: s
     name = unit.called(invocation) or source or "unknown"
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
     if kind == "error":
-        payload["is_error"], payload["error_type"], payload["error_message"] = True, "Error", content
+        payload |= cast("ResultFields", _failure(unit.object("metadata"), content))
     else:
         payload["result"] = content
+    note(unit, unit.value.get("metadata"), "type", "in_reply_to", "in_reply_to_message", *(FAILURE if kind == "error" else ()))
     unit.say(payload, policy=source or name, role_hint_for_llm="tool")
+
+
+def _failure(given: Mapping[str, Any], message: object) -> OutcomeFields:
+    """Return the outcome of a call that failed, from the keys beside its message."""
+    kind, retryable = given.get("error_type"), given.get("retryable")
+    return {
+        "is_error": True,
+        "error_type": kind if isinstance(kind, str) and kind else "Error",
+        "error_message": message if isinstance(message, str) else "",
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": given.get("details"),
+    }
 
 
 def _read_talk(
@@ -93,12 +127,23 @@ def _read_talk(
 ) -> None:
     if len(calls) + len(results) + bool(content) > 1:
         unit.turn_id = f"{unit.id}@{unit.position}"
+    asked = _replied_to(unit)
+    first = "option_call" if calls else "option_result" if results else "parts"
+    kind = unit.object("metadata").get("type")
+    is_user = policy == "user" or kind == "query"
+    is_usual = kind == _usual_type(first, is_user=is_user)
+    links = ("in_reply_to", "in_reply_to_message") if asked is not None and asked in _messages(unit) else ()
+    is_purpose = isinstance(kind, str) and kind in PURPOSES
+    read = ("type", *links) if is_usual or is_purpose else links
+    note(unit, unit.value.get("metadata"), *read, purpose=str(kind) if is_purpose else None)
+    if calls and not unit.shared:
+        unit.shared = shared_notes(_purpose_of_tool(calls[0]), {})
     parts = _tool_use(unit, policy, calls, results) if calls or results else []
     if content:
         parts.append(text_part(content))
     if parts or not unit.made:
-        hint = "user" if policy == "user" else None
-        unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, in_reply_to=_replied_to(unit))
+        hint = "user" if is_user else None
+        unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, in_reply_to=asked)
     if task := unit.correlation_id:
         unit.reading.ids.add(task)
         unit.reading.calls[f"said {task}"] = unit.made[0]
@@ -123,6 +168,11 @@ def _tool_use(unit: Unit, policy: str, calls: list[dict[str, Any]], results: lis
     return [data_part({"result_of": echo}) for echo in echoes if echo is not None]
 
 
+def _purpose_of_tool(call: dict[str, Any]) -> str | None:
+    arguments = as_object(call.get("arguments", {}))
+    return None if arguments is None else call_purpose({"arguments": arguments}, is_task=False)
+
+
 def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, noted: dict[str, Any]) -> None:
     name, arguments = call.get("name"), call.get("arguments", {})
     if not isinstance(name, str):
@@ -131,7 +181,8 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, n
         unit.fail("expected the arguments as an object", "tool_calls", index, "arguments")
     invocation = call.get("id", f"{unit.id}-call-{index}")
     payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": name, "arguments": arguments}
-    unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=noted)
+    metadata = {**noted, **shared_notes(call_purpose(payload, is_task=False), {})}
+    unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
 
 
 def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dict[str, Any]) -> str | None:
@@ -141,14 +192,7 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
         unit.fail("expected a name and a call_id as text", "tool_results", index)
     outcome: OutcomeFields = {"result": result.get("result")}
     if status == "error":
-        error, kind, retryable = result.get("error"), result.get("error_type"), result.get("retryable")
-        outcome = {
-            "is_error": True,
-            "error_type": kind if isinstance(kind, str) and kind else "Error",
-            "error_message": error if isinstance(error, str) else "",
-            "retryable": retryable if isinstance(retryable, bool) else None,
-            "result": result.get("details"),
-        }
+        outcome = _failure(result, result.get("error"))
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
     first = unit.reading.calls.get(f"done {invocation}")
     if first is not None and first.payload == OptionResultPayload.model_validate(payload):
@@ -194,7 +238,7 @@ def _speaker(group: Sequence[Message]) -> str:
 
 
 def _is_task(message: Message) -> bool:
-    return request_of(message.payload) is not None and not notes_of(message, "atlas").get("tool")
+    return request_of(message.payload) is not None and is_task(message) and not notes_of(message, "atlas").get("tool")
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
@@ -203,13 +247,25 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     if payload.kind == "option_call" and _is_task(first):
         unit = _write_task(first, payload)
     elif payload.kind == "option_result" and len(group) == 1 and _is_answer(first, writing.call_of(first)):
-        unit = _write_answer(first, payload)
+        unit = _write_answer(first, payload, writing)
     else:
         unit = _write_talk(group, writing)
+    _add_metadata(unit, first)
     unit["message_id"] = first.id
     if first.created_at is not None:
         unit["timestamp"] = min(first.created_at.timestamp(), _LAST_SECOND)
     return unit
+
+
+def _add_metadata(unit: dict[str, Any], first: Message) -> None:
+    """Add the user's own metadata; links to other messages win, and so does a purpose."""
+    metadata: dict[str, Any] = unit["metadata"]
+    own = with_purpose(first, metadata["type"])
+    if purpose_of(first) == TOOL and notes_of(first, "atlas").get("tool"):
+        own.pop("purpose", None)
+    if first.payload.kind != "parts" or metadata["type"] != purpose_to_write(first):
+        metadata["type"] = own.get("type", metadata["type"])
+    unit["metadata"] = {**own, **metadata}
 
 
 def _asked(message: Message, writing: Writing) -> Message | None:
@@ -245,12 +301,20 @@ def _write_task(message: Message, call: OptionCallPayload) -> dict[str, object]:
     }
 
 
-def _write_answer(message: Message, outcome: OptionResultPayload) -> dict[str, Any]:
+def _write_failure(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
+    """Return the keys of a failure besides its message; none for a success."""
+    if not outcome.is_error:
+        return {}
+    keys = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": writing.json(outcome, "result")}
+    return {key: value for key, value in keys.items() if value is not None and (key, value) != ("error_type", "Error")}
+
+
+def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     content = outcome.error_message if outcome.is_error else result_text(outcome)
     kind = "error" if outcome.is_error else _type_of(message) or "result"
-    unit = {
+    unit: dict[str, Any] = {
         "content": content or "",
-        "metadata": {"type": kind, "in_reply_to": outcome.invocation_id},
+        "metadata": {"type": kind, "in_reply_to": outcome.invocation_id, **_write_failure(outcome, writing)},
         "task_id": outcome.invocation_id,
         "source_agent": message.policy,
     }
@@ -288,7 +352,10 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
 
 def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, object]:
     """Return the metadata of a unit: its type, and the message that it answers."""
-    metadata: dict[str, object] = {"type": _type_of(group[0]) or _usual_type(group[0])}
+    first = group[0]
+    usual = _usual_type(first.payload.kind, is_user="user" in (first.policy, first.role_hint_for_llm))
+    purpose = purpose_to_write(first) if first.payload.kind == "parts" else None
+    metadata: dict[str, object] = {"type": purpose or usual}
     if (asked := _asked(group[-1], writing)) is not None:
         metadata["in_reply_to_message"] = asked.id
         if asked.correlation_id:
@@ -322,11 +389,11 @@ def _echoed(invocation: str, writing: Writing) -> dict[str, object]:
     return _write_tool_result(result.payload, Writing(writing.conversation))
 
 
-def _usual_type(first: Message) -> str:
-    """Return the type of an utterance by its first message: calls come before results, and both before text."""
-    if first.payload.kind != "parts":
-        return "tool_request" if first.payload.kind == "option_call" else "tool_response"
-    return "query" if "user" in (first.policy, first.role_hint_for_llm) else "response"
+def _usual_type(first: str, *, is_user: bool) -> str:
+    """Return the type of an utterance by the kind of its first message: calls come before results, and both before text."""
+    if first != "parts":
+        return "tool_request" if first == "option_call" else "tool_response"
+    return "query" if is_user else "response"
 
 
 def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
@@ -338,9 +405,8 @@ def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[s
     unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
     if not outcome.is_error:
         return unit
-    extra = {"error_type": outcome.error_type, "retryable": outcome.retryable, "details": result}
-    told = {key: value for key, value in extra.items() if value is not None and value != "Error"}
-    return {**unit, "result": None, "status": "error", "error": outcome.error_message, **told}
+    failure = {"result": None, "status": "error", "error": outcome.error_message}
+    return {**unit, **failure, **_write_failure(outcome, writing)}
 
 
 # ---------------------------------------------------------------- the dialect
@@ -373,7 +439,13 @@ DIALECT = UnitDialect(
         "speaker": "the sender of a tool result is the tool",
         "arguments": "the arguments of a tool call are an object",
         "result": "the answer to a task is a text",
-        "error": "the answer to a task that failed is a text",
-        "retryable": "the answer to a task that failed is a text",
+        "metadata": "calls and results of one message share its metadata, and its own keys are those of the format",
     },
+    wire=frozenset(
+        {
+            *("content", "metadata", "type", "task_id", "message_id", "timestamp", "source_agent", "target_agent"),
+            *("tool_calls", "tool_results", "id", "name", "arguments", "call_id", "status", "result", "error"),
+            *("error_type", "retryable", "details", "in_reply_to", "in_reply_to_message", "tool"),
+        }
+    ),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from antiphon.dialects._content import said_as_text, time_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
+from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.trusted import data_part, text_part
@@ -34,10 +35,13 @@ def read(unit: Unit) -> None:
     unit.created_at = unit.iso_time("timestamp")
     unit.to = (receiver,) if receiver else ()
     unit.correlation_id = unit.maybe_text("correlation_id")
+    note(unit, unit.value.get("metadata"))
     if unit.maybe_text("message_id"):
         _read_response(unit, kind, data)
     elif kind == "MESSAGE" and isinstance(data.get("role"), str) and isinstance(data.get("content"), str):
         _read_talk(unit, data)
+    elif kind == "ERROR" and isinstance(data.get("error_message"), str):
+        _tell_error(unit, data)
     elif kind in TOLD:
         said: PartsFields = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
         unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
@@ -45,8 +49,20 @@ def read(unit: Unit) -> None:
         _read_request(unit, kind, data)
 
 
+def _tell_error(unit: Unit, data: dict[str, Any]) -> None:
+    """Make a message from an error that answers no request: its text, and the rest as metadata."""
+    code = {"error_type": data["error_code"]} if "error_code" in data else {}
+    rest = {key: value for key, value in data.items() if key not in ("error_message", "error_code")}
+    note(unit, {**(as_object(unit.value.get("metadata")) or {}), **code, **rest}, purpose=ERROR)
+    text = data["error_message"]
+    said: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
+    unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
+
+
 def _read_talk(unit: Unit, data: dict[str, Any]) -> None:
     role, text = data["role"], data["content"]
+    rest = {key: value for key, value in data.items() if key not in ("role", "content")}
+    note(unit, {**rest, **(as_object(unit.value.get("metadata")) or {})})
     said: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
     hint = role if role in _ROLES else None
     unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
@@ -104,11 +120,15 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         unit = _write_request(payload, writing)
     elif payload.kind == "option_result":
         unit = _write_response(message, payload, writing)
+    elif is_error(message):
+        unit = _write_told_error(message)
     elif (told := _told(message)) is not None:
-        unit = {"id": message.id, **told}
+        unit = {"id": message.id, **told, **({"metadata": own} if (own := with_purpose(message)) else {})}
     else:
         unit = _write_talk(message)
     _add_envelope(unit, message)
+    if payload.kind != "parts" and (own := with_purpose(message)):
+        unit["metadata"] = own
     return unit
 
 
@@ -134,9 +154,16 @@ def _told(message: Message) -> dict[str, Any] | None:
             return None
 
 
+def _write_told_error(message: Message) -> dict[str, Any]:
+    own: dict[str, Any] = thaw(metadata_of(message))
+    code = {"error_code": own.pop("error_type")} if "error_type" in own else {}
+    return {"id": message.id, "type": "ERROR", "data": {**own, "error_message": said_as_text(message), **code}}
+
+
 def _write_talk(message: Message) -> dict[str, object]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
-    return {"id": message.id, "type": "MESSAGE", "data": {"role": role, "content": said_as_text(message)}}
+    data = {**with_purpose(message), "role": role, "content": said_as_text(message)}
+    return {"id": message.id, "type": "MESSAGE", "data": data}
 
 
 def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
@@ -198,5 +225,7 @@ DIALECT = UnitDialect(
         "lane": "requests and responses are in the lane `control`, a MESSAGE in `talk`",
         "arguments": "the data of a request are an object",
         "option": "a response names its request only by id",
+        "metadata": "some keys are those of an error",
     },
+    wire=frozenset({"id", "type", "data", "sender", "receiver", "timestamp", "correlation_id", "message_id", "metadata"}),
 )

@@ -34,4 +34,10 @@ DIALECT = _body_dialect.BodyDialect(
         "usage": "a request has no usage",
         "foreign": "only its own format can express it",
     },
+    wire=frozenset(
+        {
+            *("role", "parts", "slot", "joined", "aliased", "no_id", "form", "snake", "urlSafe", "displayName"),
+            *("thoughtSignature", "mediaResolution", "thought", "id", "name", "args"),
+        }
+    ),
 )

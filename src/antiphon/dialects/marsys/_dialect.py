@@ -16,7 +16,6 @@ from antiphon.dialects._content import (
     has_words,
     json_text,
     mime_of,
-    request_of,
     result_text,
     said_as_text,
     split_data_url,
@@ -24,6 +23,18 @@ from antiphon.dialects._content import (
 )
 from antiphon.dialects._losses import PARTS, continued
 from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._shared import (
+    ERROR,
+    FAILURE,
+    call_purpose,
+    is_task,
+    metadata_of,
+    note,
+    purpose_of,
+    request_of,
+    shared_notes,
+    with_purpose,
+)
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
 from antiphon.dialects.openai_chat._read import FILE, read_medium
@@ -93,6 +104,7 @@ def read(unit: Unit) -> None:
     role = unit.text("role")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
+    _note(unit)
     match role:
         case "system" | "user" | "assistant":
             _read_talk(unit, role)
@@ -111,6 +123,10 @@ def read(unit: Unit) -> None:
             _told(unit, role)
         case _:
             unit.fail(f"unknown role {role!r}; expected one of the seven", "role")
+
+
+def _note(unit: Unit, *read: str, purpose: str | None = None) -> None:
+    note(unit, unit.value.get("metadata"), *read, purpose=purpose)
 
 
 def _read_talk(unit: Unit, role: str) -> None:
@@ -163,6 +179,9 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
         "arguments_text": text,
     }
     metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although its name looks like an agent's
+    metadata |= shared_notes(call_purpose(payload, is_task=False), {})
+    if not unit.made and metadata:
+        _note(unit, purpose=call_purpose(payload, is_task=False))
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
     unit.reading.calls[made.invocation_id or ""] = made
 
@@ -189,6 +208,20 @@ def _names(unit: Unit) -> list[str]:
     return [each for each in given if isinstance(each, str) and each]
 
 
+def _paired_by(unit: Unit, invocation: str | None) -> str:
+    """Return the key whose value became the invocation, or names its call; the other one is the user's."""
+    calls, given = unit.reading.calls, unit.object("metadata")
+    for key in ("interaction_id", "task_id"):
+        name = given.get(key)
+        if (
+            isinstance(name, str)
+            and name
+            and (name == invocation or (name in calls and calls[name].invocation_id == invocation))
+        ):
+            return key
+    return ""
+
+
 def _call(unit: Unit) -> str | None:
     """Return the invocation that an agent's answer belongs to."""
     calls, names = unit.reading.calls, _names(unit)
@@ -207,6 +240,8 @@ def _read_agent_call(unit: Unit) -> None:
     if not all(isinstance(part, TextPart) for part in _parts(unit)):
         payload["arguments"]["content"] = unit.value["content"]
     policy = caller if isinstance(caller, str) and caller else "unknown"
+    paired = _paired_by(unit, payload["invocation_id"])
+    _note(unit, *(["caller"] if policy == caller else []), paired, purpose=call_purpose(payload, is_task=True))
     made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
     unit.reading.calls[payload["invocation_id"]] = made
     for name in _names(unit):
@@ -223,6 +258,8 @@ def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     else:
         payload["result"] = None if content is None else _words(unit)
     metadata = _as(role) if role == "agent_response" else {}
+    if role == "agent_response":
+        _note(unit, _paired_by(unit, invocation))
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
@@ -248,12 +285,17 @@ def _read_failure(unit: Unit, role: str) -> None:
         "result": context.get("details"),
     }
     metadata = _as(role) if role == "error" else {}
+    paired = "" if unit.maybe_text("tool_call_id") else _paired_by(unit, invocation)
+    _note(unit, *FAILURE, paired)
     unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=metadata)
 
 
 def _told(unit: Unit, role: str) -> None:
     """Make a message from an answer whose call was not found."""
-    unit.say({"kind": "parts", "parts": _parts(unit)}, policy=unit.maybe_text("name") or role, metadata=_as(role))
+    if role == "error":
+        _note(unit, purpose=ERROR)
+    notes = _as(role) if role == "error" else {"marsys": {"role": role, "orphan": role}}
+    unit.say({"kind": "parts", "parts": _parts(unit)}, policy=unit.maybe_text("name") or role, metadata=notes)
 
 
 def _as(role: str) -> dict[str, dict[str, str]]:
@@ -283,7 +325,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
 def _asks_agent(message: Message) -> bool:
     """Whether a message is an agent_call: natively, or because it looks like one and has no other native role."""
     role = _role_of(message)
-    return request_of(message.payload) is not None if role is None else role == "agent_call"
+    return is_task(message) if role is None else role == "agent_call"
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
@@ -295,10 +337,19 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         unit = _write_agent_call(first, payload)
     else:
         unit = _write_talk(group, writing)
+    _add_metadata(unit, first)
     unit["message_id"] = first.id
     if first.created_at is not None:
         unit["timestamp"] = time_text(first.created_at)
     return unit
+
+
+def _add_metadata(unit: dict[str, Any], first: Message) -> None:
+    """Add the user's own metadata; keys of the format win."""
+    shown = ERROR if unit["role"] == "error" else "task" if unit["role"] == "agent_call" else None
+    shown = "tool" if "tool_calls" in unit else shown
+    if metadata := {**with_purpose(first, shown), **unit.get("metadata", {})}:
+        unit["metadata"] = metadata
 
 
 def _role_of(message: Message) -> str | None:
@@ -312,6 +363,8 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
     first = group[0]
     calls = [_write_tool_call(message.payload) for message in group if message.payload.kind == "option_call"]
     role = "assistant" if calls else _role_of(first) or _talking_role(first, writing.as_policy)
+    if not calls and purpose_of(first) == ERROR:
+        role = "error"
     content: object = ""
     if first.payload.kind == "parts":
         is_list = _needs_list(first.parts)
@@ -357,8 +410,13 @@ def _write_tool_call(call: OptionCallPayload) -> dict[str, object]:
 
 def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, object]:
     content = request_of(call) or json_text(call.arguments)
-    metadata = {"caller": message.policy, "task_id": call.invocation_id}
+    metadata = {"caller": message.policy, _pairing_key(message): call.invocation_id}
     return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
+
+
+def _pairing_key(message: Message) -> str:
+    """Return the key that pairs a call with its answer; `task_id`, unless the user's own metadata has that."""
+    return "interaction_id" if "task_id" in metadata_of(message) else "task_id"
 
 
 def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
@@ -367,7 +425,11 @@ def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writi
     call = writing.call_of(message)
     unit: dict[str, object] = {"role": "tool", "name": outcome.option_name, "tool_call_id": outcome.invocation_id}
     if _role_of(message) == "agent_response" or (call is not None and _asks_agent(call)):
-        unit = {"role": "agent_response", "name": outcome.option_name, "metadata": {"task_id": outcome.invocation_id}}
+        unit = {
+            "role": "agent_response",
+            "name": outcome.option_name,
+            "metadata": {_pairing_key(message): outcome.invocation_id},
+        }
     if content is not None:
         unit["content"] = content
     return unit
@@ -423,5 +485,13 @@ DIALECT = UnitDialect(
         "option": "an error names the option that was called",
         "result": "a result in MARSYS is text",
         "time": "a message has one time",
+        "purpose": "a call in a list says its tool and arguments",
+        "metadata": "calls of one message share its metadata, and its own keys are those of the format",
     },
+    wire=frozenset(
+        {
+            *("role", "content", "name", "message_id", "tool_calls", "tool_call_id", "timestamp", "task_id", "interaction_id"),
+            *("caller", "id", "type", "function", "arguments"),
+        }
+    ),
 )

@@ -25,4 +25,12 @@ DIALECT = _body_dialect.BodyDialect(
         "media": "only user messages can contain media",
         "time": "a request has no times",
     },
+    wire=frozenset(
+        {
+            *("role", "content", "name", "tool_calls", "tool_call_id", "function_call", "function", "id"),
+            *("type", "index", "arguments", "list", "key", "legacy", "custom", "aliased", "joined", "slot"),
+            *("named", "refusal", "annotations", "detail", "audio", "logprobs", "prompt_cache_breakpoint"),
+            *("reasoning_details", "thinking_blocks", "extra_content", "thought_signature"),
+        }
+    ),
 )

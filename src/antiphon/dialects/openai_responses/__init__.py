@@ -32,4 +32,12 @@ DIALECT = _body_dialect.BodyDialect(
         "turn": "consecutive items are one turn",
         "speaker": "a message has a role and no name",
     },
+    wire=frozenset(
+        {
+            *("role", "content", "type", "id", "item_id", "call_id", "name", "arguments", "input", "output"),
+            *("status", "summary", "list", "in", "item", "slot", "joined", "aliased", "agent", "agent_message"),
+            *("custom", "file", "refusal", "detail", "logprobs", "encrypted_content"),
+            *("prompt_cache_breakpoint", "output_format"),
+        }
+    ),
 )

@@ -27,4 +27,13 @@ DIALECT = _body_dialect.BodyDialect(
         "error": "an error is written as text",
         "retryable": "it can mark a call as retryable, but not as final",
     },
+    wire=frozenset(
+        {
+            *("kind", "parts", "part_kind", "content", "slot", "joined", "aliased", "instructions", "args"),
+            *("retry", "list", "json", "outcome", "digests", "tag", "part", "id", "provider_name"),
+            *("provider_response_id", "provider_url", "provider_details", "model_name", "run_id"),
+            *("conversation_id", "timestamp", "finish_reason", "state", "usage", "thinking_tokens", "detail"),
+            *("force_download", "identifier", "tool_kind"),
+        }
+    ),
 )

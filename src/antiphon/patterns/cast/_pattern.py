@@ -66,6 +66,8 @@ GO_ON: Final = "Go on."
 ATTACHED: Final = "See the attached message."
 """The text of a request that has none."""
 _DIALECT: Final = "pydantic-ai"
+_SHARED: Final = "shared"
+"""The namespace of the user's own metadata, which all dialects read."""
 _SHOWN: Final = (TextPart, DataPart, MediaPart)
 
 
@@ -113,18 +115,32 @@ class TaskInput:
     async def hand_over(self, system: System, thread_id: str, request_id: str) -> str | None:
         """Write the history, and a request that is more than text, to the thread; return the id of the request there.
 
-        If the thread already has the request `request_id`, nothing is written: the task continues.
+        It keeps its own id. If the thread already has the request `request_id`, nothing is written: the task continues, with
+        the message that it began with.
 
         Raises:
             LedgerError: it cannot be written.
         """
-        own_id = None if self.message is None else f"{request_id}.given"
-        rows = [each.model_copy(update={"thread_id": thread_id}) for each in self.history]
-        if self.message is not None:
-            rows.append(self.message.model_copy(update={"thread_id": thread_id, "id": own_id}))
-        if rows and not await system.ledger.by_invocation(request_id, thread_id=thread_id):
-            await system.append_history(thread_id, rows)
+        said = [*self.history, *(() if self.message is None else (self.message,))]
+        rows = [each.model_copy(update={"thread_id": thread_id}) for each in said]
+        own_id = None if self.message is None else self.message.id
+        if not rows:
+            return own_id
+        if begun := await system.ledger.by_invocation(request_id, thread_id=thread_id):
+            return _given_id(begun[0].message) or own_id
+        await system.append_history(thread_id, rows)
         return own_id
+
+
+def _given_id(request: Message) -> str | None:
+    """Return the id of the message that a recorded request names."""
+    payload = request.payload
+    arguments: Any = payload.arguments if isinstance(payload, OptionCallPayload) else None
+    match arguments:
+        case {"message_id": str(found)} | {"outside": {"request": str(found)}}:
+            return found
+        case _:
+            return None
 
 
 def as_messages(history: MessageHistory) -> tuple[Message, ...]:
@@ -147,9 +163,10 @@ def _is_request(message: Message) -> bool:
 
 
 def _is_plain(message: Message) -> bool:
-    """Whether a request is only a user's text: then it is the same task as the text itself."""
+    """Whether a request is only a user's text, without metadata of the user: it is the same task as the text itself."""
     is_text = len(message.parts) == 1 and isinstance(message.parts[0], TextPart)
-    return is_text and message.policy == "user" and untrusted_source(message) is None
+    is_bare = _SHARED not in message.metadata and untrusted_source(message) is None
+    return is_text and message.policy == "user" and is_bare
 
 
 # ---------------------------------------------------------------- the history in the thread

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from antiphon.agents import LedgerRun
+from antiphon.agents.extending import name_among
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (
@@ -141,7 +142,8 @@ async def _run_all(
 ) -> _Why:
     """Run stage after stage, store each outcome in `outcomes`, and return the reason why other calls have not run."""
     tools = await setup.options.tools()
-    never_cut = {name for name, tool in tools.items() if tool.effects == "once"}
+    called = {name: tools.get(name_among(tools, name)) for name in (_payload(call).option_name for call in calls)}
+    never_cut = {name for name, tool in called.items() if tool is not None and tool.effects == "once"}
 
     async def work(call: Message) -> OptionResultPayload:
         return await _called(setup.options, call)

@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents import LedgerRun
-from antiphon.agents.extending import ThreadTalk, run_scope
+from antiphon.agents.extending import ThreadTalk, name_among, run_scope
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
@@ -344,7 +344,7 @@ class DecisionEffect(Effect):
 
     def _shown(self, call: OptionCallPayload) -> OptionCallPayload:
         """Return a call without its sensitive arguments. The tool then fails with an error that says so."""
-        tool = self._tools.get(call.option_name)
+        tool = self._tools.get(name_among(self._tools, call.option_name))
         if tool is None or not tool.sensitive:
             return call
         return call.model_copy(update={"arguments": tool.shown(thaw(call.arguments)), "arguments_text": None})
