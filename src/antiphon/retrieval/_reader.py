@@ -1,8 +1,8 @@
 """The process that reads one PDF or DOCX file: the file on stdin, its text as JSON on stdout.
 
 The packages that read these formats have no limits that hold: a file of a few kilobytes can unpack to gigabytes, repeat a page
-thousands of times, or name a table of 100 million columns. So the operating system limits the process: it ends, and nothing else
-does.
+thousands of times, or name a table of 100 million columns. So the operating system limits the process: it ends, and nothing
+else does.
 """
 
 from __future__ import annotations

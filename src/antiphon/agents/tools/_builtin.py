@@ -6,8 +6,8 @@ query, but a question has words that no answer has. So `retrieve` queries the le
 and for each word separately. A record gets points for its rank in each list, more where the word is rare, and the best records
 are returned.
 
-**The web.** `web_search` and `web_fetch` are disabled unless `antiphon.toml` enables them. Searching is Pydantic AI's own tool;
-fetching uses its download, which refuses every address that is not public, and checks again at every redirect: names are
+**The web.** `web_search` and `web_fetch` are disabled unless `antiphon.toml` enables them. Searching is Pydantic AI's own
+tool; fetching uses its download, which refuses every address that is not public, and checks again at every redirect: names are
 resolved once, each address is checked (including IPv4 addresses inside IPv6), and the connection uses the checked address.
 """
 
