@@ -28,7 +28,6 @@ from antiphon.service import (
     ExportForm,
     add_documents,
     add_files,
-    copy_threads,
     export_lines,
     find_thread,
     run_team,

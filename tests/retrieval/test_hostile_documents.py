@@ -1,7 +1,7 @@
 """G21: no document that a stranger wrote takes longer than its size allows, whatever its format.
 
-A text of 32 kB is read and cut into passages in a fraction of a second of processor time, as one of 1 MB within a second. PDF and
-DOCX files are read in a process of their own, which the operating system ends.
+A text of 32 kB is read and cut into passages in a fraction of a second of processor time, as one of 1 MB within a second. PDF
+and DOCX files are read in a process of their own, which the operating system ends.
 """
 
 import io
@@ -115,7 +115,8 @@ def docx_of(body: str) -> bytes:
     office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        kinds = f'<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override PartName="/word/document.xml" ContentType="{types}"/>'
+        kinds = '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        kinds += f'<Override PartName="/word/document.xml" ContentType="{types}"/>'
         archive.writestr("[Content_Types].xml", f'<Types xmlns="{package}/content-types">{kinds}</Types>')
         link = f'<Relationship Id="r" Type="{office}" Target="word/document.xml"/>'
         archive.writestr("_rels/.rels", f'<Relationships xmlns="{package}/relationships">{link}</Relationships>')

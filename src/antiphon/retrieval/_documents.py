@@ -3,8 +3,8 @@
 **Files** are Markdown, plain text, HTML, PDF, DOCX, tables and source code, alone or in a folder. A reader returns text with
 the headings that its format has. It runs no code of a file, fetches nothing, and reads a limited number of bytes, pages and
 characters. Text and HTML take time in proportion to their size. PDF and DOCX files, whose readers are packages of others, are
-read in a process of their own with limits of time and memory. Text is only data. A file that cannot be read raises an error that
-names the file and says what to do; the other files of a folder are still read.
+read in a process of their own with limits of time and memory. Text is only data. A file that cannot be read raises an error
+that names the file and says what to do; the other files of a folder are still read.
 
 **A passage** is a run of whole lines. A heading starts a passage, and belongs to it, as do the headings above it without text.
 Paragraphs are joined up to a usual length. A code block, a table or a list is cut only if it is too long. A paragraph that is

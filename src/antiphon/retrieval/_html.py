@@ -1,8 +1,8 @@
 """HTML as Markdown, in time in proportion to its size, whatever a page says.
 
 The tokens are those of the HTML standard (https://html.spec.whatwg.org/#tokenization): a comment, a tag, a quoted attribute or
-a script that has no end takes the rest of the page, as in a browser. So no part of a page is searched twice. The expressions that
-could go back are possessive: they never do.
+a script that has no end takes the rest of the page, as in a browser. So no part of a page is searched twice. The expressions
+that could go back are possessive: they never do.
 
 There is no tree: its construction takes time quadratic in the depth of a page, in every parser. The writer handles one token
 after the other. It knows the open lists and quotes, of which it shows the first few, and the open table row.
