@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.running import run
 from tests.patterns.chains import Witness, chain_on
+from tests.runtime.actors import SetClock
 
 from antiphon.errors import NotWaitingError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter
@@ -176,19 +177,6 @@ def test_a_person_adds_lists_and_removes_schedules(tmp_path: Path) -> None:
     assert run("schedule", "remove", "tea", *place).exit_code == 0
     assert "there is no schedule" in run("schedule", "list", *place).stderr
     assert run("schedule", "remove", "tea", *place).exit_code == 2
-
-
-class SetClock:
-    """A clock that a person sets."""
-
-    def __init__(self) -> None:
-        self._port, self.ahead = current_port(), timedelta()
-
-    def new_id(self) -> str:
-        return self._port.new_id()
-
-    def now(self) -> datetime:
-        return self._port.now() + self.ahead
 
 
 DAY = timedelta(days=1)
