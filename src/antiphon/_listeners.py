@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from typing import Any, Final, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 ParamsT = ParamSpec("ParamsT")
 ResultT = TypeVar("ResultT")
@@ -85,12 +85,16 @@ def listener(call: Callable[ParamsT, object] | None) -> Listener[ParamsT] | None
     """
     if call is None or isinstance(call, Listener):
         return call
-    inner: Any = call.func if isinstance(call, partial) else call
+    inner = _inner(call)
     if iscoroutinefunction(inner) or iscoroutinefunction(type(inner).__call__):
         raise TypeError(f"{_name_of(call)} is a coroutine function: {_QUEUE}")
     return Listener(call)
 
 
 def _name_of(call: Callable[..., object]) -> str:
-    inner: Any = call.func if isinstance(call, partial) else call
+    inner = _inner(call)
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
+
+
+def _inner(call: Callable[..., object]) -> Any:
+    return cast("Any", call).func if isinstance(call, partial) else call
