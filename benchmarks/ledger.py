@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
 from antiphon.ledger import Host, Ledger, Mastering, MasterKey, ThreadFilter, open_ledger
+from antiphon.service import list_approvals
 from benchmarks._harness import Goal, Sample, Table, waited, worked
 from benchmarks._messages import Said, cases
 from benchmarks.peers import raw_pydantic
@@ -523,6 +524,7 @@ def _list_many(name: str, stores: Stores) -> Table:
         "threads of a kind that none has": lambda: ledger.threads(ThreadFilter(kind="agent"), limit=_SHOWN),
         "threads that a build cannot continue": lambda: ledger.threads(ThreadFilter(unfit=True), limit=_SHOWN),
         _APPROVALS: lambda: ledger.open_calls_of("APPROVE", limit=_SHOWN),
+        "every approval, read": lambda: list_approvals(ledger),
         _PARKED: lambda: ledger.open_calls_of("PARK", order="-recorded_at", limit=_SHOWN),
         "take, with nothing due": lambda: ledger.take(host),
         "woken, with nothing posted": lambda: ledger.woken(host),

@@ -95,7 +95,7 @@ EXTRAS = {
     "server": "starlette,uvicorn",
     "sqlite": "apsw",
     "agents,sqlite": "pydantic_ai,jsonschema_rs,snowballstemmer,apsw",
-    "mcp,otel,web,local": "fastmcp,mcp,opentelemetry.sdk,opentelemetry.exporter,ddgs,markdownify,xllamacpp",
+    "mcp,otel,web,local": "fastmcp,mcp,opentelemetry.sdk,opentelemetry.exporter,ddgs,xllamacpp",
 }
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from antiphon.errors import RefusedError
 from antiphon.ledger import Host, Ledger
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, use_port
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port, use_port
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.testing._virtual_time import VirtualLoop, VirtualPort
@@ -26,6 +27,19 @@ def virtually(main: Coroutine[Any, Any, ResultT], seed: int | None = None) -> Re
     finally:
         loop.close()
     return result
+
+
+class SetClock:
+    """A clock that a person sets."""
+
+    def __init__(self) -> None:
+        self._port, self.ahead = current_port(), timedelta()
+
+    def new_id(self) -> str:
+        return self._port.new_id()
+
+    def now(self) -> datetime:
+        return self._port.now() + self.ahead
 
 
 class Pong(Reply, frozen=True, type="TEST_PONG"):

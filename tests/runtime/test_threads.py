@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Via, lease_is_over, rows, virtually
+from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, SetClock, Via, lease_is_over, rows, virtually
 
 from antiphon.errors import (
     ActorStoppedError,
@@ -446,6 +447,36 @@ async def test_a_timer_outside_of_a_thread_rings_while_the_system_lives() -> Non
         await system.ask("sleeper/1", Via(to="", text=""))
         await asyncio.sleep(61)
         assert await system.ask("sleeper/1", Do(what="list")) == Done(said=("wake up",))
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=1), timedelta(days=-1)])
+async def test_a_timer_waits_no_longer_than_it_was_set_for(ahead: timedelta) -> None:
+    """Set while the clock was a day ahead, it is taken over by a host with the right time; behind, it is late and rings."""
+    rung: list[float] = []
+
+    class Sleeper(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            await context.remind(60, Note(text="wake up"))
+            return Pong(text="good night")
+
+        @handles
+        async def note(self, note: Note, context: Context) -> None:
+            rung.append(asyncio.get_running_loop().time())
+
+    ledger, clock = MemoryLedger(), SetClock()
+    with use_port(clock):
+        clock.ahead = ahead
+        async with System(ledger) as system:
+            system.register("sleeper", Sleeper)
+            await system.ask("sleeper/1", Ping(text=""), thread_id="t")
+        clock.ahead = timedelta()
+        async with System(ledger) as system:
+            system.register("sleeper", Sleeper)
+            began = asyncio.get_running_loop().time()
+            await system.recover("t")
+            await asyncio.sleep(61)
+    assert [at - began <= 60.1 for at in rung] == [True]
 
 
 # ---------------------------------------------------------------- owners

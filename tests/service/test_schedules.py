@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from tests.cli.running import run
 from tests.patterns.chains import Witness, chain_on
+from tests.runtime.actors import SetClock
 
 from antiphon.errors import NotWaitingError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import current_port
+from antiphon.messages import current_port, use_port
 from antiphon.patterns.postchain import PostChain
 from antiphon.runtime import Settings
 from antiphon.service import _schedules, add_schedule, list_schedules, remove_schedule
@@ -176,3 +177,58 @@ def test_a_person_adds_lists_and_removes_schedules(tmp_path: Path) -> None:
     assert run("schedule", "remove", "tea", *place).exit_code == 0
     assert "there is no schedule" in run("schedule", "list", *place).stderr
     assert run("schedule", "remove", "tea", *place).exit_code == 2
+
+
+DAY = timedelta(days=1)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.slow
+@pytest.mark.parametrize("cron", ["*/10 * * * *", "10 0 * * *"])
+@pytest.mark.parametrize("is_released", [False, True], ids=["with the thread", "after the thread was released"])
+async def test_a_clock_that_was_a_day_ahead_silences_no_schedule(cron: str, *, is_released: bool) -> None:
+    """Set for 11 s while the schedule is armed. The list shows the time of the timer itself, also while it is wrong."""
+    ledger, witness, clock = MemoryLedger(), Witness(), SetClock()
+    with use_port(clock):
+        async with _host(ledger, "one", witness):
+            clock.ahead = DAY
+            await add_schedule(ledger, "tea", "How hot is tea?", cron=cron)
+            await asyncio.sleep(11)
+            (ahead,) = await list_schedules(ledger)
+            if not is_released:
+                clock.ahead = timedelta()
+                await asyncio.sleep(11)
+                (right,) = await list_schedules(ledger)
+        if is_released:
+            clock.ahead = timedelta()
+            assert (await list_schedules(ledger))[0].next_at == ahead.next_at
+        async with _host(ledger, "other", witness):
+            await asyncio.sleep(11)
+            (right,) = await list_schedules(ledger)
+            assert ahead.next_at is not None
+            assert right.next_at == ahead.next_at - DAY
+            await asyncio.sleep(10 * 60)
+    assert [*await _started(ledger)] == ["tea-20260101T001000Z"]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.slow
+async def test_a_clock_that_is_set_back_by_a_day_asks_no_question_twice() -> None:
+    ledger, witness, clock = MemoryLedger(), Witness(), SetClock()
+    clock.ahead = 3 * DAY
+    with use_port(clock):
+        async with _host(ledger, "one", witness):
+            await add_schedule(ledger, "tea", "How hot is tea?", cron="10 0 * * *")
+            await asyncio.sleep(11 * 60)
+            asked = Counter(witness.asked)
+            clock.ahead = 2 * DAY
+            await asyncio.sleep(11)
+            (listed,) = await list_schedules(ledger)
+            assert str(listed.next_at) == "2026-01-04 00:10:00+00:00"
+        clock.ahead = 3 * DAY
+        async with _host(ledger, "other", witness):
+            await asyncio.sleep(60)
+            (listed,) = await list_schedules(ledger)
+            assert str(listed.next_at) == "2026-01-05 00:10:00+00:00"
+    assert Counter(witness.asked) == asked
+    assert [*await _started(ledger)] == ["tea-20260104T001000Z"]

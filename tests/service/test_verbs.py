@@ -1,6 +1,7 @@
 """The verbs of the service on real ledgers: frozen values, and errors of the tree that say what to do."""
 
 import dataclasses
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, Witness, chain_on, known
 from tests.patterns.test_life import Held
 from tests.runtime.actors import Ping, Probe, left_by_the_dead
+from typing_extensions import override
 
 import antiphon.service
 from antiphon import errors
+from antiphon.agents.toolkit._approvals import Approval
 from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
@@ -36,6 +39,7 @@ from antiphon.service import (
     list_parked,
     list_threads,
     list_with_runs,
+    open_approval,
     open_chain,
     pause_thread,
     rate_message,
@@ -360,3 +364,24 @@ async def test_a_thread_that_ended_with_its_host_while_one_looked_is_not_stopped
     result = OptionResultPayload(invocation_id="c", option_name="ASK", result=1)
     await ledger.append("t", [Message(policy="h", payload=result, lane="control")], epoch=epoch, status="completed")
     assert (await with_open_runs(ledger, before)).status == "completed"
+
+
+class OneQuery(MemoryLedger):
+    """A ledger that refuses to be asked about one thread after the other."""
+
+    @override
+    async def open_calls(self, thread_id: str) -> Any:
+        raise AssertionError(f"thread {thread_id} was asked")
+
+
+async def test_approvals_of_all_threads_are_listed_by_a_page_of_an_index() -> None:
+    """See `test_open_calls_of_an_option_are_looked_up_in_order`."""
+    ledger = OneQuery()
+    for name in ("one", "other"):
+        asked = Approval(f"id-{name}", name, "ada", "pay", {"sum": 5}, "0" * 64, "it pays", datetime(2030, 1, 1, tzinfo=UTC))
+        await ledger.append(name, [asked.question()])
+    assert [(each.id, each.thread_id) for each in await list_approvals(ledger)] == [("id-one", "one"), ("id-other", "other")]
+    found = await open_approval(ledger, "id-other")
+    assert found is not None
+    assert found.thread_id == "other"
+    assert await open_approval(ledger, "id-nothing") is None

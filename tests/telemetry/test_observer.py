@@ -100,12 +100,13 @@ def test_an_observer_that_raises_is_switched_off_and_harms_nobody(hook: str, cap
     calls: list[tuple[Any, ...]] = []
     recorder = Recorder()
     setattr(recorder, hook, raising)
-    with caplog.at_level(logging.ERROR, "antiphon.runtime"):
+    with caplog.at_level(logging.ERROR, "antiphon.listeners"):
         virtually(_live(recorder))
 
     assert len(calls) == 1
     (record,) = [record for record in caplog.records if "observer" in record.getMessage()]
-    assert "Recorder is switched off: it raised RuntimeError at test_observer.py:" in record.getMessage()
+    assert "the observer Recorder raised RuntimeError at test_observer.py:" in record.getMessage()
+    assert "it is switched off" in record.getMessage()
     assert "walrus" not in caplog.text
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeV
 
 from typing_extensions import override
 
+from antiphon._listeners import listener
 from antiphon.agents._changed_programs import is_allowed
 from antiphon.agents._opening import RUN_KIND, OnBusy
 from antiphon.agents._run import LedgerRun, Trial, ledger_run, trial_scope
@@ -223,7 +224,8 @@ async def host_runs(
         LedgerError: the ledger cannot be used at the start.
     """
     stop = stop or asyncio.Event()
-    recovery = _Recovery(ledger, programs, with_failed=False, at_once=at_once, hear=hear)
+    draining = listener(draining)
+    recovery = _Recovery(ledger, programs, with_failed=False, at_once=at_once, hear=listener(hear))
     async with recovery.hosting(build) as name:
         if ready is not None:
             await ready(name)

@@ -75,7 +75,7 @@ def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, appro
         try:
             return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
         except NotWaitingError as exc:
-            waits = id in [each.id for each in await service.list_approvals(found)]  # then this person may not answer it
+            waits = await service.open_approval(found, id) is not None  # then this person may not answer it
             fail(str(exc) if waits else f"{exc}; `{typed(ledger, 'approvals')}` lists those that wait")
 
     given = with_ledger(ledger, work)

@@ -308,7 +308,7 @@ def _say_stopped(report: RunReport, ledger: str | None) -> None:
 
 async def say_waiting(ledger: Ledger, thread_id: str, place: str | None, reason: str) -> None:
     """Print what a thread waits for, with the commands by which a person decides it, each on a line of its own."""
-    own = [each for each in await service.list_approvals(ledger) if each.thread_id == thread_id]
+    own = await service.list_approvals(ledger, thread_id=thread_id)
     parked = [each for each in await service.list_parked(ledger) if each.thread_id == thread_id]
     for each in own:
         call = service.call_text(each.tool, each.arguments)

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from antiphon._listeners import listener
 from antiphon.errors import (
     ForgottenError,
     HostExpiredError,
@@ -899,6 +900,7 @@ class MemoryLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        progress = listener(progress)
         threads = list(self._threads.values()) if thread_id is None else [self._known(thread_id)]
         known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
         total = sum(len(thread.records) for thread in threads)

@@ -7,6 +7,8 @@ from antiphon.retrieval._documents import Document as Document
 from antiphon.retrieval._documents import Kind as Kind
 from antiphon.retrieval._documents import files_in as files_in
 from antiphon.retrieval._documents import read_document as read_document
+from antiphon.retrieval._html import HtmlPage as HtmlPage
+from antiphon.retrieval._html import read_html as read_html
 from antiphon.retrieval._language import LANGUAGES as LANGUAGES
 from antiphon.retrieval._language import detect_language as detect_language
 from antiphon.retrieval._language import is_stop_word as is_stop_word

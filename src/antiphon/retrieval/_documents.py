@@ -2,8 +2,9 @@
 
 **Files** are Markdown, plain text, HTML, PDF, DOCX, tables and source code, alone or in a folder. A reader returns text with
 the headings that its format has. It runs no code of a file, fetches nothing, and reads a limited number of bytes, pages and
-characters. Text is only data. A file that cannot be read raises an error that names the file and says what to do; the other
-files of a folder are still read.
+characters. Text and HTML take time in proportion to their size. PDF and DOCX files, whose readers are packages of others, are
+read in a process of their own with limits of time and memory. Text is only data. A file that cannot be read raises an error
+that names the file and says what to do; the other files of a folder are still read.
 
 **A passage** is a run of whole lines. A heading starts a passage, and belongs to it, as do the headings above it without text.
 Paragraphs are joined up to a usual length. A code block, a table or a list is cut only if it is too long. A paragraph that is
@@ -13,17 +14,21 @@ functions; in a table with columns they are the names of the columns.
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
+from math import ceil
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from antiphon.errors import DocumentError, MissingReaderError
+from antiphon.retrieval._html import read_html
 
 # ---------------------------------------------------------------- kinds of text, and pieces of it
 
@@ -314,9 +319,6 @@ def _rows(lines: Sequence[str]) -> Iterator[TextPiece]:
 
 LARGEST_DOCUMENT: Final = 20_000_000
 """The maximum size of a file in bytes, and of its text in characters; a book has one million."""
-_LARGEST_UNPACKED: Final = 200_000_000
-"""The maximum size of the unpacked parts of a DOCX file, in bytes."""
-_MOST_PAGES: Final = 5_000
 _INSTALL: Final = 'pip install "antiphon[documents]"'
 
 TEXT_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx", ".txt", ".text", ".rst", ".adoc", ".org", ".log"})
@@ -346,13 +348,13 @@ def read_document(data: bytes, name: str, *, encoding: str = "utf-8-sig") -> Doc
         raise DocumentError(f"more than {LARGEST_DOCUMENT // 1_000_000} MB; divide it", name)
     suffix = Path(name).suffix.casefold()
     if suffix == ".pdf" or data.startswith(b"%PDF-"):
-        document = _guarded(_read_pdf, data, name)
+        document = _read_apart(data, "pdf", name)
     elif suffix == ".docx":
-        document = _guarded(_read_docx, data, name)
+        document = _read_apart(data, "docx", name)
     else:
         text = _decoded(data, name, encoding)
         if suffix in HTML_SUFFIXES:
-            document = _guarded(_read_html, text, name)
+            document = Document(read_html(text).text, "markdown")
         else:
             kind: Kind = "code" if suffix in CODE_SUFFIXES else "table" if suffix in TABLE_SUFFIXES else "markdown"
             document = Document(text, kind)
@@ -377,79 +379,34 @@ def _decoded(data: bytes, name: str, encoding: str) -> str:
     return text
 
 
-def _guarded(read: Callable[[Any], Document], data: Any, name: str) -> Document:
-    """Read a file with a package, and turn its exceptions into errors of the file."""
+_PACKAGES: Final = {"pdf": "pypdf", "docx": "docx"}
+_SECONDS: Final = 5.0
+"""Processor time for a file, and for each megabyte of it again. A long book takes a few seconds."""
+_BUSY: Final = 6
+"""How much longer it may take on a busy machine."""
+
+
+def _read_apart(data: bytes, form: str, name: str) -> Document:
+    """Read a file in a process of its own, which may take only so much time and memory (see `_reader`)."""
+    package = _PACKAGES[form]
+    if find_spec(package) is None:
+        raise MissingReaderError(name, package, _INSTALL)
+    seconds = ceil(_SECONDS * (1 + len(data) / 1_000_000))
+    # -P: a `docx.py` in the current folder is not the package.
+    command = [sys.executable, "-P", "-m", "antiphon.retrieval._reader", form, str(seconds)]
     try:
-        return read(data)
-    except ImportError as exc:
-        raise MissingReaderError(name, exc.name or "a package", _INSTALL) from exc
-    except (RecursionError, MemoryError) as exc:
-        raise DocumentError("the file is nested too deeply, or too large when it is unpacked", name) from exc
-    except Exception as exc:
-        raise DocumentError(f"the file is damaged, or is not what its name says: {type(exc).__name__}: {exc}", name) from exc
+        ended = subprocess.run(command, input=data, capture_output=True, timeout=seconds * _BUSY, check=False)  # noqa: S603 (no shell)
+    except subprocess.TimeoutExpired as exc:
+        raise DocumentError(_TOO_MUCH, name) from exc
+    if ended.returncode:
+        raise DocumentError(_TOO_MUCH, name)
+    answer = json.loads(ended.stdout)
+    if "error" in answer:
+        raise DocumentError(answer["error"], name)
+    return Document(answer["text"], answer["kind"])
 
 
-# ---------------------------------------------------------------- formats
-
-
-def _read_pdf(data: bytes) -> Document:
-    from pypdf import PdfReader  # noqa: PLC0415 (an extra)
-
-    reader = PdfReader(io.BytesIO(data))
-    if reader.is_encrypted:
-        reader.decrypt("")  # many files have only an owner password, and may be read
-    pages: list[str] = []
-    size = 0
-    for page in reader.pages[:_MOST_PAGES]:
-        text = page.extract_text()
-        pages.append(text.replace("\f", "\n").strip("\n"))
-        size += len(text)
-        if size > LARGEST_DOCUMENT:
-            break
-    whole = "\n\f\n".join(pages)
-    return Document(whole if whole.replace("\f", "").strip() else "", "pages")
-
-
-def _read_html(text: str) -> Document:
-    from bs4 import BeautifulSoup  # noqa: PLC0415 (an extra)
-    from markdownify import MarkdownConverter  # noqa: PLC0415 (an extra)
-
-    page = BeautifulSoup(text, "html.parser")
-    for each in page(["script", "style", "template", "noscript", "svg", "nav", "iframe"]):
-        each.decompose()
-    body = page.find("main") or page.find("article") or page.body or page
-    # Marks are not escaped: the text is searched by words, and quoted unchanged.
-    as_it_is: Any = dict.fromkeys(("escape_misc", "escape_underscores", "escape_asterisks"), False)
-    made = str(MarkdownConverter(heading_style="ATX", bullets="-", strip=["a", "img"], **as_it_is).convert_soup(body))
-    return Document(re.sub(r"\n{3,}", "\n\n", made).strip(), "markdown")
-
-
-def _read_docx(data: bytes) -> Document:
-    import docx  # noqa: PLC0415 (an extra)
-    from docx.table import Table  # noqa: PLC0415
-
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(each.file_size for each in archive.infolist()) > _LARGEST_UNPACKED:
-            raise ValueError(f"unpacked it has more than {_LARGEST_UNPACKED // 1_000_000} MB")
-    blocks = docx.Document(io.BytesIO(data)).iter_inner_content()
-    texts = (_table(block) if isinstance(block, Table) else _paragraph(block) for block in blocks)
-    return Document("\n\n".join(filter(None, texts)), "markdown")
-
-
-def _paragraph(block: Any) -> str:
-    text = str(block.text).strip()
-    style = str(block.style.name) if block.style is not None else ""
-    found = re.match(r"Heading (\d)", style)
-    level = 1 + int(found[1]) if found else {"Title": 1, "Subtitle": 2}.get(style, 0)  # a title stands above all headings
-    if text and level:
-        return f"{'#' * min(level, 6)} {' '.join(text.split())}"
-    return f"- {text}" if text and style.startswith("List") else text
-
-
-def _table(block: Any) -> str:
-    rows = [[" ".join(str(cell.text).split()).replace("|", "/") for cell in row.cells] for row in block.rows]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines[:1], f"|{'---|' * len(rows[0])}", *lines[1:]]) if rows else ""
+_TOO_MUCH: Final = "reading it takes too much time or memory; divide it, or convert it to text first"
 
 
 # ---------------------------------------------------------------- folders

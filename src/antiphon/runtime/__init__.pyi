@@ -14,6 +14,7 @@ from antiphon.runtime._journal import Admit as Admit
 from antiphon.runtime._kernel import run as run
 from antiphon.runtime._recovery import Parked as Parked
 from antiphon.runtime._recovery import Recovered as Recovered
+from antiphon.runtime._recovery import timer_due as timer_due
 from antiphon.runtime._reporting import Activity as Activity
 from antiphon.runtime._reporting import AgentOperation as AgentOperation
 from antiphon.runtime._reporting import DeadLetter as DeadLetter

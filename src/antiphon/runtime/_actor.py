@@ -68,6 +68,8 @@ from antiphon.runtime._exchange import (
 from antiphon.runtime._reporting import report_own_failure
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from antiphon.ledger import Ledger
     from antiphon.runtime._delivery import OrderingKey
     from antiphon.runtime._effects import ActorState, States
@@ -252,7 +254,9 @@ class Messenger(Protocol):
 class Reminders(Protocol):
     """Sets timers."""
 
-    async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None: ...
+    async def set(
+        self, delivery: DeliveryState, address: str, after: float | datetime, notice: Notice, key: str | None
+    ) -> None: ...
 
 
 class Ties(Protocol):
@@ -582,6 +586,16 @@ class Context:
             LedgerError: it could not be journaled.
         """
         await self._services.reminders.set(self._handled, self.address, after, notice, key)
+
+    async def remind_at(self, moment: datetime, notice: Notice, *, key: str | None = None) -> None:
+        """Tell this actor something at a time of the clock; in a thread, the timer survives the process.
+
+        If the clock is set back behind this moment of setting it, the actor is told at once: let it look at the clock again.
+
+        Raises:
+            LedgerError: it could not be journaled.
+        """
+        await self._services.reminders.set(self._handled, self.address, moment, notice, key)
 
     async def state(self, state: ActorState[StateT]) -> StateT:
         """Return the state of the thread, up to and including the handled message.

@@ -37,12 +37,12 @@ from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
 from antiphon.runtime._delivery import DeliveryState
-from antiphon.runtime._recovery import Recovered
+from antiphon.runtime._recovery import CLOCK_STEP, Recovered, timer_due
 from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
 from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Epoch, Ledger, TakenThread
+    from antiphon.ledger import Epoch, Ledger, TakenThread, ThreadSummary
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
     from antiphon.runtime._effects import States
@@ -299,6 +299,8 @@ class Hosting:
         """Whether it is taking threads that are not active yet."""
         self._is_draining = False
         """Whether it is stopping, and finishes its threads first."""
+        self._clock: float | None = None
+        """How much the clock was ahead of that of the event loop, in seconds; None before the first look."""
         self._waiting: asyncio.Timeout | None = None
         self._is_working = False
         journal.on_claimed = self._begin
@@ -536,6 +538,7 @@ class Hosting:
             LedgerError: the ledger cannot be read or written.
         """
         self._has_room = False  # even if the ledger fails: the next poll waits for its time
+        await self._follow_clock()
         await self._continue_claimed()
         room = self._limit.reserve(self, _AT_ONCE)
         self._may_be_more = False  # if the ledger fails, no free room stays reserved for this host
@@ -549,6 +552,41 @@ class Hosting:
             self._is_beginning = False
             self._limit.settle(self, len(taken))
         await self._record_take_overs(taken)
+
+    async def _follow_clock(self) -> None:
+        """Look again at timers and threads whose times are of a clock that was set back since: at the start, and when it is.
+
+        A thread without an owner is taken when it is due. One that was written while the clock was ahead would wait until the
+        clock is there again.
+        """
+        now = current_port().now()
+        ahead = now.timestamp() - self._lifetime.loop.time()
+        if self._clock is not None and ahead > self._clock - CLOCK_STEP.total_seconds():
+            self._clock = ahead
+            return
+        self._timers.follow_clock()
+        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        written_later, page = ThreadFilter(updated_after=now + CLOCK_STEP), None
+        while True:
+            listed = await self._ledger.threads(written_later, "created_at", page=page)
+            for thread in listed.threads:
+                if (
+                    thread.owner is None
+                    and thread.due_at is not None
+                    and thread.kind in kinds
+                    and await self._is_early(thread)
+                ):
+                    with self._apart(thread.thread_id), suppress(errors.OwnedError):  # another host was quicker
+                        await self._continue(thread.thread_id)
+            if (page := listed.next) is None:
+                break
+        self._clock = ahead  # last: if the ledger fails, the next round looks again
+
+    async def _is_early(self, thread: ThreadSummary) -> bool:
+        """Whether a thread has a timer, or something was posted in it: what only waits for a person may wait."""
+        if thread.due_at is not None and thread.due_at <= thread.updated_at:
+            return True
+        return any(timer_due(row.message) is not None for row in await self._ledger.open_calls(thread.thread_id))
 
     async def _begin_apart(self, taken: TakenThread) -> None:
         with self._apart(taken.thread_id):

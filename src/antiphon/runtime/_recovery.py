@@ -18,13 +18,17 @@ not deliver such messages: it releases the thread, due when the first question e
 **Timers** deliver a notice later. A timer of a thread is a row that stays open until the timer fires. So the notice is
 delivered even if the process that set the timer is gone. The end of that row, the notice and the DELIVER row are one append,
 so the notice is stored exactly once.
+
+**The clock may be set back.** The row has the time at which the timer was set. If that is in the future, the clock was ahead
+when the timer was set, and its due time is wrong by as much. A timer for a duration then waits for that duration again, at
+most. A timer for a time of the clock fires at once, and its actor looks at the clock again. `Hosting` notices the change.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
 
 _LEDGER_PAUSE = 2.0
 """Seconds to pause while the ledger is unavailable."""
+CLOCK_STEP = timedelta(seconds=5)
+"""By how much the clock must be set back to be noticed: the clocks of several machines differ by less."""
 
 
 class Timers:
@@ -86,24 +92,30 @@ class Timers:
         self._in_flight = in_flight
         self._durable = durable
         self._dispatcher = dispatcher
-        self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle]]] = {}
-        """By thread and row, when each timer fires, and its handle."""
+        self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle, Message]]] = {}
+        """By thread and row, when each timer fires, its handle, and the row."""
 
-    async def set(self, delivery: DeliveryState, address: str, after: float, notice: Notice, key: str | None) -> None:
-        """Tell an actor something after some seconds.
+    async def set(
+        self, delivery: DeliveryState, address: str, after: float | datetime, notice: Notice, key: str | None
+    ) -> None:
+        """Tell an actor something after some seconds, or at a time of the clock.
 
         Raises:
             LedgerError: it could not be journaled.
         """
+        now = current_port().now()
+        due = after if isinstance(after, datetime) else now + timedelta(seconds=after)
         if delivery.thread_id is None:
+            after = max(0.0, (due - now).total_seconds())
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
         row_id = child_id(delivery.invocation_id, delivery.next_key(key))
         if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
             return
-        due = current_port().now() + timedelta(seconds=after)
         arguments: dict[str, Json] = {
             "due": due.isoformat(),
+            "set": now.isoformat(),
+            "is_time": isinstance(after, datetime),
             "to": str(address),
             "type": notice.message_type,
             "data": notice.to_data(),
@@ -120,20 +132,27 @@ class Timers:
         """Schedule a timer, unless it is scheduled; if it is due, it fires at once."""
         thread = self._armed.setdefault(row.thread_id or "", {})
         if row.id not in thread:
-            due = datetime.fromisoformat(_arguments(row)["due"])
-            left = (due - current_port().now()).total_seconds()
-            thread[row.id] = due, self._later(max(0.0, left), row)
+            now, left = current_port().now(), _left(row)
+            thread[row.id] = now + left, self._later(max(0.0, left.total_seconds()), row), row
+
+    def follow_clock(self) -> None:
+        """Fire the timers for a time of the clock that were set later than now: the clock was set back since."""
+        for thread in tuple(self._armed.values()):
+            for _, handle, row in tuple(thread.values()):
+                if _arguments(row)["is_time"] and _is_ahead(row):
+                    handle.cancel()
+                    self._ring(row)
 
     def _later(self, seconds: float, row: Message) -> asyncio.TimerHandle:
         return self._lifetime.loop.call_later(seconds, self._ring, row, context=self._lifetime.context.copy())
 
     def next_due(self, thread_id: str) -> datetime | None:
         """Return when the next timer of a thread fires; None if it has none."""
-        return min((due for due, _ in self._armed.get(thread_id, {}).values()), default=None)
+        return min((due for due, *_ in self._armed.get(thread_id, {}).values()), default=None)
 
     def forget(self, thread_id: str) -> None:
         """Cancel the timers of a thread that another host owns; their rows stay open."""
-        for _, handle in self._armed.pop(thread_id, {}).values():
+        for _, handle, _ in self._armed.pop(thread_id, {}).values():
             handle.cancel()
 
     def _disarm(self, row: Message) -> None:
@@ -192,6 +211,28 @@ class Timers:
             self._in_flight.drop(delivery)
             delivery.fail_duplicates(exc)
             raise
+
+
+def _is_ahead(row: Message) -> bool:
+    """Whether a timer was set at a time in the future."""
+    return datetime.fromisoformat(_arguments(row)["set"]) > current_port().now() + CLOCK_STEP
+
+
+def _left(row: Message) -> timedelta:
+    """Return how long a timer waits."""
+    arguments = _arguments(row)
+    due = datetime.fromisoformat(arguments["due"])
+    if not _is_ahead(row):
+        return due - current_port().now()
+    return timedelta() if arguments["is_time"] else due - datetime.fromisoformat(arguments["set"])
+
+
+def timer_due(row: Message) -> tuple[datetime, Mapping[str, Any]] | None:
+    """Return when the timer of a row fires, and the data of its notice; None if the row is no timer."""
+    if option_of(row) != TIMER:
+        return None
+    arguments = _arguments(row)
+    return datetime.fromisoformat(arguments["due"]), arguments["data"]
 
 
 def _arguments(row: Message) -> dict[str, Any]:

@@ -10,7 +10,7 @@ in the middle of deliveries, and must be quick.
 
 **Hooks** are the one place that calls the observer, so that nothing an observer does can harm an actor. Every part of the
 runtime that reports something has an optional `Hooks`. Without an observer it is None, and each report costs one comparison.
-An observer that raises is not called again; this is logged.
+An observer is guarded as every listener is (see `_listeners`); one that raises is not called again.
 
 **Logs** have structured fields, and never the content of a message. The text of an exception may quote a message. So the log
 has only the code or the class of an actor's error, and the lines of code. Errors of the ledger name threads, ids and files,
@@ -33,6 +33,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from antiphon._listeners import Guard
 from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
@@ -423,6 +424,7 @@ class Hooks:
     def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
         """Make it; `rules` returns the redaction rules of a thread."""
         self._observer = observer
+        self._guard = Guard(f"the observer {type(observer).__qualname__}", "it is switched off")
         self._rules = rules
         self.now = now
 
@@ -527,15 +529,10 @@ class Hooks:
 
     def tell(self, hear: Callable[..., ResultT], *what: Any) -> ResultT | None:
         """Call the observer, and return its answer. If it raises, it is replaced by an observer that does nothing."""
-        try:
-            return hear(*what)
-        except Exception as exc:  # noqa: BLE001 (an observer must not harm an actor)
-            failure = ActorFailure.of(exc, "", 0, None)
-            name = type(self._observer).__qualname__
+        answer = self._guard.call(hear, *what)
+        if self._guard.has_failed:
             self._observer = Observer()
-            text = "the observer %s is switched off: it raised %s at %s"
-            LOG.error(text, name, failure.error_type, failure.where, extra=log_fields(error=exc))  # noqa: TRY400 (no message text)
-            return None
+        return answer
 
 
 @contextmanager

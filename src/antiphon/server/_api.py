@@ -358,8 +358,8 @@ async def _approvals(ask: Ask) -> v.ApprovalsValue:
 async def _answer(ask: Ask) -> v.ApprovalValue:
     given: v.ApprovalAnswer = ask.body
     own_id = ask.path["approval_id"]
-    waiting = [each for each in await service.list_approvals(ask.ledger) if each.id == own_id]
-    if waiting and waiting[0].digest != given.digest:
+    waiting = await service.open_approval(ask.ledger, own_id)
+    if waiting is not None and waiting.digest != given.digest:
         raise Problem(409, "other_call", "this approval is for another call than the one that was shown; look at it again")
     # Whether it waits at all, and for this principal, is decided where the answer is written.
     answered = await service.answer_approval(

@@ -24,6 +24,7 @@ from antiphon.service._approvals import answer_approval as answer_approval
 from antiphon.service._approvals import approval_json as approval_json
 from antiphon.service._approvals import list_approvals as list_approvals
 from antiphon.service._approvals import list_parked as list_parked
+from antiphon.service._approvals import open_approval as open_approval
 from antiphon.service._approvals import settle_call as settle_call
 from antiphon.service._branches import ForkPlace as ForkPlace
 from antiphon.service._branches import PhaseAnswer as PhaseAnswer

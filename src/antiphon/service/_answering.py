@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
+from antiphon._listeners import listener
 from antiphon.errors import AntiphonError, SetupError, TeamFileError, ThreadEndedError
 from antiphon.messages import Conversation
 from antiphon.service._live_text import offering_words
@@ -142,7 +143,7 @@ class ServedModels:
         """
         if asked.thread_id in self._running:
             return self._running[asked.thread_id]
-        task = asyncio.ensure_future(self._answer(asked, hear))
+        task = asyncio.ensure_future(self._answer(asked, listener(hear)))
         self._running[asked.thread_id], self._asked[asked.thread_id] = task, asked
         task.add_done_callback(lambda _: (self._running.pop(asked.thread_id, None), self._asked.pop(asked.thread_id, None)))
         return task

@@ -17,15 +17,27 @@ if TYPE_CHECKING:
     from antiphon.agents.toolkit import Approval
 
 
-async def list_approvals(ledger: Ledger) -> Sequence[Approval]:
-    """Return the tool calls that wait for an approval.
+async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> Sequence[Approval]:
+    """Return the tool calls that wait for an approval, of one thread or all, oldest first.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
     from antiphon.agents.toolkit import pending_approvals  # noqa: PLC0415 (needs the extra `agents`)
 
-    return await pending_approvals(ledger)
+    return await pending_approvals(ledger, thread_id=thread_id)
+
+
+async def open_approval(ledger: Ledger, approval_id: str) -> Approval | None:
+    """Return the approval of an id that waits for an answer; None if none does.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    from antiphon.agents.toolkit import find_approval  # noqa: PLC0415 (needs the extra `agents`)
+
+    approval = await find_approval(ledger, approval_id)
+    return approval if approval is not None and approval.answer is None else None
 
 
 async def answer_approval(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from antiphon._listeners import listener
 from antiphon.errors import CopyRefusedError, LedgerCorruptError, OwnedError, ThreadMovedError
 from antiphon.ledger import SYSTEM_PATTERN, Head, Ledger, ThreadFilter, ThreadSummary
 from antiphon.service._threads import find_thread, is_forgotten
@@ -61,6 +62,7 @@ async def copy_threads(
         ThreadMovedError: a thread was moved to another ledger before.
         UnknownThreadError: the source has no such thread.
     """
+    progress = listener(progress)
     known = {head.thread_id: head for head in heads}
     plan = await plan_copy(source, target, names, heads=known.values(), trust_source=trust_source)
     copied: list[CopiedThread] = []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from antiphon._listeners import listener
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
 from antiphon.ledger import Ledger, Record, ThreadSummary
@@ -52,6 +53,7 @@ async def export_lines(
         EncodeError: the dialect cannot express the thread at all; `where` begins with the thread.
         LedgerError: the ledger cannot be read.
     """
+    hear = listener(hear)
     if form.trajectories:
         async for value in _decisions(ledger, thread, form, hear):
             yield write(value) + b"\n"
@@ -176,6 +178,7 @@ async def add_documents(
     """Store documents, by their source. An unchanged one is not stored again; a changed one replaces the earlier text."""
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
+    progress = listener(progress)
     documents = KnowledgeBase(ledger)
     added: list[AddedDocument] = []
     for source, text in texts.items():
@@ -201,6 +204,7 @@ async def add_files(
     """
     from antiphon.retrieval import KnowledgeBase, read_document  # noqa: PLC0415 (needs the extra `retrieval`)
 
+    progress = listener(progress)
     base = KnowledgeBase(ledger)
     added: list[AddedDocument] = []
     left_out: list[str] = []

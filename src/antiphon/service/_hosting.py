@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeGuard, Unp
 
 from typing_extensions import TypedDict
 
+from antiphon._listeners import listener
 from antiphon.errors import LedgerError, SetupError, TeamFileError
 from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.runtime import ActorView, DeadLetter, Settings, System, ThreadLimit
@@ -252,6 +253,7 @@ async def run_host(
     endpoint = None if words is None else TlsEndpoint.at(words)
     if endpoint is not None:
         settings = replace(settings, address=endpoint.advertised)
+    ready, hear, draining = listener(ready), listener(hear), listener(draining)
     stop, told = stop or asyncio.Event(), [_Told(each, hear, is_one=len(ledgers) == 1) for each in ledgers]
     async with AsyncExitStack() as stack:
         systems: list[System] = []
@@ -350,6 +352,7 @@ async def host_app(
     from antiphon.agents import host_runs  # noqa: PLC0415 (only where it is used)
     from antiphon.service._running import agent_words  # noqa: PLC0415
 
+    ready = listener(ready)
     async with AsyncExitStack() as stack:
 
         async def tell(name: str) -> None:

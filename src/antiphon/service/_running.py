@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
 from pydantic_ai.messages import TextPart as SpokenText
 
+from antiphon._listeners import listener
 from antiphon.agents import AgentBudget, listen
 from antiphon.errors import (
     LedgerFullError,
@@ -326,6 +327,7 @@ class ChainRunner:
             ThreadEndedError: the thread was terminated.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
+        tell, started, hear = listener(tell), listener(started), listener(hear)
         if thread_id is None:
             if name is not None:
                 await check_new(self.ledger, name)
@@ -421,6 +423,7 @@ class ChainRunner:
             BudgetNeededError: it has spent its budget, and got no new one.
             RefusedError, UnguardedToolError: it cannot continue here.
         """
+        tell, hear = listener(tell), listener(hear)
         life, began = await self._chain.life(thread_id), asyncio.get_running_loop().time()
         if life.status == "completed":  # the process that asked may have been killed before it got the answer
             return await self._reported(thread_id, began)
@@ -456,6 +459,7 @@ class ChainRunner:
             UnknownThreadError: there is no such thread.
             PlaceError: there is no such place, or the thread does not continue from there.
         """
+        tell, hear = listener(tell), listener(hear)
         if place.at is None and place.at_step is None:
             place = replace(place, at="action")
         await check_continues(self.ledger, place)
@@ -643,12 +647,8 @@ class _Follower:
         if event.seq is not None:
             self._seen.add(event.seq)
         self._phase = event.phase or self._phase
-        try:
-            if self._hear is not None:
-                self._hear(event)
-        except Exception as exc:  # noqa: BLE001 (the waiting caller gets it; the actor that has just written must not)
-            self._stops.set_exception(exc)
-            return
+        if self._hear is not None:
+            self._hear(event)
         if event.is_last or event.is_pause:
             self._stops.set_result(None)
 
@@ -721,6 +721,7 @@ async def run_team(
         TeamFileError: the file cannot be read, or is wrong.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
+    tell, hear = listener(tell), listener(hear)
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     after = (await ledger.head(own)).seq
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.

@@ -7,7 +7,9 @@ the thread `NAME-TIME`. Its name is a function of the time, and starting is an i
 the middle of it starts the same thread, and not a second one. The timer for the next time is set before that, so a failed
 start affects only one thread.
 
-If times passed while no host was alive, the question is asked once for them; then at the next future time.
+If times passed while no host was alive, the question is asked once for them; then at the next future time. If the clock is set
+back, the timer fires at once, and is set again for the next time by the right clock. A time that came twice is asked once: its
+thread exists.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from antiphon.errors import NotWaitingError, RefusedError, SetupError
 from antiphon.ledger import SYSTEM_PATTERN, Ledger, ThreadFilter
 from antiphon.messages import Message, OptionCallPayload, current_port, thaw
 from antiphon.protocol import Notice, Reply, Request
-from antiphon.runtime import Actor, ActorState, Context, handles
+from antiphon.runtime import Actor, ActorState, Context, handles, timer_due
 from antiphon.service._threads import all_threads
 
 if TYPE_CHECKING:
@@ -166,8 +168,17 @@ async def list_schedules(ledger: Ledger) -> tuple[ListedSchedule, ...]:
         state = await ledger.replay(thread.thread_id, _STATE.fold())
         if thread.thread_id.startswith(_PREFIX) and state is not None:
             own = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
-            found.append(ListedSchedule(own, own.next_after(current_port().now()), thread.owner))
+            found.append(ListedSchedule(own, await _next_at(ledger, thread.thread_id, own), thread.owner))
     return tuple(sorted(found, key=lambda each: each.schedule.name))
+
+
+async def _next_at(ledger: Ledger, thread_id: str, schedule: Schedule) -> datetime | None:
+    """Return when the timer of a schedule fires; before a host has set it, the time for which it will be set."""
+    for row in await ledger.open_calls(thread_id):
+        timer = timer_due(row.message)
+        if timer is not None and timer[1]["revision"] == schedule.revision:
+            return timer[0]
+    return schedule.next_after(current_port().now())
 
 
 async def _post(ledger: Ledger, name: str, option: str, value: dict[str, Any]) -> str:
@@ -259,6 +270,9 @@ class _ScheduleActor(Actor):
         if state is None or state.revision != said.revision:
             return
         moment = datetime.fromisoformat(said.at)
+        if moment > current_port().now():  # the clock was ahead when the timer was set, and was set back since
+            await self._wait_for_next(context, current_port().now())
+            return
         own = replace(state, name=context.address.partition("/")[2])
         thread_id = own.thread_at(moment)
 
@@ -274,8 +288,8 @@ class _ScheduleActor(Actor):
         state = await context.state(_STATE)
         at = None if state is None else state.next_after(moment)
         if state is not None and at is not None:
-            after = max(0.0, (at - current_port().now()).total_seconds())
-            await context.remind(after, ScheduleDue(at=at.astimezone(UTC).isoformat(), revision=state.revision), key="next")
+            at = at.astimezone(UTC)
+            await context.remind_at(at, ScheduleDue(at=at.isoformat(), revision=state.revision), key="next")
 
 
 async def _posted_at(context: Context) -> datetime:

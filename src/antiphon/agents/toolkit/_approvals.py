@@ -12,7 +12,7 @@ Only a row from a person counts. Text that says "approved" has no effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -30,7 +30,7 @@ from antiphon.errors import (
     NotWaitingError,
     UnknownApprovalError,
 )
-from antiphon.ledger import Ledger, Record, Tailed, ThreadFilter, command_line
+from antiphon.ledger import Ledger, Record, Tailed, command_line
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
@@ -44,6 +44,8 @@ from antiphon.messages import (
 )
 from antiphon.runtime.extending import APPROVE
 
+_PAGE: Final = 1000
+"""Questions that are read in one query."""
 _OWN: Final = "antiphon"
 _ID_LENGTH: Final = 16
 
@@ -212,24 +214,18 @@ async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None
     return None if thread_id is None else Approval.of(rows, thread_id)
 
 
-async def pending_approvals(ledger: Ledger) -> tuple[Approval, ...]:
-    """Return every question that waits for an answer, in all threads, oldest thread first."""
-    found: list[Approval] = []
-    async for thread_id in _open_threads(ledger):
-        asked = [Approval.of((row,), thread_id) for row in await ledger.open_calls(thread_id)]
-        found += [approval for approval in asked if approval is not None]
-    return tuple(found)
-
-
-async def _open_threads(ledger: Ledger) -> AsyncIterator[str]:
-    wanted = ThreadFilter(open_calls=True)
-    page = await ledger.threads(wanted, "created_at")
-    while True:
-        for thread in page.threads:
-            yield thread.thread_id
-        if page.next is None:
-            return
-        page = await ledger.threads(wanted, "created_at", page=page.next)
+async def pending_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tuple[Approval, ...]:
+    """Return every question that waits for an answer, of one thread or all, oldest first."""
+    if thread_id is not None:
+        rows = await ledger.open_calls(thread_id)
+    else:
+        page = await ledger.open_calls_of(APPROVE, limit=_PAGE)
+        rows = page.calls
+        while page.next is not None:
+            page = await ledger.open_calls_of(APPROVE, page=page.next, limit=_PAGE)
+            rows += page.calls
+    found = (Approval.of((row,), thread_id or row.message.thread_id or "") for row in rows)
+    return tuple(approval for approval in found if approval is not None)
 
 
 async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:

@@ -6,13 +6,14 @@ query, but a question has words that no answer has. So `retrieve` queries the le
 and for each word separately. A record gets points for its rank in each list, more where the word is rare, and the best records
 are returned.
 
-**The web.** `web_search` and `web_fetch` are Pydantic AI's own tools, disabled unless `antiphon.toml` enables them. Fetching
-refuses every address that is not public, and checks again at every redirect: names are resolved once, each address is checked
-(including IPv4 addresses inside IPv6), and the connection uses the checked address.
+**The web.** `web_search` and `web_fetch` are disabled unless `antiphon.toml` enables them. Searching is Pydantic AI's own
+tool; fetching uses its download, which refuses every address that is not public, and checks again at every redirect: names are
+resolved once, each address is checked (including IPv4 addresses inside IPv6), and the connection uses the checked address.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from difflib import get_close_matches
@@ -20,7 +21,12 @@ from functools import partial
 from math import log2
 from typing import Any, Final, Literal, TypeAlias
 
-from pydantic_ai import ModelRetry, RunContext, Tool
+import httpx2
+from pydantic_ai import BinaryContent, ModelRetry, RunContext, Tool
+
+# Its download checks every address that a page leads to; its own tool reads pages with a parser that takes quadratic time.
+from pydantic_ai._ssrf import safe_download
+from pydantic_ai._utils import is_text_like_media_type
 from typing_extensions import TypedDict
 
 from antiphon.agents._run import current_run
@@ -30,7 +36,7 @@ from antiphon.errors import ToolOffError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages.keys import as_key
-from antiphon.retrieval import KnowledgeBase, Passage, Retriever
+from antiphon.retrieval import KnowledgeBase, Passage, Retriever, read_html
 
 # ---------------------------------------------------------------- settings of tools that only read
 
@@ -212,6 +218,16 @@ def _text(message: Message) -> str:
 _LONGEST: Final = 4_000
 """Characters of an address or a query."""
 _INSTALL = 'pip install "antiphon[web]"'
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+
+
+class WebPage(TypedDict):
+    """A page of the web."""
+
+    url: str
+    title: str
+    content: str
+    """Its text, as Markdown."""
 
 
 def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
@@ -219,25 +235,48 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
 
     Raises:
         ConfigError: `antiphon.toml` is not valid.
-        ModuleNotFoundError: a package that it needs is not installed.
         ToolOffError: it is not enabled.
     """
     chosen = config or read_config().web
     if not chosen.fetch:
         raise ToolOffError("web_fetch", "`fetch = true` into the section [web] of antiphon.toml")
-    try:
-        from pydantic_ai.common_tools.web_fetch import web_fetch_tool  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        raise ModuleNotFoundError(f"web_fetch needs markdownify: {_INSTALL}", name="markdownify") from exc
-    allowed = None if chosen.allowed_domains is None else list(chosen.allowed_domains)
-    tool = web_fetch_tool(
-        max_content_length=chosen.max_characters,
-        timeout=chosen.timeout,
-        max_download_bytes=chosen.max_bytes,
-        allowed_domains=allowed,
-        blocked_domains=list(chosen.blocked_domains),
-    )
-    return _ours(tool, "web_fetch", chosen)
+
+    async def fetch(url: str) -> WebPage | BinaryContent:
+        """Fetch a web page, and return its text as Markdown; other content is returned unchanged.
+
+        Args:
+            url: The address of the page.
+        """
+        try:
+            response = await safe_download(
+                url,
+                timeout=chosen.timeout,
+                headers={"Accept": "text/markdown, text/html;q=0.9, */*;q=0.8"},
+                allowed_domains=None if chosen.allowed_domains is None else list(chosen.allowed_domains),
+                blocked_domains=list(chosen.blocked_domains),
+                max_bytes=chosen.max_bytes,
+            )
+        except (ValueError, httpx2.InvalidURL, httpx2.HTTPStatusError, httpx2.RequestError) as exc:
+            raise ModelRetry(f"Failed to fetch {url}: {exc}") from exc
+        media_type = response.headers.get("content-type", "text/html").partition(";")[0].strip().casefold()
+        if not is_text_like_media_type(media_type):
+            return BinaryContent(response.content, media_type=media_type)
+        try:
+            # Not on the event loop: the server chooses how long the page is, and its charset.
+            title, text = await asyncio.to_thread(_read_page, response.content, response.encoding or "utf-8", media_type)
+        except (UnicodeError, LookupError) as exc:
+            raise ModelRetry(f"Failed to decode {url}: {exc}") from exc
+        if len(text) > chosen.max_characters:
+            text = f"{text[: chosen.max_characters]}\n\n[Content truncated]"
+        return WebPage(url=url, title=title, content=text)
+
+    return _ours(Tool[Any](fetch), "web_fetch", chosen)
+
+
+def _read_page(data: bytes, encoding: str, media_type: str) -> tuple[str, str]:
+    """Return the title and the text of a page."""
+    text = data.decode(encoding, errors="replace")
+    return read_html(text, with_links=True) if media_type in _HTML else ("", text.strip())
 
 
 def web_search(config: WebConfig | None = None) -> Tool[Any]:

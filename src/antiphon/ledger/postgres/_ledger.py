@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
@@ -620,6 +621,7 @@ class PostgresLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        progress = listener(progress)
         names, total = await self._pool.read(_verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)

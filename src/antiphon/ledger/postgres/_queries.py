@@ -280,7 +280,7 @@ _LONGEST_WORD = 500
 """Characters: a `tsvector` takes words below 2 KB."""
 _MOST_BYTES = 1_000_000
 """Of all words of a message with their positions: a `tsvector` takes less than 1 MiB."""
-_STEP = 500
+_STEP = 2000
 
 WORDS = "words"
 """The name of the index of words among those in `indexed`."""

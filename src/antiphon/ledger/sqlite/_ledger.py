@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 import apsw
 
+from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, Mastering, MasterKey, WrappedKey
@@ -604,6 +605,7 @@ class SqliteLedger(Verbs):
         heads: Iterable[Head] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> Verification:
+        progress = listener(progress)
         if damages := await self._readers.do(_verify.damages_of_schema):
             return Verification(0, 0, tuple(damages))
         names, total = await self._readers.do(_verify.names)

@@ -289,7 +289,7 @@ def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tu
 
 # ---------------------------------------------------------------- search
 
-_STEP = 500
+_STEP = 2000
 """Messages that are indexed in one change."""
 
 _FIND = """
@@ -307,12 +307,16 @@ def index_some(connection: Connection) -> bool:
     if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
         connection.run(SEARCH_TABLES)
     done = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
-    rows = connection.rows("SELECT position, words FROM said WHERE position > ? ORDER BY position LIMIT ?", (done, _STEP))
-    for row in rows:
-        connection.run("INSERT INTO search (rowid, words) VALUES (?, ?)", row)
-    if rows:
-        connection.run("UPDATE counters SET value = ? WHERE name = 'searchable'", (rows[-1][0],))
-    return len(rows) == _STEP
+    last = connection.value(
+        "SELECT max(position) FROM (SELECT position FROM messages WHERE position > ? ORDER BY position LIMIT ?)", (done, _STEP)
+    )
+    if last is None:
+        return False
+    connection.run(
+        "INSERT INTO search (rowid, words) SELECT position, words FROM said WHERE position > ? AND position <= ?", (done, last)
+    )
+    connection.run("UPDATE counters SET value = ? WHERE name = 'searchable'", (last,))
+    return True
 
 
 def find(connection: Connection, typed: str, thread_id: str | None, limit: int) -> tuple[Hit, ...]:

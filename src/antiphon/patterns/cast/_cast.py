@@ -31,6 +31,7 @@ from pydantic_ai.usage import UsageLimits
 from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, override
 
+from antiphon._listeners import listener
 from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
 from antiphon.agents.config import known_names
 from antiphon.agents.extending import BudgetLimits, Quotation, quoting
@@ -342,7 +343,7 @@ class Cast:
             raise CastError(
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
-        heard = None if hear is None else Words(hear, spoken)
+        heard = None if hear is None else Words(listener(hear), spoken)
         given: dict[str, Any] = {
             "message_history": list(history.messages) or None,
             "instructions": instructions,

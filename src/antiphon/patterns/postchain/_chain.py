@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 
 from antiphon import protocol
+from antiphon._listeners import listener
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.errors import DeliveryError, RefusedError, StoppedError
@@ -104,15 +105,16 @@ class ChainEvents:
         return self._readers[thread_id] > 0
 
     @contextmanager
-    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None], *, to_words: bool = True) -> Generator[None]:
+    def listening(self, thread_id: str, on_event: Callable[[ChainEvent], None], *, to_words: bool = True) -> Generator[None]:
         """Call a function with each event of a thread for the duration of the block."""
-        self._listeners.setdefault(thread_id, []).append(listener)
+        guarded = listener(on_event)
+        self._listeners.setdefault(thread_id, []).append(guarded)
         self._readers[thread_id] += to_words
         try:
             yield
         finally:
             self._readers[thread_id] -= to_words
-            self._listeners[thread_id].remove(listener)
+            self._listeners[thread_id].remove(guarded)
             if not self._listeners[thread_id]:
                 del self._listeners[thread_id], self._readers[thread_id]
                 self._phases.pop(thread_id, None)
@@ -156,8 +158,8 @@ class ChainEvents:
 
     def emit(self, event: ChainEvent) -> None:
         """Notify the listeners."""
-        for listener in tuple(self._listeners.get(event.thread_id, ())):
-            listener(event)
+        for on_event in tuple(self._listeners.get(event.thread_id, ())):
+            on_event(event)
 
     def seen(self, record: Record) -> None:
         """Process a new record."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 from typing_extensions import override
 
 from antiphon import protocol
+from antiphon._listeners import listener
 from antiphon.agents import current_run
 from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
@@ -322,9 +323,9 @@ class PostChain(Pattern):
         """
         return self._chain.events.follow(thread_id)
 
-    def listening(self, thread_id: str, listener: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
+    def listening(self, thread_id: str, on_event: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
         """Call a function with each event of a thread, with streamed text, for the duration of the block."""
-        return self._chain.events.listening(thread_id, listener)
+        return self._chain.events.listening(thread_id, listener(on_event))
 
     # ------------------------------------------------------------ the life of a thread
 
@@ -398,9 +399,9 @@ class PostChain(Pattern):
         """The number of threads that run here now."""
         return len(self._chain.at_work)
 
-    def hear(self, listener: Callable[[str, ClientMessage], None]) -> None:
+    def hear(self, on_message: Callable[[str, ClientMessage], None]) -> None:
         """Call a function with the client and each message to it: results, failures of agents, and streamed text."""
-        self._heard.append(listener)
+        self._heard.append(listener(on_message))
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)
@@ -439,9 +440,9 @@ class PostChain(Pattern):
         if not await is_known(self.ledger, thread_id):
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
 
-    def _hear(self, client: str, said: ClientMessage) -> None:
-        for listener in tuple(self._heard):
-            listener(client, said)
+    def _hear(self, client: str, message: ClientMessage) -> None:
+        for on_message in tuple(self._heard):
+            on_message(client, message)
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:

@@ -23,6 +23,7 @@ from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
+from antiphon._listeners import listener
 from antiphon.agents import Toolkit, current_run, ledger_run
 from antiphon.agents.extending import SENSITIVE
 from antiphon.agents.models import ScriptedModel, UnknownModelError
@@ -61,7 +62,7 @@ class Responder:
         hear: Hear | None = None,
     ) -> None:
         self.cast, self.name = cast, name
-        self._rounds, self._reporting, self._hear = rounds, reporting, hear
+        self._rounds, self._reporting, self._hear = rounds, reporting, listener(hear)
 
     async def process(
         self,
@@ -388,7 +389,7 @@ class ToolCapableAgent:
         self.worker_id, self.specialization = worker_id, specialization
         self.toolkit = toolkit if isinstance(toolkit, AgentToolkit) else AgentToolkit(toolkit)
         self._model, self._ledger, self._patience = model, ledger, patience
-        self._rounds, self._reporting, self._hear = rounds, reporting, hear
+        self._rounds, self._reporting, self._hear = rounds, reporting, listener(hear)
         told = f"You are {worker_id}. Your specialization: {specialization}."
         self.spec = AgentSpec(name=worker_id, instructions=told)
         """Its configuration, for a cast."""

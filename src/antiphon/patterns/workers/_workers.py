@@ -16,6 +16,7 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
+from antiphon._listeners import listener
 from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
@@ -483,19 +484,19 @@ class Workers(Pattern):
 
     # ------------------------------------------------------------ listeners
 
-    def hear(self, listener: Callable[[str, StructuredMessage], None]) -> None:
+    def hear(self, on_message: Callable[[str, StructuredMessage], None]) -> None:
         """Call a function with the thread id and each message of agents, right after the message was stored.
 
         Tool calls and results are included, as separate messages.
         """
-        self._heard.append(listener)
+        self._heard.append(listener(on_message))
 
     def _watch(self, record: Record) -> None:
         if self._heard and self._is_shown(record.message):
             thread_id = record.message.thread_id or ""
             for message in sent(Conversation([record.message]), thread_id):
-                for listener in tuple(self._heard):
-                    listener(thread_id, message)
+                for on_message in tuple(self._heard):
+                    on_message(thread_id, message)
 
     def _is_shown(self, message: Message, *, tools: bool = True) -> bool:
         # The call of `assign_task` is not shown: the task itself is.
