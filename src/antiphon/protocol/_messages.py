@@ -12,23 +12,27 @@ message's `data`, and its declaration adds a row to the table:
 
 So a type checker knows the type of a reply: `def ask(request: Request[ReplyT]) -> ReplyT`. The classes of `_catalogue.py`
 declare the types of the protocol. A program adds its own types in the same way, and validation covers them too.
+
+**Enclosures.** What one actor of a program adds for another travels beside the data, as the `enclosure` of a request or notice.
+It is in no envelope and in no JSON text: only code can add it, with `with_enclosure`. So a message that comes in never has one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
 from antiphon.errors import DecodeError
-from antiphon.messages import Json, Text, current_port, new_id, thaw
+from antiphon.messages import Json, JsonObject, Text, current_port, new_id, thaw
 from antiphon.messages.json_values import JsonError, parse
-from antiphon.protocol._values import NOTHING, PHASES, Object, Open, Timestamp, required_fields
+from antiphon.protocol._values import NOTHING, PHASES, Frozen, Object, Open, Timestamp, required_fields
 
 # ---------------------------------------------------------------- envelopes
 
@@ -300,6 +304,8 @@ def find_model(type: str) -> type[Open] | None:
 # ---------------------------------------------------------------- validation
 
 _PHASE = "phase_type"
+_NOTHING: Final = JsonObject({})
+_ENCLOSED: Final = Frozen("object")
 
 OpenT = TypeVar("OpenT", bound=Open)
 
@@ -414,6 +420,23 @@ ReplyT = TypeVar("ReplyT", bound=Reply, covariant=True)  # noqa: PLC0105 (all en
 
 class Sendable(Data, frozen=True):
     """The data of a message that is not a response."""
+
+    _enclosure: JsonObject | None = PrivateAttr(default=None)
+
+    @property
+    def enclosure(self) -> Mapping[str, Json]:
+        """What the sending actor has added beside the data; empty for every message from outside."""
+        return _NOTHING if self._enclosure is None else self._enclosure
+
+    def with_enclosure(self, enclosure: Mapping[str, Json]) -> Self:
+        """Return a copy with this enclosure in place of any other. The runtime stores it with the message.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        copied = copy(self)
+        copied._enclosure = _ENCLOSED.take(enclosure) if enclosure else None
+        return copied
 
     def to_message(self, *, sender: str | None = None, receiver: str | None = None, **fields: Any) -> Message:
         """Return a message with this data; `fields` are other fields of the message."""

@@ -320,6 +320,7 @@ class Cast:
         hear: Hear | None = None,
         spoken: str | None = None,
         known_as: str | None = None,
+        about: dict[str, Any] | None = None,
     ) -> Answer[OutputT]:
         """Ask an agent; the answer is text, or has the type `output`, as in Pydantic AI; None: the type of an existing agent.
 
@@ -327,7 +328,7 @@ class Cast:
         agent, in addition to its granted tools; always pass the same ones. `instructions` are added to those of its
         `AgentSpec`, for this request only; `requests` limits the model requests. `hear` is called with the text of the answer
         while it arrives: for a structured output, with the text of the field `spoken`. `known_as` is the agent's name in
-        errors.
+        errors. `about` is the metadata of the run, which tools and dynamic prompts read from their `RunContext`.
 
         Raises:
             CastError: there is no such agent, or tools are passed for an existing agent.
@@ -344,7 +345,7 @@ class Cast:
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
         heard = None if hear is None else Words(hear, spoken)
-        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": heard}
+        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": heard, "metadata": about}
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:
