@@ -75,7 +75,7 @@ class RecordedAgent(AgentConfig, frozen=True):
 
     prompt: str | None = None
     """The name of its prompt, in place of the text."""
-    outputs: str | None = None
+    outputs: int | str | None = None
     """Whether it gives a typed output, and of which kind; None: text."""
     toolkit: str | None = None
     """The toolkit that guards its tools: a program without it does not continue the phase."""
