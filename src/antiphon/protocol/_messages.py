@@ -19,7 +19,7 @@ It is in no envelope and in no JSON text: only code can add it, with `with_enclo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -302,6 +302,20 @@ def find_model(type: str) -> type[Open] | None:
 
 
 # ---------------------------------------------------------------- validation
+
+def carried(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield the type and data of a message, and of those that it carries: a RETRY may carry its original.
+
+    What may not come in by itself may not come in so.
+    """
+    yield type, data
+    match data.get("original_message"):
+        case {"type": str(inner), **rest} if type == _RETRY:
+            content = rest.get("data")
+            yield from carried(inner, cast("Mapping[str, Json]", content) if isinstance(content, Mapping) else {})
+        case _:
+            pass
+
 
 _PHASE = "phase_type"
 _NOTHING: Final = JsonObject({})

@@ -101,9 +101,10 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            _check_type(wire.type)
-            for name in _INPUTS:
-                check_input(wire.data.get(name), self._input_limit)
+            for kind, said in protocol.carried(wire.type, wire.data):
+                _check_type(kind)
+                for name in _INPUTS:
+                    check_input(said.get(name), self._input_limit)
         except ValueError as exc:
             return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         except RefusedError as exc:
