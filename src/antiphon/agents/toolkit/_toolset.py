@@ -198,7 +198,8 @@ def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
     commands = (command_line(ledger, "approve", each.id, "--as", (*each.approvers, "NAME")[0]) for each in approvals)
     how = " and ".join(f"`{each}`" for each in commands)
-    return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
+    why = "; ".join(dict.fromkeys(each.reason for each in approvals))
+    return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _can_wait(ctx: RunContext[object]) -> bool:

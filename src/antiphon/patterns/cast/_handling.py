@@ -304,9 +304,9 @@ def _approval(asked: Sequence[Approval], thread_id: str) -> Waiting | None:
     open_ones = [approval for approval in asked if not approval.is_late(current_port().now())]
     resume = f"antiphon resume {thread_id}"
     if open_ones:
-        calls = " and ".join(_call(each) for each in open_ones)
+        calls = " and ".join(f"{_call(each)} ({each.reason})" for each in open_ones)
         ways = tuple(f"antiphon approve {each.id} --as {quote((*each.approvers, 'NAME')[0])}" for each in open_ones)
-        return Waiting(f"a person must approve {calls} (or deny it)", (*ways, resume))
+        return Waiting(f"a person must approve {calls}, or deny it", (*ways, resume))
     if asked:
         return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
     return None

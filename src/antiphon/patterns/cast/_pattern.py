@@ -27,6 +27,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserCon
 
 from antiphon import protocol
 from antiphon.agents import current_run
+from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
 from antiphon.ledger import Ledger, Record, is_foreign
@@ -35,7 +36,6 @@ from antiphon.messages import (
     Conversation,
     DataPart,
     Json,
-    JsonObject,
     MediaPart,
     Message,
     OptionCallPayload,
@@ -215,13 +215,6 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
             elif record.message.lane == "talk" and found:
                 break
     return tuple(reversed(found))
-
-
-def untrusted_source(message: Message) -> str | None:
-    """Return the source of a message's content, if the message has the mark of untrusted content."""
-    own = message.metadata.get("antiphon")
-    source = own.get("untrusted") if isinstance(own, JsonObject) else None
-    return source if isinstance(source, str) else None
 
 
 # ---------------------------------------------------------------- prompts

@@ -9,11 +9,10 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from antiphon.agents import LedgerRun
-from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.agents.toolkit.taint import Taint, current_taint, untrusted_source
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (
     RUNTIME_POLICY,
-    JsonObject,
     Message,
     OptionCallPayload,
     OptionResultBuilder,
@@ -27,10 +26,6 @@ from antiphon.patterns.options._rules import ExecutorLimits, Rule, run_stage, st
 # ---------------------------------------------------------------- taint of results
 
 
-_OWN: Final = "antiphon"
-_MARK: Final = "untrusted"
-
-
 def taint_of(run: LedgerRun) -> Taint:
     """Return the taint of the current turn."""
     return current_taint() or run.opened.share(Taint)
@@ -41,16 +36,14 @@ def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     source = taint_of(run).untrusted
     if source is None:
         return list(results)
-    own: dict[str, Any] = {_OWN: {_MARK: source}}
+    own: dict[str, Any] = {"antiphon": {"untrusted": source}}
     return [result.model_copy(update={"metadata": {**result.metadata, **own}}) for result in results]
 
 
 def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
-    """Taint the turn with the marks of messages that it reads."""
+    """Taint the turn with the untrusted content in messages that it reads."""
     for message in messages:
-        own = message.metadata.get(_OWN)
-        if isinstance(own, JsonObject) and isinstance(source := own.get(_MARK), str):
-            taint_of(run).mark(source)
+        taint_of(run).mark(untrusted_source(message))
 
 
 # ---------------------------------------------------------------- running and closing calls

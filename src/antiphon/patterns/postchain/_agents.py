@@ -18,10 +18,10 @@ from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
 from antiphon.agents import ledger_run
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope, untrusted_source
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
-from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, untrusted_source, user_content
+from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, user_content
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import PROMPT, RecordedAgent, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon import errors
 from antiphon.agents.config import known_names
-from antiphon.agents.toolkit.taint import Taint
+from antiphon.agents.toolkit.taint import Taint, untrusted_source
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError
 from antiphon.messages import Conversation, Json, Message, thaw
@@ -32,7 +32,6 @@ from antiphon.patterns.cast import (
     model_messages,
     read_history,
     stopped,
-    untrusted_source,
 )
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript

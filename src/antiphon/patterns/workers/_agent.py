@@ -29,13 +29,13 @@ from antiphon.agents.models import ScriptedModel, UnknownModelError
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
-from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
+from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_source
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, WorkFailedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, model_messages, untrusted_source
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, model_messages
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit.taint import Taint, taint_scope, untrusted_source
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
@@ -43,7 +43,6 @@ from antiphon.patterns.cast import (
     read_answer,
     read_history,
     stopped,
-    untrusted_source,
 )
 from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, shown
 from antiphon.patterns.workers._assignment import (
