@@ -15,7 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError, ConfigError
 
-__all__ = ["Config", "ConfigError", "WebConfig", "first_problem", "known_names", "open_regular", "read_config", "read_small", "read_toml"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "WebConfig",
+    "first_problem",
+    "known_names",
+    "open_regular",
+    "read_config",
+    "read_small",
+    "read_toml",
+]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"

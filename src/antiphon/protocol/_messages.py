@@ -303,6 +303,7 @@ def find_model(type: str) -> type[Open] | None:
 
 # ---------------------------------------------------------------- validation
 
+
 def carried(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
     """Yield the type and data of a message, and of those that it carries: a RETRY may carry its original.
 

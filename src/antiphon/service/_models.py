@@ -109,7 +109,9 @@ class ModelOffer:
         if name is None:
             return
         if name not in (names := self.names):
-            raise UnknownModelError(f"this server offers {', '.join(names)}; `antiphon serve --offer` adds others", name, names)
+            raise UnknownModelError(
+                f"this server offers {', '.join(names)}; `antiphon serve --offer` adds others", name, names
+            )
         check_model(name)
 
 

@@ -52,6 +52,7 @@ from typing_extensions import TypedDict
 from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
 
@@ -434,6 +435,7 @@ def function_tool(
     Raises:
         ValueError: the name or a setting is not valid.
     """
+    check_type("a tool", function, Callable | Tool, "a function")
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     if (reason := unknown_setting(tool.name, tool.metadata)) is not None:
         raise ValueError(reason)

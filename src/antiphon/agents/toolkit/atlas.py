@@ -18,6 +18,7 @@ from typing_extensions import override
 from antiphon.agents.toolkit._tool import ANY, INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit
 from antiphon.messages import OptionResultPayload, thaw
+from antiphon.messages.arguments import check_type
 
 __all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
 
@@ -73,6 +74,7 @@ class FunctionTool(Tool):
     """A function as a tool."""
 
     def __init__(self, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> None:
+        check_type("a tool", function, Callable, "a function")
         self.function = function
         self._schema = ToolSchema.from_function(function, name, description)
 

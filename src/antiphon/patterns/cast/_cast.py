@@ -40,6 +40,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError, SetupError
 from antiphon.ledger import Ledger
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
 
@@ -141,6 +142,20 @@ class CastOptions(TypedDict, total=False):
     live: bool
 
 
+def check_options(options: CastOptions) -> None:
+    """Refuse options of another type, before anything reads them.
+
+    Raises:
+        TypeError: one is of another type.
+    """
+    check_type("model", options.get("model"), Model | str | None, "'openai:gpt-4o'")
+    check_type("toolkit", options.get("toolkit"), Toolkit | None, "Toolkit()")
+    check_each("tools", options.get("tools", ()), Callable | Tool, "a function")
+    check_type("patience", options.get("patience", Patience()), Patience, "Patience(attempts=3)")
+    for name, budget in (("budget", options.get("budget")), ("thread_budget", options.get("thread_budget"))):
+        check_type(name, budget, AgentBudget | None, "AgentBudget(requests=20)")
+
+
 class AgentTools(NamedTuple):
     """The tools of one agent."""
 
@@ -197,6 +212,8 @@ class Cast:
         Raises:
             CastError: two agents have the same name, or a tool does not exist.
         """
+        given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
+        check_options({**given, "budget": budget, "thread_budget": thread_budget})
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self._is_shared = toolkit is not None
@@ -216,7 +233,7 @@ class Cast:
         self._added: set[str] = set()
         for tool in tools:
             self._added.add(self.toolkit.add(tool).name)
-        for spec in agents:
+        for spec in check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")'):
             self.add(spec)
 
     # ------------------------------------------------------------ agents
@@ -235,6 +252,7 @@ class Cast:
         Raises:
             CastError: the name is taken, or a tool does not exist.
         """
+        check_type("an agent", spec, AgentSpec, 'AgentSpec(name="ada")')
         if spec.name in self._specs:
             raise CastError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
@@ -345,7 +363,12 @@ class Cast:
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
         heard = None if hear is None else Words(hear, spoken)
-        given: dict[str, Any] = {"message_history": list(history) or None, "instructions": instructions, "deps": heard, "metadata": about}
+        given: dict[str, Any] = {
+            "message_history": list(history) or None,
+            "instructions": instructions,
+            "deps": heard,
+            "metadata": about,
+        }
 
         async def ask(model: str | None) -> Answer[OutputT]:
             if spec.agent is not None:

@@ -30,7 +30,7 @@ from antiphon.agents import current_run
 from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
-from antiphon.ledger import Ledger, Record, is_foreign
+from antiphon.ledger import Ledger, Record, check_opened, is_foreign
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
@@ -43,8 +43,9 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import parent_of
-from antiphon.patterns.cast._cast import Cast, CastOptions
+from antiphon.patterns.cast._cast import Cast, CastOptions, check_options
 from antiphon.patterns.cast._handling import waiting_for
 from antiphon.runtime import Settings, System
 
@@ -88,6 +89,7 @@ class TaskInput:
             ValueError: the conversation is empty.
             DecodeError: the history is not a history of Pydantic AI.
         """
+        check_type("a task", task, str | Message | Conversation | Iterable, "'What is new?'")
         before = as_messages(message_history)
         if isinstance(task, str):
             return cls(task, None, before)
@@ -313,6 +315,10 @@ class Pattern(ABC):
         Without a ledger, threads are kept in memory. With `recover`, the block first continues threads that another process
         left open. `cast` holds the keyword arguments of the `Cast` that a pattern makes.
         """
+        if ledger is not None:
+            check_opened(ledger)
+        check_type("settings", settings, Settings, "Settings(within=60)")
+        check_options(cast)
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
         self.cast_options = cast
         self._settings, self._observer, self._recover = settings, observer, recover

@@ -23,12 +23,19 @@ from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import Conversation, DataPart, Json, MediaPart, Message, PartsPayload, thaw
 from antiphon.patterns.cast import RESTS, Answer, Hear, left_open, model_messages, read_history, user_content
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
-from antiphon.patterns.postchain._config import PROMPT, RecordedAgent, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
+from antiphon.patterns.postchain._config import (
+    PROMPT,
+    RecordedAgent,
+    cut,
+    cut_values,
+    prompt_digest,
+    prompt_name,
+    recorded_prompt,
+)
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
 from antiphon.runtime import Actor, Context, Supervisor, handles
-
 
 AskedAgent: TypeAlias = protocol.ProcessWithAgent | protocol.InvokeAgent
 """A request to an agent."""

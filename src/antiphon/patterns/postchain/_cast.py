@@ -34,6 +34,7 @@ from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
@@ -286,6 +287,7 @@ def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
     """
     if phase not in PHASES:
         raise ChainConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
+    check_type(f"agents.{phase}", given, AbstractAgent | AgentSpec, "AgentSpec(agent=agent)")
     if isinstance(given, AgentSpec) and given.agent is None:
         raise ChainConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
     if own := _own_settings(config.phases.get(phase, AgentConfig())):

@@ -179,9 +179,13 @@ class Gateway:
 
 def _read(data: Mapping[str, Any] | str | bytes) -> protocol.Message:
     """Parse a message; an error that answers none of our requests is handled like any other message."""
-    if isinstance(data, Mapping):
-        data = orjson.dumps(dict(data)).decode()
-    wire = protocol.deserialize_message(data if isinstance(data, str) else data.decode())
+    if not isinstance(data, Mapping | str | bytes):
+        raise ValueError(f"a message is JSON, as text or as a dict with `type` and `data`, not a {type(data).__name__}")
+    try:
+        text = orjson.dumps(dict(data)) if isinstance(data, Mapping) else data
+    except orjson.JSONEncodeError as exc:
+        raise ValueError(f"a message is JSON: {exc}") from exc
+    wire = protocol.deserialize_message(text)
     if isinstance(wire, protocol.Message):
         return wire
     return protocol.Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)

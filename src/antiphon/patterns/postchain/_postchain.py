@@ -17,6 +17,7 @@ from antiphon.agents import current_run
 from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
@@ -122,6 +123,9 @@ class PostChain(Pattern):
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
         super().__init__(ledger, **common)
+        check_type("config", config, ChainConfig | Path | str | None, "ChainConfig(max_cycles=2)")
+        check_type("agents", agents, Mapping | None, '{"yield": agent}')
+        check_each("phases", phases, str | type, "'yield'")
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id

@@ -35,6 +35,7 @@ from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, Wo
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, model_messages
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
@@ -439,6 +440,7 @@ class ToolCapableAgent:
             ParkedError: a person must settle or approve something; then pass the same message again.
             HistoryMismatchError, LedgerError: as in every run.
         """
+        check_type("a message", message, StructuredMessage, 'StructuredMessage(content="Hello")')
         try:
             async with self._opened(message) as ledger:
                 return await self._processed(message, ledger)
