@@ -13,8 +13,9 @@ message's `data`, and its declaration adds a row to the table:
 So a type checker knows the type of a reply: `def ask(request: Request[ReplyT]) -> ReplyT`. The classes of `_catalogue.py`
 declare the types of the protocol. A program adds its own types in the same way, and validation covers them too.
 
-**Enclosures.** What one actor of a program adds for another travels beside the data, as the `enclosure` of a request or notice.
-It is in no envelope and in no JSON text: only code can add it, with `with_enclosure`. So a message that comes in never has one.
+**Enclosures.** What one actor of a program adds for another travels beside the data, as the `enclosure` of a request or
+notice. It is in no envelope and in no JSON text: only code can add it, with `with_enclosure`. So a message that comes in never
+has one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Fields and values inside the data of requests and replies: text, times, numbers, phases; contexts, outputs, error codes.
 
-All values are frozen. All but `Closed` ones keep the keys they do not know, at every depth: another program may send more than
-we know. JSON in a value, known or not, is checked and copied at construction, and returned as a value that cannot be changed. Fields are stored
-frozen (the core stores text until the first access, but these fields are nearly always read). Unknown keys are stored plain,
-because Pydantic before 2.13 writes them without their schema, and are frozen when they are read.
+All values are frozen. All but `Closed` ones keep the keys they do not know, at every depth: another program may send more
+than we know. JSON in a value, known or not, is checked and copied at construction, and returned as a value that cannot be
+changed. Fields are stored frozen (the core stores text until the first access, but these fields are nearly always read).
+Unknown keys are stored plain, because Pydantic before 2.13 writes them without their schema, and are frozen when they are
+read.
 
 A field whose default is a plain constant (`status: Literal["created"] = "created"`) is always written, and data from outside
 must have its key. A field with any other default is optional, and left out unless it is set.

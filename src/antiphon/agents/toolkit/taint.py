@@ -4,8 +4,8 @@ The runtime tracks taint, never a model. Content cannot mark itself, and cannot 
 
 - the result of a tool that is `untrusted` has the mark in its metadata, which no model sees;
 - `quoted` marks text that the program puts into a prompt;
-- documents and media in a prompt or in the messages of a thread, results of a provider's own tools, and results of tools outside the toolkit that say
-  `untrusted` in their metadata count as untrusted without a mark.
+- documents and media in a prompt or in the messages of a thread, results of a provider's own tools, and results of tools
+  outside the toolkit that say `untrusted` in their metadata count as untrusted without a mark.
 
 Marks are only added. An agent that runs inside a tool starts with the taint of the outer turn, and its own taint is added
 to the outer turn.

@@ -142,18 +142,20 @@ class CastOptions(TypedDict, total=False):
     live: bool
 
 
-def check_options(options: CastOptions) -> None:
-    """Refuse options of another type, before anything reads them.
+def checked_options(options: CastOptions) -> CastOptions:
+    """Return options; refuse those of another type before anything reads them.
 
     Raises:
         TypeError: one is of another type.
     """
     check_type("model", options.get("model"), Model | str | None, "'openai:gpt-4o'")
     check_type("toolkit", options.get("toolkit"), Toolkit | None, "Toolkit()")
-    check_each("tools", options.get("tools", ()), Callable | Tool, "a function")
     check_type("patience", options.get("patience", Patience()), Patience, "Patience(attempts=3)")
     for name, budget in (("budget", options.get("budget")), ("thread_budget", options.get("thread_budget"))):
         check_type(name, budget, AgentBudget | None, "AgentBudget(requests=20)")
+    if "tools" not in options:
+        return options
+    return {**options, "tools": check_each("tools", options["tools"], Callable | Tool, "a function")}
 
 
 class AgentTools(NamedTuple):
@@ -213,7 +215,7 @@ class Cast:
             CastError: two agents have the same name, or a tool does not exist.
         """
         given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
-        check_options({**given, "budget": budget, "thread_budget": thread_budget})
+        given = checked_options({**given, "budget": budget, "thread_budget": thread_budget})
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self._is_shared = toolkit is not None
@@ -231,7 +233,7 @@ class Cast:
         """Whether models that were made from names are closed with the cast; and the model of the program, which is not."""
         self._agents: dict[Any, Agent[object, Any]] = {}
         self._added: set[str] = set()
-        for tool in tools:
+        for tool in given.get("tools", ()):
             self._added.add(self.toolkit.add(tool).name)
         for spec in check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")'):
             self.add(spec)

@@ -45,7 +45,7 @@ from antiphon.messages import (
 )
 from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import parent_of
-from antiphon.patterns.cast._cast import Cast, CastOptions, check_options
+from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
 from antiphon.patterns.cast._handling import waiting_for
 from antiphon.runtime import Settings, System
 
@@ -318,9 +318,8 @@ class Pattern(ABC):
         if ledger is not None:
             check_opened(ledger)
         check_type("settings", settings, Settings, "Settings(within=60)")
-        check_options(cast)
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
-        self.cast_options = cast
+        self.cast_options = checked_options(cast)
         self._settings, self._observer, self._recover = settings, observer, recover
         self._stack = AsyncExitStack()
 

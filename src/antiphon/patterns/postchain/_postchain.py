@@ -125,7 +125,7 @@ class PostChain(Pattern):
         super().__init__(ledger, **common)
         check_type("config", config, ChainConfig | Path | str | None, "ChainConfig(max_cycles=2)")
         check_type("agents", agents, Mapping | None, '{"yield": agent}')
-        check_each("phases", phases, str | type, "'yield'")
+        phases = check_each("phases", phases, str | type, "'yield'")
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
