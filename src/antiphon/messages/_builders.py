@@ -28,6 +28,7 @@ from antiphon.messages._content import (
 )
 from antiphon.messages._message import Message, RoleHint
 from antiphon.messages._settings import current_port
+from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -190,6 +191,7 @@ class OptionResultBuilder:
     """Makes the result of one option call."""
 
     def __init__(self, call: Message, *, policy: str | None = None) -> None:
+        check_type("call", call, Message, "MessageBuilder(…).last_option_call")
         if not isinstance(call.payload, OptionCallPayload):
             raise ValueError(  # noqa: TRY004 (the type is right, the kind is not)
                 f"only an option_call can be answered; message {call.id!r} is of kind {call.kind!r}"

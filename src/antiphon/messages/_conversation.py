@@ -37,6 +37,7 @@ from antiphon.messages._message import Lane, Message
 from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, without_default
 from antiphon.messages._names import Name
 from antiphon.messages._settings import current_limits
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.json_values import Json
 
 _HEADER_ROOM = 64
@@ -77,7 +78,7 @@ class Conversation(Sequence[Message]):
     def __init__(
         self, messages: Iterable[Message] = (), *, tools: Iterable[Tool] = (), metadata: Metadata | None = None
     ) -> None:
-        self._header = Header(tools=tuple(tools), metadata=metadata or {})
+        self._header = Header(tools=check_each("tools", tools, Tool, "Tool(name='pay')"), metadata=metadata or {})
         self._log = MessageLog(_checked(messages))
         self._length = len(self._log.messages)
 
@@ -391,6 +392,8 @@ def _revive(header: Header, messages: list[Message]) -> Conversation:
 
 
 def _checked(messages: Iterable[Message]) -> list[Message]:
+    if not isinstance(messages, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a conversation holds messages, not {type(messages).__name__}")
     checked = list(messages)
     for message in checked:
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -427,6 +430,7 @@ class Transition:
 
     def __post_init__(self) -> None:
         """Refuse a reward that is not finite: JSON cannot express it."""
+        check_type("reward", self.reward, int | float | None, "0.5")
         if self.reward is not None and not isfinite(self.reward):
             raise ValueError(f"a reward is a finite number, not {self.reward!r}")
 

@@ -32,6 +32,7 @@ from typing_extensions import override
 
 from antiphon.errors import DecodeError
 from antiphon.messages import Json, JsonObject, Text, current_port, new_id, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.messages.json_values import JsonError, parse
 from antiphon.protocol._values import NOTHING, PHASES, Frozen, Object, Open, Timestamp, required_fields
 
@@ -194,6 +195,7 @@ class ErrorResponse(Response, frozen=True):
 
 def serialize_message(message: Message | Response) -> str:
     """Write a message or response as JSON: its fields, without its class."""
+    check_type("message", message, Message | Response, "Message(type='HEARTBEAT')")
     return message.model_dump_json()
 
 
@@ -203,6 +205,7 @@ def deserialize_message(json_str: str | bytes) -> Message | Response:
     Raises:
         DecodeError: the text is not JSON, or not an envelope; `where` names the wrong field.
     """
+    check_type("json_str", json_str, str | bytes, "the text of a message")
     form = _parse(json_str)
     kind = Message if "message_id" not in form else ErrorResponse if form.get("type") == ERROR else Response
     try:
@@ -332,6 +335,7 @@ def validate_message(message: Message | Response) -> bool:
     Raises:
         ValueError: a field is missing or wrong; the text says which.
     """
+    check_type("message", message, Message | Response, "Message(type='HEARTBEAT')")
     model = find_model(message.type)
     if model is not None:
         read_data(message.type, model, message.data)

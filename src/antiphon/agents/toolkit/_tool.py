@@ -76,6 +76,7 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
     Raises:
         ValueError: the name of the tool is not valid.
     """
+    check_type("the name of a tool", name, str, "'calculator'")
     if is_tool_name(name) or (or_any and name == ANY):
         return name
     raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
@@ -87,6 +88,7 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     Raises:
         ValueError: the name of the agent is not valid.
     """
+    check_type("the name of an agent", name, str, "'clerk'")
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name
     raise ValueError(
@@ -377,6 +379,9 @@ class ToolkitTool:
 
     def __post_init__(self) -> None:
         check_tool(self.name)
+        check_type("retries", self.retries, int, "3")
+        check_type("timeout", self.timeout, float | int | None, "30.0")
+        check_type("max_result_bytes", self.max_result_bytes, int, "100_000")
         if self.retries and self.effects == "once":
             reason = "its effects are 'once'; say effects='idempotent' or 'none', if it may be repeated"
             raise ValueError(f"{self.name!r} cannot be retried: {reason}")

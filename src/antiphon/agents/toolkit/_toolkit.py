@@ -55,6 +55,7 @@ from antiphon.agents.tools import BUILTIN_TOOLS
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
+from antiphon.messages.arguments import check_each
 
 _WITHIN: Final = 10.0
 """The default time limit of a server to start, and to list its tools, in seconds."""
@@ -87,13 +88,15 @@ class Toolkit:
         redaction: Redaction = STANDARD_REDACTION,
     ) -> None:
         self.name = check_tool(name)
-        self.policy = ToolkitPolicy(rules, tuple(approvers), approval_expires, approval_wait, redaction)
+        known = check_each("rules", rules, ApprovalRule, "ApprovalRule('pay')")
+        people = check_each("approvers", approvers, str, "'ada'")
+        self.policy = ToolkitPolicy(known, people, approval_expires, approval_wait, redaction)
         self._own: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
         self._checked: tuple[object, ...] = ()
         """The permissions, the rules and the lists of the servers whose names were checked."""
-        for tool in tools:
+        for tool in check_each("tools", tools, Callable | Tool, "a function"):
             self.add(tool)
 
     # ------------------------------------------------------------ tools

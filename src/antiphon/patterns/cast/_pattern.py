@@ -133,6 +133,7 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
     Raises:
         DecodeError: it is not a history of Pydantic AI.
     """
+    check_type("message_history", history, Iterable, "the messages of an earlier run")
     given = list(cast("Iterable[Message | ModelMessage]", history))
     if all(isinstance(each, Message) for each in given):
         return tuple(cast("list[Message]", given))
