@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.messages.arguments import check_type
 
 __all__ = [
     "Config",
@@ -74,6 +75,7 @@ def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str
 
     `also` are names that may be meant, but are not listed.
     """
+    check_type("a name", wrong, str, "'ada'")
     known = sorted(names)
     if close := get_close_matches(wrong, (*known, *also), 1):
         return f"; is it {close[0]!r}?"

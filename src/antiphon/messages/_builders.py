@@ -119,6 +119,8 @@ class MessageBuilder:
     def _add_media(
         self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None, *, file_name: str | None = None
     ) -> Self:
+        check_type("prompt_hint", hint, str | None, "'a hat'")
+        check_type("url", url, str, "'https://example.com/hat.png'")
         if hint is not None and "://" in hint and "://" not in url and not url.startswith(("data:", "urn:")):
             raise ValueError(f"the hint comes first, then the URL: add_{modality}({url!r}, {hint!r})")
         content = f"{modality} {url}".encode(errors="surrogatepass")

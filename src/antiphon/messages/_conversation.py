@@ -188,6 +188,7 @@ class Conversation(Sequence[Message]):
 
     def get(self, id: str) -> Message | None:
         """Return the (first) message with this id."""
+        check_type("id", id, str, "message.id")
         return self._at(self._log.index().first.get(id))
 
     def call(self, invocation_id: str) -> Message | None:
@@ -204,6 +205,7 @@ class Conversation(Sequence[Message]):
 
     def answer_at(self, position: int) -> Message | None:
         """Return the result that answers the call at this position, if there is one."""
+        check_type("position", position, int, "0")
         return self._at(self._log.index().answer_to.get(position))
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -220,11 +222,13 @@ class Conversation(Sequence[Message]):
         return next((message for message in found if message.kind == kind), None)
 
     def _positions(self, invocation_id: str) -> list[int]:
+        check_type("invocation_id", invocation_id, str, "call.invocation_id")
         known = self._log.index().invocations
         found = sorted((*known.get((False, invocation_id), ()), *known.get((True, invocation_id), ())))
         return [position for position in found if position < self._length]
 
     def _position(self, message: Message) -> int:
+        check_type("message", message, Message, "conversation[0]")
         first = self._log.index().first.get(message.id, self._length)
         for position in range(first, self._length):
             if self._log.messages[position] == message:

@@ -55,7 +55,7 @@ from antiphon.agents.tools import BUILTIN_TOOLS
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
-from antiphon.messages.arguments import check_each
+from antiphon.messages.arguments import check_each, check_type
 
 _WITHIN: Final = 10.0
 """The default time limit of a server to start, and to list its tools, in seconds."""
@@ -156,6 +156,7 @@ class Toolkit:
         Raises:
             ValueError: `within` is not positive.
         """
+        check_type("a toolset", toolset, AbstractToolset, "FunctionToolset([pay])")
         seconds = within if within is not None else settings.get("timeout") or _WITHIN
         if seconds <= 0:
             raise ValueError(f"within must be positive, not {seconds:g} s")
@@ -253,6 +254,7 @@ class Toolkit:
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.
         """
+        check_type("the name of a tool", tool, str, "'calculator'")
         also = BUILTIN_TOOLS if or_built_in else ()
         if tool in (ANY, *also) or tool in self._own or any(foreign.may_have(tool) for foreign in self._foreign):
             return
@@ -359,6 +361,8 @@ class Toolkit:
         return outcome.payload(invocation_id, tool)
 
     async def _called(self, agent: str, name: str, arguments: Mapping[str, object], id: str) -> ToolOutcome:
+        check_type("the name of a tool", name, str, "'calculator'")
+        check_type("arguments", arguments, Mapping, "{'amount': 5}")
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)

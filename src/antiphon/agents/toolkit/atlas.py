@@ -118,6 +118,7 @@ class AgentToolkit:
 
     def get_tool(self, name: str) -> Tool | None:
         """Return a tool; None: no tool has this name."""
+        check_type("the name of a tool", name, str, "'calculator'")
         return self._tools.get(name)
 
     def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
@@ -145,6 +146,7 @@ class AgentToolkit:
 
     def has_permission(self, agent_id: str, tool_name: str) -> bool:
         """Whether an agent may use a tool."""
+        check_type("the name of a tool", tool_name, str, "'calculator'")
         return tool_name in self._tools and self.toolkit.permissions.knows(agent_id, tool_name)
 
     def get_accessible_tools(self, agent_id: str) -> list[str]:
@@ -187,5 +189,6 @@ class AgentToolkit:
         raise RuntimeError("this would block the event loop: await toolkit.call(...) there")
 
     def _check_known(self, tool_name: str) -> None:
+        check_type("the name of a tool", tool_name, str, "'calculator'")
         if tool_name != ANY and tool_name not in self._tools:
             raise ValueError(f"there is no tool {tool_name!r}; register it first")

@@ -307,6 +307,7 @@ class Cast:
         Raises:
             CastError: there is no such agent.
         """
+        check_type("the name of an agent", name, str, "'ada'")
         if name not in self._specs:
             raise CastError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
         return self._specs[name]
@@ -357,6 +358,7 @@ class Cast:
             ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
+        check_type("agent", agent, str | AgentSpec, "'ada'")
         spec = self.spec(agent) if isinstance(agent, str) else agent
         limits = None if requests is None else UsageLimits(request_limit=requests)
         if spec.agent is not None and (plain := (*toolset, *self.tools_of(spec).plain)):

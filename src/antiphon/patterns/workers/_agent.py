@@ -509,6 +509,7 @@ class ToolCapableAgent:
 
 
 def _task_message(task: Mapping[str, Any], worker: str) -> StructuredMessage:
+    check_type("a task", task, Mapping, '{"query": "What is new?"}')
     if not isinstance(task.get("query"), str):
         raise ValueError("a task needs a `query`, which is text")  # noqa: TRY004 (callers catch one class)
     more = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}
