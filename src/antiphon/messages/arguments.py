@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from reprlib import Repr
 from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Any, cast, get_args
 
 __all__ = ["check_each", "check_type"]
 
-_ArgumentT = TypeVar("_ArgumentT")
 _shown = Repr()
 _shown.maxstring = _shown.maxother = 80
 
@@ -26,7 +25,7 @@ def check_type(name: str, value: object, expected: Any, example: str) -> None:
         raise TypeError(f"{name} is {named}, such as {example}, not {_shown.repr(value)}")
 
 
-def check_each(name: str, values: Iterable[_ArgumentT], expected: Any, example: str) -> tuple[_ArgumentT, ...]:
+def check_each(name: str, values: Any, expected: Any, example: str) -> tuple[Any, ...]:
     """Return the values of a list; refuse one that is no list, or has a value of another type.
 
     Raises:
@@ -34,7 +33,7 @@ def check_each(name: str, values: Iterable[_ArgumentT], expected: Any, example: 
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise TypeError(f"{name} is a list, such as [{example}], not {_shown.repr(values)}")
-    items = tuple(values)
+    items = tuple(cast("Iterable[Any]", values))
     for number, each in enumerate(items):
         check_type(f"{name}[{number}]", each, expected, example)
     return items

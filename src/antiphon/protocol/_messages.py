@@ -455,7 +455,8 @@ class Sendable(Data, frozen=True):
             ValueError: it is not JSON.
         """
         copied = copy(self)
-        copied._enclosure = _ENCLOSED.take(enclosure) if enclosure else None
+        private = {"_enclosure": _ENCLOSED.take(enclosure) if enclosure else None}
+        object.__setattr__(copied, "__pydantic_private__", private)
         return copied
 
     def to_message(self, *, sender: str | None = None, receiver: str | None = None, **fields: Any) -> Message:

@@ -86,7 +86,7 @@ class RecordedAgent(AgentConfig, frozen=True):
     def of(cls, config: AgentConfig, **marks: str) -> Self:
         """Return a configuration with its marks, and without anything that a message may have put in their place."""
         known = {name: value for name, value in config if name in AgentConfig.model_fields and name in config.model_fields_set}
-        return cls(**known, **marks)
+        return cls.model_validate({**known, **marks})
 
 
 async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:

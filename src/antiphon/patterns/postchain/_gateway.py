@@ -177,13 +177,13 @@ class Gateway:
         return _Route(SUPERVISOR, None)
 
 
-def _read(data: Mapping[str, Any] | str | bytes) -> protocol.Message:
+def _read(data: Any) -> protocol.Message:
     """Parse a message; an error that answers none of our requests is handled like any other message."""
     if not isinstance(data, Mapping | str | bytes):
         reason = f"a message is JSON, as text or as a dict with `type` and `data`, not a {type(data).__name__}"
         raise ValueError(reason)  # noqa: TRY004 (it is answered with an ERROR, as any other invalid message)
     try:
-        text = orjson.dumps(dict(data)) if isinstance(data, Mapping) else data
+        text = orjson.dumps(dict(cast("Mapping[str, Any]", data))) if isinstance(data, Mapping) else data
     except orjson.JSONEncodeError as exc:
         raise ValueError(f"a message is JSON: {exc}") from exc
     wire = protocol.deserialize_message(text)
