@@ -278,7 +278,7 @@ def _id_and_time() -> tuple[str, datetime]:
 def _step_of(last: Message | int | None) -> int | None:
     if isinstance(last, Message):
         return last.step_num
-    if isinstance(last, bool) or not isinstance(last, int | None):
+    if isinstance(last, bool) or not isinstance(last, int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a step is a message, a number or None, not {last!r}")
     if last is not None and last < 0:
         raise ValueError(f"a step number is not negative: {last}")
