@@ -41,7 +41,7 @@ async def test_a_run_in_a_ledger_that_was_not_entered_is_refused() -> None:
     with pytest.raises(TypeError, match=r"not open; write `async with open_ledger\('memory:'\) as ledger:`"):
         async with ledger_run("t", ledger=open_ledger("memory:")):  # type: ignore[arg-type]
             pass
-    with pytest.raises(TypeError, match="expected an open ledger, or a URL"):
+    with pytest.raises(TypeError, match="expected an open ledger, got"):
         async with ledger_run("t", ledger=7):  # type: ignore[arg-type]
             pass
 

@@ -15,11 +15,12 @@ from typing_extensions import override
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import response_type_of
+from antiphon.runtime.extending import enclosure_of
 
-__all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "known", "run", "said_in", "types_of"]
+__all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "enclosed", "known", "run", "said_in", "types_of"]
 
 _PIECE = re.compile(r"(?s).{1,9}")
 
@@ -150,6 +151,12 @@ async def chain_on(
     more = {"model": Teller(witness), "config": config or ChainConfig(backoff=0), "grace": 0.05, **more}
     async with PostChain(ledger or await known(), **more) as chain:
         yield chain
+
+
+def enclosed(rows: Iterable[Message], option: str) -> list[dict[str, Any]]:
+    """Return what the actors of a chain have added beside their requests of a type."""
+    calls = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.payload.option_name == option]
+    return [thaw(enclosure_of(row)) for row in calls]
 
 
 async def said_in(ledger: Ledger, thread_id: str) -> list[Message]:

@@ -111,7 +111,8 @@ async def test_a_call_that_needs_a_person_pauses_the_thread_until_a_person_appro
         (waiting,) = await pending_approvals(chain.ledger)
         assert (result.status, result.error_code, result.is_final) == ("paused", "PARKED", True)
         assert result.error_message == (
-            f"a person must approve 'pay' in the {phase} phase (or deny it): `antiphon approve {waiting.id} --as ada`, "
+            f"a person must approve 'pay' in the {phase} phase ({waiting.reason}), or deny it: "
+            f"`antiphon approve {waiting.id} --as ada`, "
             f"then `antiphon resume {result.thread_id}`"
         )
         assert shop.paid == []

@@ -11,10 +11,11 @@ import pytest
 from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, run, said_in, types_of
 
+from antiphon.errors import RefusedError
 from antiphon.patterns.postchain import ChainConfig
 from antiphon.patterns.postchain import _cast as agents
 from antiphon.patterns.postchain._agents import AgentManagerActor
-from antiphon.protocol import PHASES
+from antiphon.protocol import PHASES, ProcessPhase
 from antiphon.runtime import Budget, Context, Settings
 
 BUSY = ModelHTTPError(429, "teller", {"error": "slow down"})
@@ -87,12 +88,12 @@ def test_an_exception_in_a_phase_is_answered_and_logged_with_the_id_of_its_messa
 
     async def main() -> None:
         async with chain_on() as chain:
-            wrong = {"items": [{"source": "the cellar", "text": "a canary"}]}
-            ask = {"thread_id": "t", "phase_type": "intention", "input": QUESTION, "context": wrong}
-            failed = await chain.send({"id": "m-1", "type": "PROCESS_PHASE", "data": ask})
-            assert (failed["type"], failed["message_id"]) == ("ERROR", "m-1")
-            assert failed["data"]["error_code"] == "PHASE_PROCESSING_ERROR"
-            assert "ValidationError" in failed["data"]["details"]
+            asked = ProcessPhase(thread_id="t", phase_type="intention", input=QUESTION)
+            asked = asked.with_enclosure({"items": [{"source": "the cellar", "text": "a canary"}]})
+            with pytest.raises(RefusedError) as failed:
+                await chain.system.ask("intention/1", asked, thread_id="t", id="m-1")
+            assert (failed.value.code, failed.value.message_id) == ("PHASE_PROCESSING_ERROR", "m-1")
+            assert "ValidationError" in str(failed.value.details)
 
     with caplog.at_level(logging.ERROR, "antiphon.patterns"):
         run(main())

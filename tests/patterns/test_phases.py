@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.patterns.chains import QUESTION, Witness, chain_on, known, said_in
+from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, said_in
 
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
@@ -81,8 +81,8 @@ class _Turn:
 
     def given_to(self, phase: str) -> dict[str, str]:
         """Return what a phase is given to go by: texts by id."""
-        asked = [each for each in _asked(self.rows, "PROCESS_PHASE") if each["phase_type"] == phase]
-        return {each["id"]: each["text"] for each in asked[0]["context"]["items"]}
+        place = [each["phase_type"] for each in _asked(self.rows, "PROCESS_PHASE")].index(phase)
+        return {each["id"]: each["text"] for each in enclosed(self.rows, "PROCESS_PHASE")[place]["items"]}
 
 
 @asynccontextmanager
@@ -320,7 +320,7 @@ async def test_operations_are_journaled_with_the_phase_that_did_them() -> None:
             "yield": [],
         }
         context = ChainContext().after(each for phase in PHASES[:5] for each in done[phase])
-        given_to_yield = _asked(rows, "PROCESS_PHASE")[-1]["context"]["items"]
+        given_to_yield = enclosed(rows, "PROCESS_PHASE")[-1]["items"]
         assert [Item.model_validate(each) for each in given_to_yield] == list(context)
 
 

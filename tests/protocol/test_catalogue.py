@@ -132,15 +132,21 @@ def test_every_example_of_the_reference_is_read_and_written_again(sample: Sample
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.type)
-def test_keys_that_we_do_not_know_are_kept_at_every_depth(sample: Sample) -> None:
-    def more(value: Any) -> Any:
+def test_keys_that_we_do_not_know_are_kept_at_every_depth_but_in_the_context_of_a_client(sample: Sample) -> None:
+    """A context is the word of a client, on which programs act: only its declared keys are taken."""
+
+    def more(value: Any, name: str = "") -> Any:
         if isinstance(value, dict):
-            return {key: more(each) for key, each in value.items()} | {"x-trace": {"kind": [1, None]}}
+            own = {} if name == "context" and issubclass(entry.data, Request) else {"x-trace": {"kind": [1, None]}}
+            return {key: more(each, key) for key, each in value.items()} | own
         return [more(each) for each in value] if isinstance(value, list) else value
 
     entry = _entry(sample.type)
     data = more(sample.data)
     assert entry.data.from_data(data).to_data() == data
+    if "context" in data:
+        with pytest.raises(ValueError, match="context.agent"):
+            entry.data.from_data({**data, "context": {**data["context"], "agent": {"tools": ["pay"]}}})
     if entry.response:
         data = more(sample.response_data)
         assert entry.response.from_data(data).to_data() == data

@@ -1,6 +1,7 @@
 """`POST /choir`: messages of the protocol from outside; what only actors say, and what a token may not, is refused. G22."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,46 @@ async def test_each_type_needs_its_scope(tmp_path: Path) -> None:
                 data = {**ASKED, "thread_id": made, "reason": "x", "actor_id": "agent/action"}
                 status, body = await _send(server, kind, data if kind != "HEARTBEAT" else {}, token=token)
                 assert (body["data"].get("error_code") == "NOT_FOUND") == (needed != scope), (scope, kind, status, body)
+
+
+async def test_a_message_chooses_no_agent_and_carries_nothing_that_may_not_come_in(tmp_path: Path) -> None:
+    """G22: neither in the context of a request, nor in the original of a RETRY, nor as the path of a model."""
+    chosen = {"model": "scripted", "system_prompt": "Obey.", "max_tokens": 9, "tools": ["pay"]}
+    config = {"agent_id": "agent/action", "config": {"model": "scripted:/etc/passwd"}}
+
+    def again(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        return {"original_message_id": "x", "attempt": 1, "max_attempts": 2, "original_message": {"type": kind, "data": data}}
+
+    async with served(tmp_path) as server:
+        asked = {"agent_id": "agent/action", "input": "Pay.", "stream": False, "context": {"agent": chosen}}
+        status, body = await _send(server, "INVOKE_AGENT", asked)
+        assert (status, "context.agent" in body["data"]["error_message"]) == (422, True)
+        for kind, data in (("UPDATE_AGENT_CONFIG", config), ("RETRY", again("UPDATE_AGENT_CONFIG", config))):
+            status, body = await _send(server, kind, data, receiver="agent/action")
+            assert (status, "offers scripted" in body["data"]["error_message"]) == (422, True), body
+        assert (await _send(server, "RETRY", again("RUN_THREAD", {"thread_id": "t"}), receiver="agent/action"))[0] == 422
+        token = (await service.make_token(server.ledger, "eve", ["control"])).text
+        hidden = again("RETRY", again("UPDATE_AGENT_CONFIG", {**config, "config": {"tools": []}}))
+        assert (await _send(server, "RETRY", hidden, token=token, receiver="agent/action"))[0] == 404
+
+
+async def test_a_request_names_only_models_that_the_server_offers(tmp_path: Path) -> None:
+    """G21: at every endpoint that takes one; no file of the server is opened, not even a pipe, which would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    async with served(tmp_path, offers=("scripted:mine.toml",)) as server:
+        offered = (await server.client.get("/api/choices")).json()["models"]
+        assert offered == ["scripted", "scripted:mine.toml"]
+        made = (await _send(server, "CREATE_THREAD", ASKED))[1]["data"]["thread_id"]
+        question, thread = {"question": "Hello?"}, f"/api/threads/{made}"
+        doors = {
+            "/api/threads": question,
+            f"{thread}/turns": question,
+            f"{thread}/resume": {},
+            f"{thread}/fork": {"go_on": True},
+        }
+        for door, body in doors.items():
+            for model in (f"scripted:{tmp_path}/pipe", f"local:{tmp_path}/pipe", "local:/dev/ptmx", "openai:gpt-4o"):
+                answer = await server.client.post(door, json={**body, "model": model})
+                assert (answer.status_code, answer.json()["code"]) == (422, "unknown_model"), (door, model, answer.text)
+        answer = await server.client.post("/api/threads", json={**question, "model": "scripted"})
+        assert answer.status_code == 202

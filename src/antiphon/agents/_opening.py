@@ -583,17 +583,6 @@ def check_choice(name: str, given: str | None, choices: object) -> None:
         raise ValueError(f"{name} is {', '.join(others)} or {last}, not {given!r}")
 
 
-def check_type(name: str, given: object, expected: type[Any], example: str) -> None:
-    """Refuse an option of another type, where it is given, and not in the middle of a run.
-
-    Raises:
-        TypeError: it is of another type.
-    """
-    if given is not None and not isinstance(given, expected):
-        article = "an" if expected.__name__[0] in "AEIOU" else "a"
-        raise TypeError(f"{name} is {article} {expected.__name__}, such as {example}, not {given!r}")
-
-
 OnBusy: TypeAlias = Literal["join", "raise"]
 """The behaviour of a caller if the run is already open, or another process owns the thread: wait for it, or raise."""
 

@@ -31,6 +31,7 @@ from antiphon.errors import AntiphonError, HistoryMismatchError, LedgerError, Ow
 from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, is_name
+from antiphon.messages.arguments import check_type
 from antiphon.runtime import Settings
 from antiphon.runtime.extending import process_host, takes_another_build, text_of
 
@@ -111,6 +112,9 @@ def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -
     Raises:
         ValueError: neither the agent nor the program has a name.
     """
+    from pydantic_ai.agent import AbstractAgent  # noqa: PLC0415 (its caller has it)
+
+    check_type("agent", agent, AbstractAgent, "Agent(…, name='clerk')")
     own = name or agent.name
     if own is None:
         raise ValueError("the agent has no name; give it one, Agent(…, name='clerk'): its runs are found by it")

@@ -28,9 +28,9 @@ from pydantic_ai.tools import RunContext
 from pydantic_ai.usage import RequestUsage, RunUsage
 from typing_extensions import override
 
-from antiphon.agents._opening import check_type
 from antiphon.errors import HistoryMismatchError
 from antiphon.messages import Json, current_limits
+from antiphon.messages.arguments import check_type
 
 # ---------------------------------------------------------------- usage
 
@@ -147,7 +147,7 @@ class StoredState:
             TypeError: it is not a `DepsState`.
             UserError: `dump` does not return JSON, or `load` does not restore the output of `dump`.
         """
-        check_type("state", given, DepsState, "DepsState(deps)")
+        check_type("state", given, DepsState | None, "DepsState(deps)")
         self._deps = given.deps
         self._name = type(given.deps).__qualname__
         self._dump, self._load = _functions(given)

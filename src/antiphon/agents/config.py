@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, BinaryIO, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import AntiphonError, ConfigError
+from antiphon.messages.arguments import check_type
 
-__all__ = ["Config", "ConfigError", "WebConfig", "first_problem", "known_names", "read_config", "read_small", "read_toml"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "WebConfig",
+    "first_problem",
+    "known_names",
+    "open_regular",
+    "read_config",
+    "read_small",
+    "read_toml",
+]
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
@@ -62,6 +75,7 @@ def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str
 
     `also` are names that may be meant, but are not listed.
     """
+    check_type("a name", wrong, str, "'ada'")
     known = sorted(names)
     if close := get_close_matches(wrong, (*known, *also), 1):
         return f"; is it {close[0]!r}?"
@@ -72,14 +86,35 @@ def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str
 _FormT = TypeVar("_FormT", bound=BaseModel)
 
 
-def read_small(path: Path | str) -> bytes:
-    """Return the bytes of a small file. Reading stops at the limit: a device has no end.
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file. A pipe would wait for ever for a writer, and opening a device has effects.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be opened, or is no regular file.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) if os.path.isdir(path) else _irregular()
+    # It may have been replaced since: so opening does not wait, and what was opened is checked again.
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(number, "rb")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        file.close()
+        raise _irregular()
+    return file
+
+
+def _irregular() -> OSError:
+    return OSError(errno.EINVAL, "not a regular file")
+
+
+def read_small(path: Path | str) -> bytes:
+    """Return the bytes of a small regular file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
         ValueError: it is too large.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES // 1_000_000} MB")
@@ -146,6 +181,4 @@ def read_config() -> Config:
         if not named:
             return Config()
         raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
-    if not named and not path.is_file():  # the default path: reading a named pipe there would block for ever
-        raise ConfigError(f"{path}: not a file")
     return read_toml(path, Config, ConfigError)

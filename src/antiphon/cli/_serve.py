@@ -52,6 +52,10 @@ def serve(
         typer.Option("--team", metavar="FILE", help="Serve the team of this file too, as a model of /v1; repeatable."),
     ] = None,
     model: ModelOption = None,
+    offers: Annotated[
+        list[str] | None,
+        typer.Option("--offer", metavar="MODEL", help="Another model that a request may name; repeatable."),
+    ] = None,
     opens: OpenOption = False,
     signals: SignalsOption = None,
     ledger: LedgerOption = None,
@@ -63,7 +67,7 @@ def serve(
         for each in teams or ():
             service.trust_named(each, None)
         names = tuple(allow_hosts or ())
-        settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model)
+        settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model, tuple(offers or ()))
         work = partial(_serve, settings=settings, named=ledger, opens=opens)
         with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")

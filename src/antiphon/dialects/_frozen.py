@@ -38,7 +38,10 @@ def thawed(value: object) -> Any:
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
-    raise TypeError("a value returned by a message is read-only; change a copy()")
+    raise TypeError(
+        "a value returned by a message is read-only, and a change of a copy does not reach it: "
+        "assign a new value, such as `message.metadata = {**message.metadata, 'key': 1}`, or make a new message"
+    )
 
 
 class FrozenDict(dict[str, Any]):

@@ -61,7 +61,8 @@ def check_opened(ledger: object) -> None:
     if isinstance(ledger, _Unopened):
         raise TypeError(f"this ledger is not open; {ledger.hint}")
     if not hasattr(ledger, "by_invocation"):
-        raise TypeError(f"expected an open ledger, or a URL such as {_SQLITE}ledger.db, got {ledger!r}")
+        how = f"`async with open_ledger('{_SQLITE}ledger.db') as ledger` opens one"
+        raise TypeError(f"expected an open ledger, got {ledger!r}; {how}")
 
 
 def command_line(ledger: Ledger | None, *words: str, options: str = "") -> str:

@@ -28,6 +28,7 @@ from antiphon.messages._content import (
 )
 from antiphon.messages._message import Message, RoleHint
 from antiphon.messages._settings import current_port
+from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -118,6 +119,8 @@ class MessageBuilder:
     def _add_media(
         self, modality: Modality, hint: str | None, url: str, mime: str | None, id: str | None, *, file_name: str | None = None
     ) -> Self:
+        check_type("prompt_hint", hint, str | None, "'a hat'")
+        check_type("url", url, str, "'https://example.com/hat.png'")
         if hint is not None and "://" in hint and "://" not in url and not url.startswith(("data:", "urn:")):
             raise ValueError(f"the hint comes first, then the URL: add_{modality}({url!r}, {hint!r})")
         content = f"{modality} {url}".encode(errors="surrogatepass")
@@ -192,6 +195,7 @@ class OptionResultBuilder:
     __slots__ = ("_call", "_invocation_id", "_option_name", "_policy")
 
     def __init__(self, call: Message, *, policy: str | None = None) -> None:
+        check_type("call", call, Message, "MessageBuilder(…).last_option_call")
         if not isinstance(call.payload, OptionCallPayload):
             raise ValueError(  # noqa: TRY004 (the type is right, the kind is not)
                 f"only an option_call can be answered; message {call.id!r} is of kind {call.kind!r}"
@@ -294,8 +298,8 @@ def _id_and_time() -> tuple[str, datetime]:
 def _step_of(last: Message | int | None) -> int | None:
     if isinstance(last, Message):
         return last.step_num
-    if isinstance(last, bool):
-        raise TypeError("a step is a message, a number or None")
+    if isinstance(last, bool) or not isinstance(last, int | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a step is a message, a number or None, not {last!r}")
     if last is not None and last < 0:
         raise ValueError(f"a step number is not negative: {last}")
     return last

@@ -37,6 +37,7 @@ from antiphon.messages._message import Lane, Message
 from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, without_default
 from antiphon.messages._names import Name
 from antiphon.messages._settings import current_limits
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.json_values import Json
 
 _HEADER_ROOM = 64
@@ -77,7 +78,7 @@ class Conversation(Sequence[Message]):
     def __init__(
         self, messages: Iterable[Message] = (), *, tools: Iterable[Tool] = (), metadata: Metadata | None = None
     ) -> None:
-        self._header = Header(tools=tuple(tools), metadata=metadata or {})
+        self._header = Header(tools=check_each("tools", tools, Tool, "Tool(name='pay')"), metadata=metadata or {})
         self._log = MessageLog(_checked(messages))
         self._length = len(self._log.messages)
 
@@ -187,6 +188,7 @@ class Conversation(Sequence[Message]):
 
     def get(self, id: str) -> Message | None:
         """Return the (first) message with this id."""
+        check_type("id", id, str, "message.id")
         return self._at(self._log.index().first.get(id))
 
     def call(self, invocation_id: str) -> Message | None:
@@ -203,6 +205,7 @@ class Conversation(Sequence[Message]):
 
     def answer_at(self, position: int) -> Message | None:
         """Return the result that answers the call at this position, if there is one."""
+        check_type("position", position, int, "0")
         return self._at(self._log.index().answer_to.get(position))
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -219,11 +222,13 @@ class Conversation(Sequence[Message]):
         return next((message for message in found if message.kind == kind), None)
 
     def _positions(self, invocation_id: str) -> list[int]:
+        check_type("invocation_id", invocation_id, str, "call.invocation_id")
         known = self._log.index().invocations
         found = sorted((*known.get((False, invocation_id), ()), *known.get((True, invocation_id), ())))
         return [position for position in found if position < self._length]
 
     def _position(self, message: Message) -> int:
+        check_type("message", message, Message, "conversation[0]")
         first = self._log.index().first.get(message.id, self._length)
         for position in range(first, self._length):
             if self._log.messages[position] == message:
@@ -391,6 +396,8 @@ def _revive(header: Header, messages: list[Message]) -> Conversation:
 
 
 def _checked(messages: Iterable[Message]) -> list[Message]:
+    if not isinstance(messages, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a conversation holds messages, not {type(messages).__name__}")
     checked = list(messages)
     for message in checked:
         if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -427,6 +434,7 @@ class Transition:
 
     def __post_init__(self) -> None:
         """Refuse a reward that is not finite: JSON cannot express it."""
+        check_type("reward", self.reward, int | float | None, "0.5")
         if self.reward is not None and not isfinite(self.reward):
             raise ValueError(f"a reward is a finite number, not {self.reward!r}")
 

@@ -32,6 +32,7 @@ from antiphon.messages._message import Message, count_values, most_values, read_
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, JsonField, house_bytes
 from antiphon.messages._names import ASCII_NAME, NAME_LENGTH
 from antiphon.messages._settings import Limits, current_limits, use_limits
+from antiphon.messages.arguments import check_type
 from antiphon.messages.json_values import JsonError, fits, parse
 
 _HEADER = b'"conversation":'
@@ -78,6 +79,7 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
         DecodeError: the bytes are not in the house format, are over a limit, or hold another type than expected.
         NewerVersionError: a later version of antiphon wrote them.
     """
+    check_type("data", data, bytes | bytearray | memoryview, "dumps(message)")
     text, limits = bytes(data), limits or current_limits()
     found = (None if b"\n" in text else _quickly(text, limits)) or _carefully(text, limits)
     if expect is not None and not isinstance(found, expect):

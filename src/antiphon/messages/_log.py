@@ -12,6 +12,7 @@ from typing import Self
 from antiphon.messages._content import MediaPart
 from antiphon.messages._message import Message
 from antiphon.messages._model import house_bytes
+from antiphon.messages.arguments import check_type
 
 # ---------------------------------------------------------------- the log
 
@@ -123,11 +124,13 @@ def is_system(message: Message) -> bool:
 
 def payload_size(message: Message) -> int:
     """Return the size of a message's payload in the house format, in bytes."""
+    check_type("message", message, Message, "MessageBuilder(…).to_message()")
     return len(house_bytes(message.payload))
 
 
 def estimate_tokens(message: Message) -> int:
     """Estimate a message's tokens without a tokenizer: a quarter of its payload's bytes, media at a flat rate."""
+    check_type("message", message, Message, "MessageBuilder(…).to_message()")
     media = [part for part in message.parts if isinstance(part, MediaPart)]
     text = len(house_bytes(message.payload)) - sum(len(part.url) for part in media)
     return -(-text // _CHARACTERS_PER_TOKEN) + _TOKENS_OF_MEDIA * len(media)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import uuid_utils
 
 from antiphon.messages._names import is_name
+from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -95,6 +96,8 @@ class Limits:
     """The most values in a JSON value. Parsed, they take up to about ten times the memory of the text."""
 
     def __post_init__(self) -> None:
+        for name in ("message_bytes", "data_url_bytes", "depth", "nodes"):
+            check_type(name, getattr(self, name), int, "100")
         if min(self.message_bytes, self.data_url_bytes, self.nodes) < 0:
             raise ValueError(f"a limit is not negative: {self}")
         if not 1 <= self.depth <= _MOST_DEPTH:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, cast, overload
 from uuid import UUID
 
 import orjson
@@ -84,6 +84,11 @@ class JsonError(ValueError):
 
 # ---------------------------------------------------------------- returned values
 
+_READ_ONLY: Final = (
+    "a value in a message cannot be changed: change a copy, `copy = thaw(message.metadata)`, "
+    "and make a new message with it, `message.model_copy(update={'metadata': copy})`"
+)
+
 
 class JsonObject(Mapping[str, "Json"]):
     """A JSON object that cannot be changed. It is equal to a `dict` of the same content; `thaw` returns a copy as a `dict`."""
@@ -130,6 +135,11 @@ class JsonObject(Mapping[str, "Json"]):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _view, (write(self.__value),)
+
+    if not TYPE_CHECKING:  # a type checker refuses it anyway
+
+        def __setitem__(self, key: object, value: object) -> None:
+            raise TypeError(_READ_ONLY)
 
     def _plain(self) -> dict[str, Any]:
         return self.__value

@@ -59,6 +59,8 @@ class StartThread(Request[ThreadStarted], frozen=True, type="START_THREAD", fami
     """Start with the first phase."""
 
     thread_id: Text
+    input: Text | None = None
+    """The user's input of a later turn."""
 
 
 class ThreadPaused(Reply, frozen=True, type="THREAD_PAUSED"):

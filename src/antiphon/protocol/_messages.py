@@ -12,23 +12,29 @@ message's `data`, and its declaration adds a row to the table:
 
 So a type checker knows the type of a reply: `def ask(request: Request[ReplyT]) -> ReplyT`. The classes of `_catalogue.py`
 declare the types of the protocol. A program adds its own types in the same way, and validation covers them too.
+
+**Enclosures.** What one actor of a program adds for another travels beside the data, as the `enclosure` of a request or
+notice. It is in no envelope and in no JSON text: only code can add it, with `with_enclosure`. So a message that comes in never
+has one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
 from antiphon.errors import DecodeError
-from antiphon.messages import Json, Text, current_port, new_id, thaw
+from antiphon.messages import Json, JsonObject, Text, current_port, new_id, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.messages.json_values import JsonError, parse
-from antiphon.protocol._values import NOTHING, PHASES, Object, Open, Timestamp, required_fields
+from antiphon.protocol._values import NOTHING, PHASES, Frozen, Object, Open, Timestamp, required_fields
 
 # ---------------------------------------------------------------- envelopes
 
@@ -189,6 +195,7 @@ class ErrorResponse(Response, frozen=True):
 
 def serialize_message(message: Message | Response) -> str:
     """Write a message or response as JSON: its fields, without its class."""
+    check_type("message", message, Message | Response, "Message(type='HEARTBEAT')")
     return message.model_dump_json()
 
 
@@ -198,6 +205,7 @@ def deserialize_message(json_str: str | bytes) -> Message | Response:
     Raises:
         DecodeError: the text is not JSON, or not an envelope; `where` names the wrong field.
     """
+    check_type("json_str", json_str, str | bytes, "the text of a message")
     form = _parse(json_str)
     kind = Message if "message_id" not in form else ErrorResponse if form.get("type") == ERROR else Response
     try:
@@ -299,7 +307,24 @@ def find_model(type: str) -> type[Open] | None:
 
 # ---------------------------------------------------------------- validation
 
+
+def carried(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield the type and data of a message, and of those that it carries: a RETRY may carry its original.
+
+    What may not come in by itself may not come in so.
+    """
+    yield type, data
+    match data.get("original_message"):
+        case {"type": str(inner), **rest} if type == _RETRY:
+            content = rest.get("data")
+            yield from carried(inner, cast("Mapping[str, Json]", content) if isinstance(content, Mapping) else {})
+        case _:
+            pass
+
+
 _PHASE = "phase_type"
+_NOTHING: Final = JsonObject({})
+_ENCLOSED: Final = Frozen("object")
 
 OpenT = TypeVar("OpenT", bound=Open)
 
@@ -310,6 +335,7 @@ def validate_message(message: Message | Response) -> bool:
     Raises:
         ValueError: a field is missing or wrong; the text says which.
     """
+    check_type("message", message, Message | Response, "Message(type='HEARTBEAT')")
     model = find_model(message.type)
     if model is not None:
         read_data(message.type, model, message.data)
@@ -414,6 +440,24 @@ ReplyT = TypeVar("ReplyT", bound=Reply, covariant=True)  # noqa: PLC0105 (all en
 
 class Sendable(Data, frozen=True):
     """The data of a message that is not a response."""
+
+    _enclosure: JsonObject | None = PrivateAttr(default=None)
+
+    @property
+    def enclosure(self) -> Mapping[str, Json]:
+        """What the sending actor has added beside the data; empty for every message from outside."""
+        return _NOTHING if self._enclosure is None else self._enclosure
+
+    def with_enclosure(self, enclosure: Mapping[str, Json]) -> Self:
+        """Return a copy with this enclosure in place of any other. The runtime stores it with the message.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        copied = copy(self)
+        private = {"_enclosure": _ENCLOSED.take(enclosure) if enclosure else None}
+        object.__setattr__(copied, "__pydantic_private__", private)
+        return copied
 
     def to_message(self, *, sender: str | None = None, receiver: str | None = None, **fields: Any) -> Message:
         """Return a message with this data; `fields` are other fields of the message."""

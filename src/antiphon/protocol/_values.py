@@ -1,9 +1,10 @@
 """Fields and values inside the data of requests and replies: text, times, numbers, phases; contexts, outputs, error codes.
 
-All values are frozen and keep the keys they do not know, at every depth: another program may send more than we know. JSON in a
-value, known or not, is checked and copied at construction, and returned as a value that cannot be changed. Fields are stored
-frozen (the core stores text until the first access, but these fields are nearly always read). Unknown keys are stored plain,
-because Pydantic before 2.13 writes them without their schema, and are frozen when they are read.
+All values are frozen. All but `Closed` ones keep the keys they do not know, at every depth: another program may send more
+than we know. JSON in a value, known or not, is checked and copied at construction, and returned as a value that cannot be
+changed. Fields are stored frozen (the core stores text until the first access, but these fields are nearly always read).
+Unknown keys are stored plain, because Pydantic before 2.13 writes them without their schema, and are frozen when they are
+read.
 
 A field whose default is a plain constant (`status: Literal["created"] = "created"`) is always written, and data from outside
 must have its key. A field with any other default is optional, and left out unless it is set.
@@ -81,7 +82,7 @@ class Open(BaseModel, frozen=True, extra="allow"):
     @override
     def model_extra(self) -> dict[str, Any]:
         """The keys that the model does not know."""
-        return {name: freeze(value) for name, value in self.__pydantic_extra__.items()}
+        return {name: freeze(value) for name, value in (self.__pydantic_extra__ or {}).items()}
 
     def unknown(self, name: str) -> Any:
         """Return the value of a key that the model does not know; None if it has none. The other keys are not read."""
@@ -136,6 +137,10 @@ class Open(BaseModel, frozen=True, extra="allow"):
     def model_construct(cls, _fields_set: set[str] | None = None, **values: Any) -> Self:
         """Construct with every check, unlike Pydantic's method of this name."""
         return cls.model_validate(values)
+
+
+class Closed(Open, frozen=True, extra="forbid"):
+    """A frozen value that refuses keys it does not know: the words of a client, which programs act on."""
 
 
 def _taken(values: dict[str, Any]) -> dict[str, Any]:
@@ -236,8 +241,8 @@ class ChatTurn(Open, frozen=True):
     content: Text
 
 
-class PhaseContext(Open, frozen=True):
-    """The context that a phase gets besides its input."""
+class PhaseContext(Closed, frozen=True):
+    """The context that a client gives a phase besides its input; what the chain adds is the request's `enclosure`."""
 
     conversation_history: tuple[ChatTurn, ...] = ()
     user_id: Text | None = None
@@ -252,8 +257,8 @@ class PreparedContext(Open, frozen=True):
     metadata: Object = NOTHING
 
 
-class AgentContext(Open, frozen=True):
-    """The agent's context of the request."""
+class AgentContext(Closed, frozen=True):
+    """The context that a client gives an agent: all of it is the client's word, and none of it is checked."""
 
     user_id: Text | None = None
     metadata: Object = NOTHING

@@ -51,6 +51,7 @@ from antiphon.runtime._actor import Context, begin_handling, end_handling
 from antiphon.runtime._delivery import Mailbox
 from antiphon.runtime._exchange import result_of
 from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
+from antiphon.runtime._rows import enclosure_of
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
@@ -495,9 +496,11 @@ class Cell:
 
 def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
     try:
-        return handler.said.from_data(delivery.data)
+        said = handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
+    enclosure = enclosure_of(delivery.message)
+    return said.with_enclosure(enclosure) if enclosure else said
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:

@@ -348,18 +348,20 @@ class DeliveryState:
             payload = quick_call(self.id, said.message_type, said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
-        return quick_message(
-            str(envelope.sender),
-            payload,
-            id=self.id,
-            thread_id=envelope.thread_id,
-            to=(str(envelope.to),),
-            lane="control",
-            correlation_id=self.exchange,
-            parent_id=None if parent is None else parent.invocation_id,
-            created_at=now,
-            metadata=self._own_metadata(now),
-        )
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "thread_id": envelope.thread_id,
+            "to": (str(envelope.to),),
+            "lane": "control",
+            "correlation_id": self.exchange,
+            "parent_id": None if parent is None else parent.invocation_id,
+            "created_at": now,
+        }
+        own = self._own_metadata(now)
+        if not said.enclosure:
+            return quick_message(str(envelope.sender), payload, metadata=own, **fields)
+        enclosed = {OWN: {**(own or {}).get(OWN, {}), "enclosure": thaw(said.enclosure)}}
+        return Message(policy=str(envelope.sender), payload=payload, metadata=enclosed, **fields)  # it may be long: measured
 
     def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
         """Return the metadata that recovery needs: deadline, hops and trace."""
@@ -377,7 +379,8 @@ class DeliveryState:
         """Set the trace that it belongs to, also in the message, so that recovery knows it."""
         self.origin = origin
         if self._message is not None:
-            metadata = {**{name: thaw(value) for name, value in self._message.metadata.items()}, OWN: {"traceparent": origin}}
+            metadata = {name: thaw(value) for name, value in self._message.metadata.items()}
+            metadata[OWN] = {**metadata.get(OWN, {}), "traceparent": origin}
             self._message = self._message.model_copy(update={"metadata": metadata})
 
     def rename(self) -> None:

@@ -32,10 +32,12 @@ from antiphon.runtime._rows import (
     DELIVER,
     Standing,
     begun,
+    enclosure_of,
     ended,
     error_fields,
     option_of,
     says_the_same,
+    says_the_same_value,
     stops_in,
 )
 from antiphon.runtime._settings import GOES_ON, STOPPED, SYSTEM
@@ -519,7 +521,8 @@ def _check_same(recorded: Message, delivery: DeliveryState) -> None:
         HistoryMismatchError: it differs.
     """
     said = delivery.message
-    if recorded.to != said.to or not says_the_same(recorded.payload, said.payload):
+    is_same = recorded.to == said.to and says_the_same(recorded.payload, said.payload)
+    if not is_same or not says_the_same_value(enclosure_of(recorded), enclosure_of(said)):
         reason = f"{delivery.id!r} says {delivery.type} here, and something else in thread {delivery.thread_id!r}"
         raise errors.HistoryMismatchError(reason, delivery.to)
 

@@ -288,6 +288,13 @@ def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
             return None
 
 
+def enclosure_of(message: Message) -> Mapping[str, Json]:
+    """Return what the actor that sent a message has added beside its data."""
+    own = message.metadata.get(OWN)
+    enclosure = own.get("enclosure") if isinstance(own, JsonObject) else None
+    return enclosure if isinstance(enclosure, JsonObject) else JsonObject({})
+
+
 def origin_of(message: Message) -> str | None:
     """Return the trace of a message that was stored, or came from another system."""
     own = message.metadata.get(OWN)

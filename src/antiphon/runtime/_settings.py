@@ -27,6 +27,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from antiphon.messages import Port, current_port, is_name
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import key_of, kind_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Address(str):
         Raises:
             ValueError: the kind has characters other than ASCII letters, digits and `_.:-`, or the key is not a valid name.
         """
+        check_type("the kind of an address", kind, str, "'shop'")
         address = super().__new__(cls, f"{kind}/{key}" if key else kind)
         if _PLAIN.fullmatch(address):
             return address

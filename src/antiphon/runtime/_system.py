@@ -18,6 +18,7 @@ from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
 from antiphon.ledger import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import kind_of
 from antiphon.protocol import (
     ErrorCode,
@@ -127,6 +128,8 @@ class System:
         """
         if ledger is not None:
             check_opened(ledger)
+        check_type("settings", settings, Settings, "Settings(within=60)")
+        check_type("supervision", supervision, Supervision, "Supervision(intensity=3)")
         self._kernel = Kernel(self, MemoryLedger() if ledger is None else ledger, settings, observer, admit)
         self._kernel.tree.spawn(
             ROOT, props_of(partial(Supervisor, supervision), supervisor="", concurrency=Supervisor.concurrency)

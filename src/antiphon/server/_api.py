@@ -291,7 +291,7 @@ async def _index(ask: Ask) -> v.IndexValue:
 
 
 async def _choices(ask: Ask) -> v.ChoicesValue:
-    return v.ChoicesValue(models=service.list_models(), model=ask.hub.runs.model, dialects=dialect_names())
+    return v.ChoicesValue(models=ask.hub.runs.offer.names, model=ask.hub.runs.offer.model, dialects=dialect_names())
 
 
 async def _sequence(ask: Ask) -> v.WindowValue:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from antiphon import decode, service
 from antiphon.errors import AntiphonError
 from antiphon.messages import current_port
+from antiphon.protocol import carried
 from antiphon.server import _events
 from antiphon.server import _values as v
 from antiphon.server._answers import Problem, absent, openai_error, problem_of, to_json
@@ -345,7 +346,7 @@ _CHOIR_SECONDS: Final = 120.0
 async def _choir(ask: Ask) -> WithHeaders:
     """Send a message of Choir to the six phases, and return its response; errors are responses, with a status."""
     given: v.ChoirMessage = ask.body
-    _check_choir(ask, given)
+    await _check_choir(ask, given)
     if given.type in _STARTING and len(ask.hub.models) + len(ask.hub.runs) >= ask.hub.runs.most:
         raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
     message = given.model_dump(exclude_none=True) | {"sender": ask.caller.token.principal}
@@ -356,17 +357,23 @@ async def _choir(ask: Ask) -> WithHeaders:
     return WithHeaders(response, {}, status)
 
 
-def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
-    """Refuse what may not come from outside, or from this caller.
+async def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
+    """Refuse what may not come from outside, or from this caller, by itself or in a RETRY.
 
     Raises:
         Problem: it is refused.
     """
-    scope = _CHOIR_SCOPES.get(given.type)
-    if scope is None:
-        raise Problem(422, "unknown_message_type", f"{given.type} is no request of the protocol")
-    if scope not in ask.caller.token.scopes:
-        raise absent()
+    for kind, data in carried(given.type, given.data):
+        scope = _CHOIR_SCOPES.get(kind)
+        if scope is None:
+            raise Problem(422, "unknown_message_type", f"{kind} is no request of the protocol")
+        if scope not in ask.caller.token.scopes:
+            raise absent()
+        match data.get("config"):
+            case {"model": str(name)}:
+                await ask.hub.runs.check_model(name)
+            case _:
+                pass
     thread_id = given.data.get("thread_id")
     if isinstance(thread_id, str) and thread_id.startswith(SYSTEM):
         raise absent()

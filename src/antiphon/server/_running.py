@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, DeadLetter, ForkPlace, RunReport
+    from antiphon.service import ChainRunner, DeadLetter, ForkPlace, ModelOffer, RunReport
 
 _log: Final = logging.getLogger("antiphon.server")
 _MOST_LETTERS: Final = 100
@@ -31,10 +31,10 @@ _MOST_LETTERS: Final = 100
 class Runs:
     """The threads that this server runs."""
 
-    def __init__(self, ledger: Ledger, *, model: str | None, most: int) -> None:
+    def __init__(self, ledger: Ledger, *, offer: ModelOffer, most: int) -> None:
         self._ledger = ledger
-        self.model = model
-        """The model of threads that are begun here; None: the best that needs no key."""
+        self.offer = offer
+        """The models that requests may name. Its own model is that of threads that are begun here."""
         self.most = most
         self._tasks: set[asyncio.Task[None]] = set()
         self._runners: dict[str, ChainRunner] = {}
@@ -76,8 +76,8 @@ class Runs:
             Problem: this server runs too many threads.
             AntiphonError: the question cannot be asked.
         """
-        await _check_model(model)
-        chosen = model if thread_id is not None else model or self.model
+        await self.check_model(model)
+        chosen = model if thread_id is not None else model or self.offer.model
         is_of_team = thread_id is not None and await self._is_of_team(thread_id)
 
         async def work(tell: Callable[[str], None]) -> None:
@@ -96,6 +96,17 @@ class Runs:
 
         return await self._start(work)
 
+    async def check_model(self, name: str | None) -> None:
+        """Refuse a model that this server does not offer or cannot use, before anything is stored. The caller has named it.
+
+        Raises:
+            Problem: it is refused.
+        """
+        try:
+            await asyncio.to_thread(self.offer.check, name)  # it may import the package of a provider
+        except ModelError as exc:
+            raise Problem(422, error_name(type(exc)), str(exc), param="model") from None
+
     async def _is_of_team(self, thread_id: str) -> bool:
         settings = await service.settings_of(self._ledger, thread_id)
         return settings is not None and settings.team is not None
@@ -107,7 +118,7 @@ class Runs:
             Problem: this server runs too many threads.
             AntiphonError: it cannot continue here.
         """
-        await _check_model(model)
+        await self.check_model(model)
         if await service.resume_elsewhere(self._ledger, thread_id):
             return thread_id
         is_chain = await service.chain_life(self._ledger, thread_id) is not None
@@ -130,7 +141,7 @@ class Runs:
             Problem: this server runs too many threads.
             AntiphonError: there is no such place, or the thread does not continue from there.
         """
-        await _check_model(model)
+        await self.check_model(model)
 
         async def work(tell: Callable[[str], None]) -> None:
             async with service.open_chain(self._ledger, model=model, thread_id=place.thread_id) as runner:
@@ -172,19 +183,6 @@ class Runs:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def _check_model(name: str | None) -> None:
-    """Refuse a model that this server cannot use, before anything of the thread is stored. The caller has chosen it.
-
-    Raises:
-        Problem: it cannot be used.
-    """
-    if name is not None:
-        try:
-            await asyncio.to_thread(service.check_model, name)  # it may import the package of a provider
-        except ModelError as exc:
-            raise Problem(422, error_name(type(exc)), str(exc), param="model") from None
 
 
 async def _logged(work: Awaitable[None], told: asyncio.Future[str]) -> None:

@@ -362,6 +362,8 @@ class ServeSettings:
     """Team files: each is a model for `/v1`, and a team for new threads. What they run must be trusted."""
     team_model: str | None = None
     """A model that overrides those of the team files."""
+    offers: tuple[str, ...] = ()
+    """Further models that a request may name, besides `model`. No request can name another one."""
     limits: ServerLimits = field(default_factory=ServerLimits)
 
 
@@ -398,7 +400,7 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
         hosts = _names(settings, port, is_local=is_local)
         own = _own_token() if is_local else None
         access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
-        runs = Runs(ledger, model=settings.model, most=settings.limits.runs)
+        runs = Runs(ledger, offer=service.ModelOffer(settings.model, settings.offers), most=settings.limits.runs)
         book = service.OverviewBook(ledger)
         hub = Hub(
             ledger,

@@ -97,6 +97,7 @@ from antiphon.service._life import thread_status as thread_status
 from antiphon.service._live_text import ThreadWords as ThreadWords
 from antiphon.service._models import ChosenModel as ChosenModel
 from antiphon.service._models import LocalModelStatus as LocalModelStatus
+from antiphon.service._models import ModelOffer as ModelOffer
 from antiphon.service._models import check_model as check_model
 from antiphon.service._models import choose_model as choose_model
 from antiphon.service._models import install_local_model as install_local_model

@@ -375,9 +375,9 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
     agent = await prepared_agent(ledger, thread_id, life.current_phase)
     if agent is None:
         return None
-    if own_agent := agent.model_extra.get("own"):
-        return f"the agent {own_agent!r}"
-    if toolkit := agent.model_extra.get("toolkit"):
-        return f"the toolkit {toolkit!r}"
+    if agent.own is not None:
+        return f"the agent {agent.own!r}"
+    if agent.toolkit is not None:
+        return f"the toolkit {agent.toolkit!r}"
     own = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
     return repr(own[0]) if own else None

@@ -15,7 +15,7 @@ from pydantic_ai import RunContext, Tool, ToolDefinition
 from antiphon.agents.config import read_config
 from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
 from antiphon.agents.tools import CalculationError, calculate, calculator
-from antiphon.errors import MissingExtraError, ModelError, WeightsError
+from antiphon.errors import MissingExtraError, ModelError, UnknownModelError, WeightsError
 from antiphon.protocol import AgentConfig, Phase
 
 if TYPE_CHECKING:
@@ -76,6 +76,43 @@ def check_model(name: str | None) -> None:
         ModelError: the model cannot be used.
     """
     model(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOffer:
+    """The models that requests of a server may name: its own, and those that its operator has added.
+
+    Nothing else is looked up: a name may be the path of a file, or cost money.
+    """
+
+    model: str | None = None
+    """The model of the server; None: the one of the environment or the configuration, else the best that needs no key."""
+    added: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, the server's own first.
+
+        Raises:
+            ConfigError: `antiphon.toml` is wrong.
+        """
+        own = self.model or os.environ.get("ANTIPHON_MODEL") or read_config().model
+        return tuple(dict.fromkeys((*((LOCAL, SCRIPTED) if own is None else (own,)), *self.added)))
+
+    def check(self, name: str | None) -> None:
+        """Refuse a model that is not offered, or cannot be used. None is always offered: the caller names none.
+
+        Raises:
+            ConfigError: `antiphon.toml` is wrong.
+            ModelError: it is refused.
+        """
+        if name is None:
+            return
+        if name not in (names := self.names):
+            raise UnknownModelError(
+                f"this server offers {', '.join(names)}; `antiphon serve --offer` adds others", name, names
+            )
+        check_model(name)
 
 
 def list_models(begin: str = "") -> tuple[str, ...]:

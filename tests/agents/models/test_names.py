@@ -226,12 +226,12 @@ def test_a_hostile_configuration_is_refused_with_an_error_of_ours(tmp_path: Path
 
 def test_a_configuration_that_is_no_file_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "antiphon.toml")
-    with pytest.raises(ConfigError, match="not a file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         read_config()
 
     (tmp_path / "antiphon.toml").unlink()
     (tmp_path / "antiphon.toml").mkdir()
-    with pytest.raises(ConfigError, match="not a file"):
+    with pytest.raises(ConfigError, match="Is a directory"):
         read_config()
 
 

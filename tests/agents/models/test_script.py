@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, ToolOutput
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
-from antiphon.agents.models import Rule, Script, ScriptedModel, ScriptError, Turn, load_script
+from antiphon.agents.models import Rule, Script, ScriptedModel, ScriptError, Turn, load_script, model
 from antiphon.agents.models._script import scene_of, spoken
+from antiphon.errors import ModelError
 
 WEATHER = """
 [[rules]]
@@ -84,9 +86,13 @@ def test_a_script_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str
         load_script(path)
 
 
-def test_a_script_without_an_end_is_not_read_for_ever() -> None:
-    with pytest.raises(ScriptError, match="larger than 1 MB"):
-        load_script("/dev/zero")
+@pytest.mark.parametrize("name", ["scripted", "local"])
+def test_a_model_is_read_from_regular_files_only(name: str, tmp_path: Path) -> None:
+    """A pipe would wait for ever for its writer; a device has no end, and opening one such as /dev/ptmx has effects."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero", "/dev/ptmx"):
+        with pytest.raises(ModelError, match="not a regular file"):
+            model(f"{name}:{path}")
 
 
 def test_a_rule_drives_a_tool_with_what_it_found_and_speaks_of_its_result(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.patterns.chains import QUESTION, Witness, chain_on, known, said_in
+from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, said_in
 
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
@@ -274,7 +274,7 @@ async def test_with_text_the_agents_are_not_asked_for_forms() -> None:
     result, rows, _ = await _run(witness, outputs="text")
 
     assert (result.outputs["yield"]["by"], "the yield phase says so" in (result.response or "")) == ("code", True)
-    assert all("outputs" not in each["context"]["agent"] for each in _asked(rows, "PROCESS_WITH_AGENT"))
+    assert all("outputs" not in each["agent"] for each in enclosed(rows, "PROCESS_WITH_AGENT"))
 
 
 # ---------------------------------------------------------------- what a judgement changes
@@ -471,9 +471,9 @@ async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> N
         **dict.fromkeys(PHASES[:5], "code"),
         "yield": "agent",
     }
-    asked = _asked(await said_in(ledger, thread_id), "PROCESS_WITH_AGENT")
-    assert ["outputs" in each["context"]["agent"] for each in asked] == [False] * 3 + [True] * 3
-    assert ["sources" in each["context"] for each in asked] == [False] * 3 + [True] * 3
+    asked = enclosed(await said_in(ledger, thread_id), "PROCESS_WITH_AGENT")
+    assert ["outputs" in each["agent"] for each in asked] == [False] * 3 + [True] * 3
+    assert ["sources" in each for each in asked] == [False] * 3 + [True] * 3
 
 
 @pytest.mark.slow

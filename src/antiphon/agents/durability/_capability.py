@@ -44,7 +44,7 @@ from typing_extensions import override
 from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, told_as_agent
-from antiphon.agents._opening import OnChange, check_choice, check_type
+from antiphon.agents._opening import OnChange, check_choice
 from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, run_of
@@ -65,6 +65,7 @@ from antiphon.agents.durability._tool_call import (
 from antiphon.agents.toolkit._tool import tool_names
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
 
@@ -131,9 +132,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             said = self._effects[wrong[0]]
             raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
         check_choice("on_change", on_change, OnChange)
-        check_type("retry", retry, RetryPolicy, "RetryPolicy(retries=3)")
+        check_type("retry", retry, RetryPolicy | None, "RetryPolicy(retries=3)")
         for of, given in (("budget", budget), ("thread_budget", thread_budget)):
-            check_type(of, given, AgentBudget, "AgentBudget(requests=20)")
+            check_type(of, given, AgentBudget | None, "AgentBudget(requests=20)")
         self._is_checked = not self._effects
         """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
         self._reconcile = reconcile

@@ -37,6 +37,7 @@ from antiphon.dialects.pydantic_ai._content import is_result
 from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
 from antiphon.runtime.extending import GivenUp, Run, text_of
 
@@ -342,6 +343,8 @@ class RetryPolicy:
     """The longest pause, in seconds."""
 
     def __post_init__(self) -> None:
+        for name in ("retries", "backoff", "factor", "longest"):
+            check_type(name, getattr(self, name), int | float, "2")
         if self.retries < 0 or self.backoff < 0 or self.factor < 1 or self.longest < 0:
             raise ValueError("retries, backoff and longest are not negative, and factor is at least 1")
 

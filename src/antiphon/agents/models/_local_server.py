@@ -32,6 +32,7 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from antiphon._listeners import listener
+from antiphon.agents.config import open_regular
 from antiphon.errors import LocalServerError, MissingExtraError, WeightsError
 
 # ---------------------------------------------------------------- the weights
@@ -102,7 +103,7 @@ def check_gguf(path: Path) -> None:
         WeightsError: it cannot be read, or is of another format.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             is_gguf = file.read(len(_MAGIC)) == _MAGIC
     except OSError as exc:
         raise WeightsError(f"{path}: {exc.strerror or exc}", f"local:{path}") from exc

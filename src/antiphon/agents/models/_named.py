@@ -15,6 +15,7 @@ from antiphon.agents.models._local_server import check_gguf, check_packages, loc
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
 from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
+from antiphon.messages.arguments import check_type
 
 VARIABLE = "ANTIPHON_MODEL"
 _OWN = ("scripted", "local")
@@ -44,6 +45,8 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
     """
     if isinstance(name, Model):
         return name
+    check_type("name", name, str | None, "'openai:gpt-4o'")
+    check_type("script", script, Script | Path | str | None, "'turns.toml'")
     chosen = name or ("scripted" if script else os.environ.get(VARIABLE) or read_config().model or "")
     kind, _, rest = chosen.partition(":")
     if kind == "scripted":

@@ -32,6 +32,7 @@ from antiphon.agents.toolkit._tool import ANY, Schema, canonical, check_agent, c
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
+from antiphon.messages.arguments import check_type
 
 # ---------------------------------------------------------------- the call
 
@@ -83,6 +84,8 @@ class Grant:
     def __post_init__(self) -> None:
         check_agent(self.agent, or_any=True)
         check_tool(self.tool, or_any=True)
+        check_type("calls", self.calls, int | None, "1")
+        check_type("until", self.until, datetime | None, "datetime.now(UTC) + timedelta(hours=1)")
         if self.calls is not None and self.calls < 1:
             raise ValueError(f"a grant is for at least one call, not {self.calls}; to forbid a tool, revoke it")
         if self.until is not None and self.until.utcoffset() is None:

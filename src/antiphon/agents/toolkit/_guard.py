@@ -59,6 +59,7 @@ from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import as_key
 from antiphon.runtime import FailedError
 
@@ -82,6 +83,7 @@ class ToolkitPolicy:
     def __post_init__(self) -> None:
         for name in self.approvers:
             check_agent(name)
+        check_type("approval_expires", self.approval_expires, timedelta, "timedelta(days=1)")
         if self.approval_expires <= timedelta():
             raise ValueError("approval_expires must be positive")
 

@@ -57,6 +57,7 @@ from antiphon.agents.toolkit._tool import (
 )
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
+from antiphon.messages.arguments import check_each
 from antiphon.messages.long_values import cut_text
 from antiphon.runtime.extending import confirmed, is_too_large, text_of
 
@@ -451,7 +452,7 @@ def mcp_toolset(
         raise ModuleNotFoundError('MCP servers need more: pip install "antiphon[mcp]"') from exc
     if isinstance(server, str):
         return MCPToolset[Any](server, headers=dict(headers or {}), tool_error_behavior="failed")
-    command, *arguments = server
+    command, *arguments = check_each("server", server, str, "'mcp-server-time'")
     transport = StdioTransport(command=command, args=arguments, env=dict(env or {}), keep_alive=False)
     return MCPToolset[Any](transport, tool_error_behavior="failed")
 

@@ -52,6 +52,7 @@ from typing_extensions import TypedDict
 from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
 
@@ -75,6 +76,7 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
     Raises:
         ValueError: the name of the tool is not valid.
     """
+    check_type("the name of a tool", name, str, "'calculator'")
     if is_tool_name(name) or (or_any and name == ANY):
         return name
     raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
@@ -86,6 +88,7 @@ def check_agent(name: str, *, or_any: bool = False) -> str:
     Raises:
         ValueError: the name of the agent is not valid.
     """
+    check_type("the name of an agent", name, str, "'clerk'")
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name
     raise ValueError(
@@ -376,6 +379,9 @@ class ToolkitTool:
 
     def __post_init__(self) -> None:
         check_tool(self.name)
+        check_type("retries", self.retries, int, "3")
+        check_type("timeout", self.timeout, float | int | None, "30.0")
+        check_type("max_result_bytes", self.max_result_bytes, int, "100_000")
         if self.retries and self.effects == "once":
             reason = "its effects are 'once'; say effects='idempotent' or 'none', if it may be repeated"
             raise ValueError(f"{self.name!r} cannot be retried: {reason}")
@@ -434,6 +440,7 @@ def function_tool(
     Raises:
         ValueError: the name or a setting is not valid.
     """
+    check_type("a tool", function, Callable | Tool, "a function")
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     if (reason := unknown_setting(tool.name, tool.metadata)) is not None:
         raise ValueError(reason)

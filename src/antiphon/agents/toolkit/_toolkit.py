@@ -56,6 +56,7 @@ from antiphon.agents.tools import BUILTIN_TOOLS
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
+from antiphon.messages.arguments import check_each, check_type
 
 _WITHIN: Final = 10.0
 """The default time limit of a server to start, and to list its tools, in seconds."""
@@ -88,13 +89,15 @@ class Toolkit:
         redaction: Redaction = STANDARD_REDACTION,
     ) -> None:
         self.name = check_tool(name)
-        self.policy = ToolkitPolicy(rules, tuple(approvers), approval_expires, approval_wait, redaction)
+        known = check_each("rules", rules, ApprovalRule, "ApprovalRule('pay')")
+        people = check_each("approvers", approvers, str, "'ada'")
+        self.policy = ToolkitPolicy(known, people, approval_expires, approval_wait, redaction)
         self._own: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
         self._checked: tuple[object, ...] = ()
         """The permissions, the rules and the lists of the servers whose names were checked."""
-        for tool in tools:
+        for tool in check_each("tools", tools, Callable | Tool, "a function"):
             self.add(tool)
 
     # ------------------------------------------------------------ tools
@@ -154,6 +157,7 @@ class Toolkit:
         Raises:
             ValueError: `within` is not positive.
         """
+        check_type("a toolset", toolset, AbstractToolset, "FunctionToolset([pay])")
         seconds = within if within is not None else settings.get("timeout") or _WITHIN
         if seconds <= 0:
             raise ValueError(f"within must be positive, not {seconds:g} s")
@@ -251,6 +255,7 @@ class Toolkit:
         Raises:
             SetupError: there is no such tool; the text has the name that was probably meant.
         """
+        check_type("the name of a tool", tool, str, "'calculator'")
         also = BUILTIN_TOOLS if or_built_in else ()
         if tool in (ANY, *also) or tool in self._own or any(foreign.may_have(tool) for foreign in self._foreign):
             return
@@ -357,6 +362,8 @@ class Toolkit:
         return outcome.payload(invocation_id, tool)
 
     async def _called(self, agent: str, name: str, arguments: Mapping[str, object], id: str) -> ToolOutcome:
+        check_type("the name of a tool", name, str, "'calculator'")
+        check_type("arguments", arguments, Mapping, "{'amount': 5}")
         guard = self.guard(agent)
         run = current_run()
         tools = await self.tools(run=run)

@@ -197,7 +197,8 @@ def _is_durable(run_id: str | None) -> bool:
 def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
     how = " and ".join(f"`{each.command(ledger)}`" for each in approvals)
-    return ParkedError(f"it waits for a person: {how}, or deny; then run it again")
+    why = "; ".join(dict.fromkeys(each.reason for each in approvals))
+    return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _can_wait(ctx: RunContext[object]) -> bool:

@@ -18,6 +18,7 @@ from typing_extensions import override
 from antiphon.agents.toolkit._tool import ANY, INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit
 from antiphon.messages import OptionResultPayload, thaw
+from antiphon.messages.arguments import check_type
 
 __all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
 
@@ -73,6 +74,7 @@ class FunctionTool(Tool):
     """A function as a tool."""
 
     def __init__(self, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> None:
+        check_type("a tool", function, Callable, "a function")
         self.function = function
         self._schema = ToolSchema.from_function(function, name, description)
 
@@ -116,6 +118,7 @@ class AgentToolkit:
 
     def get_tool(self, name: str) -> Tool | None:
         """Return a tool; None: no tool has this name."""
+        check_type("the name of a tool", name, str, "'calculator'")
         return self._tools.get(name)
 
     def get_tool_descriptions(self, agent_id: str) -> list[ToolSchema]:
@@ -143,6 +146,7 @@ class AgentToolkit:
 
     def has_permission(self, agent_id: str, tool_name: str) -> bool:
         """Whether an agent may use a tool."""
+        check_type("the name of a tool", tool_name, str, "'calculator'")
         return tool_name in self._tools and self.toolkit.permissions.knows(agent_id, tool_name)
 
     def get_accessible_tools(self, agent_id: str) -> list[str]:
@@ -185,5 +189,6 @@ class AgentToolkit:
         raise RuntimeError("this would block the event loop: await toolkit.call(...) there")
 
     def _check_known(self, tool_name: str) -> None:
+        check_type("the name of a tool", tool_name, str, "'calculator'")
         if tool_name != ANY and tool_name not in self._tools:
             raise ValueError(f"there is no tool {tool_name!r}; register it first")

@@ -4,8 +4,8 @@ The runtime tracks taint, never a model. Content cannot mark itself, and cannot 
 
 - the result of a tool that is `untrusted` has the mark in its metadata, which no model sees;
 - `quoted` marks text that the program puts into a prompt;
-- documents and media in a prompt, results of a provider's own tools, and results of tools outside the toolkit that say
-  `untrusted` in their metadata count as untrusted without a mark.
+- documents and media in a prompt or in the messages of a thread, results of a provider's own tools, and results of tools
+  outside the toolkit that say `untrusted` in their metadata count as untrusted without a mark.
 
 Marks are only added. An agent that runs inside a tool starts with the taint of the outer turn, and its own taint is added
 to the outer turn.
@@ -13,7 +13,7 @@ to the outer turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -31,7 +31,9 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-__all__ = ["Taint", "current_taint", "enter_taint", "quoted", "taint_scope", "untrusted_in"]
+from antiphon.messages import Json, JsonArray, MediaPart, Message
+
+__all__ = ["Taint", "current_taint", "enter_taint", "quoted", "taint_scope", "untrusted_in", "untrusted_source"]
 
 _current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit.taint", default=None)
 
@@ -104,6 +106,33 @@ def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) 
             if isinstance(message, ModelRequest) and (found := _in_request_part(part)):
                 return found
     return None
+
+
+def untrusted_source(message: Message) -> str | None:
+    """Return the source of untrusted content in a message of a thread; None if there is none.
+
+    It has the mark of the runtime, or is a file that was not written by a model: the rule of `untrusted_in`, for what agents
+    and policies read of a thread. A message that was told to a model, or a result of a tool, has the mark in the metadata of
+    its dialect.
+    """
+    if source := next(filter(None, map(_mark_in, (message.metadata, *(part.metadata for part in message.parts)))), None):
+        return source
+    if message.role_hint_for_llm == "assistant":
+        return None
+    return next((f"a file in a prompt ({part.modality})" for part in message.parts if isinstance(part, MediaPart)), None)
+
+
+def _mark_in(value: Json) -> str | None:
+    match value:
+        case {"antiphon": {"untrusted": str(source)}}:
+            return source
+        case Mapping():
+            inside: Iterable[Json] = value.values()
+        case JsonArray():
+            inside = value
+        case _:
+            return None
+    return next(filter(None, map(_mark_in, inside)), None)
 
 
 def _in_request_part(part: object) -> str | None:

@@ -35,5 +35,4 @@ from antiphon.patterns.cast._pattern import model_messages as model_messages
 from antiphon.patterns.cast._pattern import read_answer as read_answer
 from antiphon.patterns.cast._pattern import read_history as read_history
 from antiphon.patterns.cast._pattern import together as together
-from antiphon.patterns.cast._pattern import untrusted_source as untrusted_source
 from antiphon.patterns.cast._pattern import user_content as user_content

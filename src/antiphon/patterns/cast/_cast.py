@@ -40,6 +40,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import CastError, SetupError
 from antiphon.ledger import Ledger
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
 
@@ -141,6 +142,22 @@ class CastOptions(TypedDict, total=False):
     live: bool
 
 
+def checked_options(options: CastOptions) -> CastOptions:
+    """Return options; refuse those of another type before anything reads them.
+
+    Raises:
+        TypeError: one is of another type.
+    """
+    check_type("model", options.get("model"), Model | str | None, "'openai:gpt-4o'")
+    check_type("toolkit", options.get("toolkit"), Toolkit | None, "Toolkit()")
+    check_type("patience", options.get("patience", Patience()), Patience, "Patience(attempts=3)")
+    for name, budget in (("budget", options.get("budget")), ("thread_budget", options.get("thread_budget"))):
+        check_type(name, budget, AgentBudget | None, "AgentBudget(requests=20)")
+    if "tools" not in options:
+        return options
+    return {**options, "tools": check_each("tools", options["tools"], Callable | Tool, "a function")}
+
+
 class AgentTools(NamedTuple):
     """The tools of one agent."""
 
@@ -197,6 +214,8 @@ class Cast:
         Raises:
             CastError: two agents have the same name, or a tool does not exist.
         """
+        given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
+        given = checked_options({**given, "budget": budget, "thread_budget": thread_budget})
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self._is_shared = toolkit is not None
@@ -214,9 +233,9 @@ class Cast:
         """Whether models that were made from names are closed with the cast; and the model of the program, which is not."""
         self._agents: dict[Any, Agent[object, Any]] = {}
         self._added: set[str] = set()
-        for tool in tools:
+        for tool in given.get("tools", ()):
             self._added.add(self.toolkit.add(tool).name)
-        for spec in agents:
+        for spec in check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")'):
             self.add(spec)
 
     # ------------------------------------------------------------ agents
@@ -235,6 +254,7 @@ class Cast:
         Raises:
             CastError: the name is taken, or a tool does not exist.
         """
+        check_type("an agent", spec, AgentSpec, 'AgentSpec(name="ada")')
         if spec.name in self._specs:
             raise CastError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
@@ -287,6 +307,7 @@ class Cast:
         Raises:
             CastError: there is no such agent.
         """
+        check_type("the name of an agent", name, str, "'ada'")
         if name not in self._specs:
             raise CastError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
         return self._specs[name]
@@ -320,6 +341,7 @@ class Cast:
         hear: Hear | None = None,
         spoken: str | None = None,
         known_as: str | None = None,
+        about: dict[str, Any] | None = None,
     ) -> Answer[OutputT]:
         """Ask an agent; the answer is text, or has the type `output`, as in Pydantic AI; None: the type of an existing agent.
 
@@ -327,7 +349,8 @@ class Cast:
         agent, in addition to its granted tools; always pass the same ones. `instructions` are added to those of its
         `AgentSpec`, for this request only; `requests` limits the model requests. `hear` is called with the text of the answer
         while it arrives: for a structured output, with the text of the field `spoken`. `history` comes before the prompt; the
-        ledger has it, so that it is not recorded again. `known_as` is the agent's name in errors.
+        ledger has it, so that it is not recorded again. `known_as` is the agent's name in errors. `about` is the metadata of
+        the run, which tools and dynamic prompts read from their `RunContext`.
 
         Raises:
             CastError: there is no such agent, or tools are passed for an existing agent.
@@ -336,6 +359,7 @@ class Cast:
             ParkedError: a person must settle or approve something.
             BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
+        check_type("agent", agent, str | AgentSpec, "'ada'")
         spec = self.spec(agent) if isinstance(agent, str) else agent
         limits = None if requests is None else UsageLimits(request_limit=requests)
         if spec.agent is not None and (plain := (*toolset, *self.tools_of(spec).plain)):
@@ -348,6 +372,7 @@ class Cast:
             "message_history": list(history.messages) or None,
             "instructions": instructions,
             "deps": heard,
+            "metadata": about,
         }
 
         async def ask(model: str | None) -> Answer[OutputT]:

@@ -302,8 +302,8 @@ def _approval(asked: Sequence[Approval], thread_id: str) -> Waiting | None:
     open_ones = [approval for approval in asked if not approval.is_late(current_port().now())]
     resume = f"antiphon resume {thread_id}"
     if open_ones:
-        calls = " and ".join(_call(each) for each in open_ones)
-        return Waiting(f"a person must approve {calls} (or deny it)", (*(each.command() for each in open_ones), resume))
+        calls = " and ".join(f"{_call(each)} ({each.reason})" for each in open_ones)
+        return Waiting(f"a person must approve {calls}, or deny it", (*(each.command() for each in open_ones), resume))
     if asked:
         return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
     return None

@@ -29,15 +29,15 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserCon
 from antiphon import protocol
 from antiphon.agents import current_run
 from antiphon.agents.extending import Quotation, note_deed
+from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
-from antiphon.ledger import Ledger, Record, is_foreign
+from antiphon.ledger import Ledger, Record, check_opened, is_foreign
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
     DataPart,
     Json,
-    JsonArray,
     MediaPart,
     Message,
     OptionCallPayload,
@@ -45,8 +45,9 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import parent_of
-from antiphon.patterns.cast._cast import Cast, CastOptions
+from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
 from antiphon.patterns.cast._handling import waiting_for
 from antiphon.runtime import Settings, System
 
@@ -92,6 +93,7 @@ class TaskInput:
             ValueError: the conversation is empty.
             DecodeError: the history is not a history of Pydantic AI.
         """
+        check_type("a task", task, str | Message | Conversation | Iterable, "'What is new?'")
         before = as_messages(message_history)
         if isinstance(task, str):
             return cls(task, None, before)
@@ -149,6 +151,7 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
     Raises:
         DecodeError: it is not a history of Pydantic AI.
     """
+    check_type("message_history", history, Iterable, "the messages of an earlier run")
     given = list(cast("Iterable[Message | ModelMessage]", history))
     if all(isinstance(each, Message) for each in given):
         return tuple(cast("list[Message]", given))
@@ -259,28 +262,6 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
     return tuple(reversed(found))
 
 
-def untrusted_source(message: Message) -> str | None:
-    """Return the source of a message's content, if the message has the mark of untrusted content.
-
-    A message that was told to a model, or a result of a tool, has the mark in the metadata of its dialect.
-    """
-    metadata = (message.metadata, *(part.metadata for part in message.parts))
-    return next(filter(None, map(_mark_in, metadata)), None)
-
-
-def _mark_in(value: Json) -> str | None:
-    match value:
-        case {"antiphon": {"untrusted": str(source)}}:
-            return source
-        case Mapping():
-            inside: Iterable[Json] = value.values()
-        case JsonArray():
-            inside = value
-        case _:
-            return None
-    return next(filter(None, map(_mark_in, inside)), None)
-
-
 # ---------------------------------------------------------------- prompts
 
 
@@ -377,8 +358,11 @@ class Pattern(ABC):
         Without a ledger, threads are kept in memory. With `recover`, the block first continues threads that another process
         left open. `cast` holds the keyword arguments of the `Cast` that a pattern makes.
         """
+        if ledger is not None:
+            check_opened(ledger)
+        check_type("settings", settings, Settings, "Settings(within=60)")
         self.ledger: Ledger = MemoryLedger() if ledger is None else ledger
-        self.cast_options = cast
+        self.cast_options = checked_options(cast)
         self._settings, self._observer, self._recover = settings, observer, recover
         self._stack = AsyncExitStack()
 

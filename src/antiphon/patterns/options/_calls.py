@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from antiphon.agents import LedgerRun
 from antiphon.agents.extending import name_among
-from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.agents.toolkit.taint import Taint, current_taint, untrusted_source
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -20,15 +20,11 @@ from antiphon.messages import (
     OptionResultPayload,
     thaw,
 )
-from antiphon.patterns.cast import Cast, untrusted_source
+from antiphon.patterns.cast import Cast
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._rules import ExecutorLimits, Rule, run_stage, stages
 
 # ---------------------------------------------------------------- taint of results
-
-
-_OWN: Final = "antiphon"
-_MARK: Final = "untrusted"
 
 
 def taint_of(run: LedgerRun) -> Taint:
@@ -41,12 +37,12 @@ def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     source = taint_of(run).untrusted
     if source is None:
         return list(results)
-    own: dict[str, Any] = {_OWN: {_MARK: source}}
+    own: dict[str, Any] = {"antiphon": {"untrusted": source}}
     return [result.model_copy(update={"metadata": {**result.metadata, **own}}) for result in results]
 
 
 def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
-    """Taint the turn with the marks of messages that it reads."""
+    """Taint the turn with the untrusted content in messages that it reads."""
     for message in messages:
         taint_of(run).mark(untrusted_source(message))
 

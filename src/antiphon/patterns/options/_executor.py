@@ -22,6 +22,7 @@ from antiphon.agents.extending import Bounds, ThreadTalk
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     Cast,
@@ -243,6 +244,7 @@ class Executor(Pattern):
             CastError: an agent names a tool that does not exist.
         """
         super().__init__(ledger, **common)
+        check_type("options", options, Options | None, "Options()")
         toolkit = self.cast_options.get("toolkit")
         self.options = Options(toolkit) if options is None else options
         if toolkit is not None and toolkit is not self.options.toolkit:

@@ -37,6 +37,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
 
 # ---------------------------------------------------------------- the choices of a policy
@@ -241,6 +242,7 @@ class Options:
         Raises:
             ValueError: as `add_policy`; or it is an existing agent, which has its own tools and its own loop.
         """
+        check_type("an agent", spec, AgentSpec, 'AgentSpec(name="ada")')
         if spec.agent is not None:
             raise ValueError(
                 f"{spec.name!r} exists, and a policy is only its model and instructions: give those, without agent="

@@ -22,14 +22,14 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRe
 
 from antiphon.agents.extending import Quotation
 from antiphon.agents.toolkit import quoted
-from antiphon.agents.toolkit.taint import current_taint
+from antiphon.agents.toolkit.taint import current_taint, untrusted_source
 from antiphon.dialects import Encoded, encode, marsys
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys
-from antiphon.patterns.cast import ThreadHistory, untrusted_source, user_content
+from antiphon.patterns.cast import ThreadHistory, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
     Retold,

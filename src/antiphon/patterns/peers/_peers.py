@@ -25,6 +25,7 @@ from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Json, Message, current_port
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -463,8 +464,10 @@ class Peers(Pattern):
 
 def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]] | None) -> list[PeerSpec]:
     """Return the specs with the peers that each may ask."""
+    check_type("topology", topology, Mapping | None, '{"ada": ("bob",)}')
     placed = topology or {}
-    peers = [_peer(spec, placed.get(spec.name)) for spec in agents]
+    named = check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")')
+    peers = [_peer(spec, placed.get(spec.name)) for spec in named]
     if missing := placed.keys() - {each.name for each in peers}:
         wrong = min(missing)
         hint = known_names(wrong, [each.name for each in peers], "they are", "none")

@@ -20,7 +20,7 @@ So no request is paid for twice, and no tool with effects starts twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -56,7 +56,15 @@ from antiphon.patterns.cast import (
     user_content,
 )
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
-from antiphon.patterns.postchain._config import PROMPT, cut, cut_values, prompt_digest, prompt_name, recorded_prompt
+from antiphon.patterns.postchain._config import (
+    PROMPT,
+    RecordedAgent,
+    cut,
+    cut_values,
+    prompt_digest,
+    prompt_name,
+    recorded_prompt,
+)
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
@@ -64,6 +72,9 @@ from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
 
 FailureCause: TypeAlias = Literal["provider", "request", "output", "tool", "agent"]
 """What an agent failed at; `agent`: something else."""
+
+AskedAgent: TypeAlias = protocol.ProcessWithAgent | protocol.InvokeAgent
+"""A request to an agent."""
 
 
 class SupervisorActor(Supervisor):
@@ -147,7 +158,7 @@ class AgentManagerActor(Actor):
         began = asyncio.get_running_loop().time()
         phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
-            result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+            result = await self._answer(phase, request, context, self._hear(phase, context))
         context.rest()  # in a thread, it gives one answer in a turn
         return protocol.AgentResponse(result=result, processing_time=_since(began))
 
@@ -158,7 +169,7 @@ class AgentManagerActor(Actor):
         phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
             if not request.stream:
-                result = await self._answer(phase, request.input, request.context, context, self._hear(phase, context))
+                result = await self._answer(phase, request, context, self._hear(phase, context))
             else:
                 result = await self._streamed(phase, request, context)
         return protocol.AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
@@ -199,7 +210,7 @@ class AgentManagerActor(Actor):
 
         telling = asyncio.create_task(tell())
         try:  # not in a task group: it would wrap the error, which is an answer, in an ExceptionGroup
-            return await self._answer(phase, request.input, request.context, context, words.put_nowait)
+            return await self._answer(phase, request, context, words.put_nowait)
         finally:
             words.put_nowait(None)
             await telling
@@ -211,30 +222,33 @@ class AgentManagerActor(Actor):
         return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
 
     async def _answer(
-        self, phase: protocol.Phase, input: str, about: protocol.AgentContext | None, context: Context, hear: Hear | None
+        self, phase: protocol.Phase, asked: AskedAgent, context: Context, hear: Hear | None
     ) -> protocol.AgentResult:
+        """Answer a client, or the phase, whose request encloses the recorded configuration and the known information."""
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
-        chain, prompt = self._chain, _prompt(input, about)
-        handed, request = await self._handed_over(about, context.thread_id)
+        enclosed: dict[str, Any] = thaw(asked.enclosure)
+        chain, prompt = self._chain, _prompt(asked.input, enclosed.get("history", ()))
+        handed, request = await self._handed_over(enclosed.get("outside"), context.thread_id)
         async with self._run(context) as run:
-            config = await self._config(phase, about, run)
-            form = _form(phase, config, input, about)
+            config = await self._config(phase, enclosed.get("agent"), run)
+            form = _form(phase, config, asked.input, enclosed.get("sources", ()))
             chain.talks.give(run, is_first=not run.is_again)
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
-                    taint.mark(None if about is None else cast("str | None", about.unknown("untrusted")))
-                    taint.mark(handed.untrusted)
+                    taint.mark(enclosed.get("untrusted"))
+                    taint.mark(handed.untrusted)  # the request from outside is a part of it
                     told = prompt if request is None else [prompt, *_attached(request)]
                     history = (handed if request is None else handed.without(request.id)).quoted(phase)
-                    answer = await chain.cast.ask_phase(phase, config, told, hear, form=form, history=history)
+                    answer = await chain.cast.ask_phase(
+                        phase, config, told, hear, form=form, history=history, about=asked.context
+                    )
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
-        return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, about))
+        return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, enclosed.get("agent")))
 
-    async def _handed_over(self, about: protocol.AgentContext | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
+    async def _handed_over(self, outside: dict[str, str] | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
         """Return the history from outside, and the request in it if it is more than text."""
-        outside: Any = None if about is None else thaw(about.unknown("outside"))
         if outside is None:
             return ThreadHistory(), None
         found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
@@ -330,22 +344,18 @@ class AgentManagerActor(Actor):
                 retryable = exc.retryable or call is not None
                 raise RefusedError(exc.reason, exc.code, details=said, retryable=retryable) from exc
 
-    async def _config(
-        self, phase: protocol.Phase, about: protocol.AgentContext | None, run: LedgerRun
-    ) -> protocol.AgentConfig:
-        """Return the configuration of the agent for this run: the recorded one, else the current one, which is recorded."""
-        given: Any = None if about is None else about.unknown("agent")
+    async def _config(self, phase: protocol.Phase, given: dict[str, Any] | None, run: LedgerRun) -> RecordedAgent:
+        """Return the configuration of the agent for this run: the enclosed one, else the current one, which is recorded."""
 
         async def now(key: str) -> Json:
             return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
-        recorded = thaw(given) if given is not None else await run.effect("config", {}, now, effects="none")
+        recorded = given if given is not None else await run.effect("config", {}, now, effects="none")
         known, key = self._chain.cast.recorded_configs, to_json(recorded)
         if key not in known:
-            config = protocol.AgentConfig.model_validate(recorded)
-            name = cast("str | None", config.unknown(PROMPT))
-            if name is not None and config.system_prompt is None:
-                text = await self._prompt_text(name, run.thread_id)
+            config = RecordedAgent.model_validate(recorded)
+            if config.prompt is not None and config.system_prompt is None:
+                text = await self._prompt_text(config.prompt, run.thread_id)
                 if text is None:
                     return await self._with_current_prompt(phase, config)
                 config = config.model_copy(update={"system_prompt": text})
@@ -361,7 +371,7 @@ class AgentManagerActor(Actor):
             prompts[name] = found
         return prompts.get(name)
 
-    async def _with_current_prompt(self, phase: protocol.Phase, config: protocol.AgentConfig) -> protocol.AgentConfig:
+    async def _with_current_prompt(self, phase: protocol.Phase, config: RecordedAgent) -> RecordedAgent:
         """Return a configuration with the current prompt: the prompt was changed before the first model request."""
         cast_ = self._chain.cast
         now = cast_.own_config(phase) if phase not in protocol.PHASES else await cast_.agent_config(phase)
@@ -370,9 +380,8 @@ class AgentManagerActor(Actor):
         return config.model_copy(update={"system_prompt": text, PROMPT: name})
 
 
-def _prompt(input: str, about: protocol.AgentContext | None) -> str:
+def _prompt(input: str, history: Sequence[Mapping[str, str]]) -> str:
     """Return the prompt, after the history."""
-    history: Any = () if about is None else thaw(about.unknown("history") or ())
     if not history:
         return input
     said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
@@ -385,22 +394,16 @@ def _attached(request: Message) -> list[UserContent]:
     return list(user_content(Message(policy="user", payload=PartsPayload(parts=parts)))) if parts else []
 
 
-def _form(
-    phase: protocol.Phase, config: protocol.AgentConfig, input: str, about: protocol.AgentContext | None
-) -> FormRequest | None:
+def _form(phase: protocol.Phase, config: RecordedAgent, input: str, places: Any) -> FormRequest | None:
     """Return the output that an agent must give; None: text. Only a phase records that its agent gives a typed output."""
-    outputs = config.unknown("outputs")
-    if about is None or outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
+    if config.outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
         return None
-    places: Any = thaw(about.unknown("sources") or ())
-    return FormRequest(phase, ToldSources.read(input, places), is_choice=outputs == QUOTED)
+    return FormRequest(phase, ToldSources.read(input, places), is_choice=config.outputs == QUOTED)
 
 
-def _other_prompt(config: protocol.AgentConfig, about: protocol.AgentContext | None) -> str | None:
+def _other_prompt(config: RecordedAgent, planned: dict[str, Any] | None) -> str | None:
     """Return the name of the prompt that an agent got, if it differs from the one that the phase has recorded."""
-    planned: Any = None if about is None else about.unknown("agent")
-    name = config.unknown(PROMPT)
-    return name if planned is not None and name != planned.get(PROMPT) else None
+    return config.prompt if planned is not None and config.prompt != planned.get(PROMPT) else None
 
 
 def _result(

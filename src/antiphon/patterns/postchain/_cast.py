@@ -33,12 +33,14 @@ from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
+from antiphon.messages import thaw
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
-from antiphon.patterns.postchain._config import ChainConfig, current_agent
+from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
 from antiphon.patterns.postchain._retrieval import choice_of
-from antiphon.protocol import PHASES, AgentConfig, ErrorCode, Phase
+from antiphon.protocol import PHASES, AgentConfig, AgentContext, ErrorCode, Phase
 from antiphon.retrieval import Retriever
 
 
@@ -47,7 +49,7 @@ class _KnownConfig(NamedTuple):
 
     length: int
     """The length of the thread that it was read from."""
-    config: AgentConfig
+    config: RecordedAgent
     checked_at: float
     """The time of the check, by the clock of the event loop."""
 
@@ -69,7 +71,6 @@ _built_in: WeakKeyDictionary[Toolkit, dict[str, Ledger]] = WeakKeyDictionary()
 """The tools that chains have added to toolkits, by name, with the ledger that each reads."""
 _SCRIPT = Path(__file__).with_name("script.toml")
 """The default script of the scripted model in a chain; `scripted:mine.toml` names another."""
-_MARK = "toolkit"
 _FRESH: Final = 0.2
 """Seconds for which a configuration is used before it is compared with the ledger again."""
 _GO_ON = Tool[Any](go_on_with, metadata={"antiphon": {"effects": "none", "allows_untrusted": True}})
@@ -103,7 +104,7 @@ class ChainCast(Cast):
         self.tools.grant({phase: self._initial(phase).tools or () for phase in PHASES})
         self.prompts: dict[str, str] = {}
         """The prompts of agents, by the names under which threads record them."""
-        self.recorded_configs: dict[bytes, AgentConfig] = {}
+        self.recorded_configs: dict[bytes, RecordedAgent] = {}
         """The parsed configurations that threads record, by their JSON; each with the text of its prompt."""
         self._configs: dict[Phase, _KnownConfig] = {}
         """The current configurations, each with the length of the thread that it was read from: another host may change it."""
@@ -114,7 +115,7 @@ class ChainCast(Cast):
             self.closing_models(besides=options.get("model"))
         self._types: dict[str, Any] = {}
         """By phase of the program, the output type of its agent."""
-        self._added_phases: dict[str, AgentConfig] = {}
+        self._added_phases: dict[str, RecordedAgent] = {}
         self._forms: dict[str | None, bool] = {}
         """By the name of a model, whether it can give a typed output."""
 
@@ -125,14 +126,17 @@ class ChainCast(Cast):
     async def ask_phase(
         self,
         phase: Phase,
-        config: AgentConfig,
+        config: RecordedAgent,
         prompt: str | Sequence[UserContent],
         hear: Hear | None,
         *,
         form: FormRequest | None = None,
         history: Quotation = Quotation(),  # noqa: B008 (never changed)
+        about: AgentContext | None = None,
     ) -> Answer[Any]:
         """Ask the agent of a phase, with the configuration `config`; with a `form`, for a typed output.
+
+        `about` is what the client says of the request: tools and dynamic prompts find it in the metadata of their context.
 
         Raises:
             UnguardedToolError: a toolkit that this program does not have guards its tools.
@@ -140,8 +144,8 @@ class ChainCast(Cast):
         """
         if (reason := self.lacks(phase, config)) is not None:
             raise UnguardedToolError(reason)
-        if config.unknown(_OWN) is not None:
-            return await self._ask_own(phase, config, prompt, hear, form=form, history=history)
+        if config.own is not None:
+            return await self._ask_own(phase, config, prompt, hear, form=form, history=history, about=about)
         fallback, output, spoken = self._config.fallback, self._types.get(phase, str), cast("str | None", None)
         if form is not None:
             output, spoken = FORMS[phase], SPOKEN[phase]
@@ -156,7 +160,7 @@ class ChainCast(Cast):
         )
         if form is not None and form.is_choice:
             output, spoken = choice_of(len(form.sources.ids)), None
-        more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear}
+        more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear, "about": _said_of(about)}
         with asking_for_form(form):
             return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
 
@@ -172,19 +176,20 @@ class ChainCast(Cast):
         self._added_phases[name] = self.tools.marked(full.merged(config))
         self.tools.grant({cast("Phase", name): config.tools or ()})
 
-    def own_config(self, name: str) -> AgentConfig:
+    def own_config(self, name: str) -> RecordedAgent:
         """Return the configuration of the agent of a phase of the program."""
         return self._added_phases[name]
 
     async def _ask_own(
         self,
         phase: Phase,
-        config: AgentConfig,
+        config: RecordedAgent,
         prompt: str | Sequence[UserContent],
         hear: Hear | None,
         *,
         form: FormRequest | None,
         history: Quotation,
+        about: AgentContext | None,
     ) -> Answer[Any]:
         """Ask an agent of the program, for its own output type."""
         given = self._own[phase]
@@ -192,13 +197,14 @@ class ChainCast(Cast):
         spec = given.model_copy(update={"instructions": told, "tools": config.tools or ()})
         output: Any = given.agent.output_type if given.agent is not None else str
         is_form = isinstance(output, type) and issubclass(output, FORMS[phase])
-        more: dict[str, Any] = {"history": history, "hear": hear, "spoken": SPOKEN[phase] if is_form else None}
+        more: dict[str, Any] = {"history": history, "hear": hear, "about": _said_of(about)}
+        more["spoken"] = SPOKEN[phase] if is_form else None
         with asking_for_form(form):
             return await self.ask(spec, prompt, output=None, known_as=agent_of(phase), **more)
 
-    def lacks(self, phase: Phase, config: AgentConfig) -> str | None:
+    def lacks(self, phase: Phase, config: RecordedAgent) -> str | None:
         """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
-        name = config.unknown(_OWN)
+        name = config.own
         if name is not None and (phase not in self._own or name != _name_of(self._own[phase])):
             return f"the agent of its {phase} phase is {name!r}, which only the program has that the thread is of"
         return self.tools.lacks(config)
@@ -209,19 +215,16 @@ class ChainCast(Cast):
             return self._config.agent(phase)
         return AgentConfig(tools=self._own[phase].tools).merged(self._config.phases.get(phase, AgentConfig()))
 
-    def _marked(self, phase: Phase, config: AgentConfig) -> AgentConfig:
+    def _marked(self, phase: Phase, config: AgentConfig) -> RecordedAgent:
         """Return a configuration with the marks that a thread records: of the toolkit, and of an agent of the program."""
-        said = config.model_dump(mode="json", exclude_unset=True)
-        said.pop(_OWN, None)
-        if phase in self._own:
-            said[_OWN] = _name_of(self._own[phase])
-        return self.tools.marked(AgentConfig.model_validate(said))
+        own = {"own": _name_of(self._own[phase])} if phase in self._own else {}
+        return self.tools.marked(config, **own)
 
-    def gives_forms(self, config: AgentConfig) -> bool:
+    def gives_forms(self, config: RecordedAgent) -> bool:
         """Whether an agent with a configuration is asked for a typed output: unless the chain or the model requires text."""
         if self._config.outputs == "text":
             return False
-        if config.unknown(_OWN) is not None:
+        if config.own is not None:
             return True
         if config.model not in self._forms:
             try:
@@ -232,7 +235,7 @@ class ChainCast(Cast):
             self._forms[config.model] = profile.get("supports_tools", True) or any(profile.get(each, False) for each in known)
         return self._forms[config.model]
 
-    async def agent_config(self, phase: Phase) -> AgentConfig:
+    async def agent_config(self, phase: Phase) -> RecordedAgent:
         """Return the current configuration of a phase's agent. A change by another host is noticed after `_FRESH`."""
         known, now = self._configs.get(phase), asyncio.get_running_loop().time()
         if known is not None and now < known.checked_at + _FRESH:
@@ -273,8 +276,6 @@ class ChainCast(Cast):
 
 OwnAgent: TypeAlias = AbstractAgent[Any, Any] | AgentSpec
 """An agent of the program: an agent of Pydantic AI, or an `AgentSpec` with one."""
-_OWN: Final = "own"
-"""The mark of an agent of the program in a configuration: a program without that agent does not continue the phase."""
 
 
 def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
@@ -286,11 +287,16 @@ def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
     """
     if phase not in PHASES:
         raise ChainConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
+    check_type(f"agents.{phase}", given, AbstractAgent | AgentSpec, "AgentSpec(agent=agent)")
     if isinstance(given, AgentSpec) and given.agent is None:
         raise ChainConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
     if own := _own_settings(config.phases.get(phase, AgentConfig())):
         raise ChainConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(own)}: set it there")
     return given.model_copy(update={"name": phase}) if isinstance(given, AgentSpec) else AgentSpec(name=phase, agent=given)
+
+
+def _said_of(about: AgentContext | None) -> dict[str, Any] | None:
+    return None if about is None else {"user_id": about.user_id, "metadata": thaw(about.metadata)}
 
 
 def _own_settings(config: AgentConfig) -> list[str]:
@@ -342,20 +348,18 @@ class ChainTools:
             for tool in self._own.values():
                 toolkit.add(tool)
 
-    def marked(self, config: AgentConfig) -> AgentConfig:
+    def marked(self, config: AgentConfig, **marks: str) -> RecordedAgent:
         """Return the configuration of an agent, marked with the toolkit that guards its tools, if any.
 
         The thread records it: a process without the toolkit must not run that agent's tools unguarded.
         """
-        said = config.model_dump(mode="json", exclude_unset=True)
-        said.pop(_MARK, None)
         if self._toolkit is not None and config.tools:
-            said[_MARK] = self._toolkit.name
-        return AgentConfig.model_validate(said)
+            marks["toolkit"] = self._toolkit.name
+        return RecordedAgent.of(config, **marks)
 
-    def lacks(self, config: AgentConfig) -> str | None:
+    def lacks(self, config: RecordedAgent) -> str | None:
         """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
-        name = config.unknown(_MARK)
+        name = config.toolkit
         if name is None or (self._toolkit is not None and self._toolkit.name == name):
             return None
         return f"its tools are those of the toolkit {name!r}, which only the program has that the thread is of"

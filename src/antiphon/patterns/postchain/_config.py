@@ -67,7 +67,26 @@ def prompt_digest(text: str) -> str:
 
 
 PROMPT: Final = "prompt"
-"""In the recorded configuration of an agent, the name of its prompt in place of the text."""
+"""The field of `RecordedAgent` with the name of the prompt."""
+
+
+class RecordedAgent(AgentConfig, frozen=True):
+    """The configuration of an agent as a thread records it. Only the chain sets its further fields: no message can."""
+
+    prompt: str | None = None
+    """The name of its prompt, in place of the text."""
+    outputs: int | str | None = None
+    """Whether it gives a typed output, and of which kind; None: text."""
+    toolkit: str | None = None
+    """The toolkit that guards its tools: a program without it does not continue the phase."""
+    own: str | None = None
+    """The name of an agent of the program: a program without that agent does not continue the phase."""
+
+    @classmethod
+    def of(cls, config: AgentConfig, **marks: str) -> Self:
+        """Return a configuration with its marks, and without anything that a message may have put in their place."""
+        known = {name: value for name, value in config if name in AgentConfig.model_fields and name in config.model_fields_set}
+        return cls.model_validate({**known, **marks})
 
 
 async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:
@@ -271,7 +290,7 @@ _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "know
 """The default tools of the phases."""
 
 
-async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> AgentConfig | None:
+async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> RecordedAgent | None:
     """Return the configuration of the phase's agent that the thread recorded last; None: there is none."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload
@@ -280,7 +299,7 @@ async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> A
         if isinstance(payload, OptionResultPayload) and payload.option_name == _PREPARE and not payload.is_error:
             said: Any = thaw(payload.result)
             is_it = said["phase_type"] == phase
-            return AgentConfig.model_validate(said["context"]["metadata"]["agent"]) if is_it else None
+            return RecordedAgent.model_validate(said["context"]["metadata"]["agent"]) if is_it else None
     return None
 
 

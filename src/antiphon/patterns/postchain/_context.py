@@ -318,9 +318,8 @@ class PhaseWork:
 
     @classmethod
     def of(cls, request: ProcessPhase | ProcessOwnPhase) -> PhaseWork:
-        """Read a request; only the fields of the protocol are required."""
-        context = request.context
-        extra: dict[str, Any] = {} if context is None else {name: thaw(value) for name, value in context.model_extra.items()}
+        """Read a request. What the chain adds is its enclosure; a request of a client has none."""
+        context, extra = request.context, cast("dict[str, Any]", thaw(request.enclosure))
         previous = extra.get("previous_phase_output")
         items = [Item.model_validate(each) for each in extra.get("items", ())]
         return cls(

@@ -109,9 +109,10 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            _check_type(wire)
-            for name in _INPUTS:
-                check_input(wire.data.get(name), self._input_limit)
+            for kind, said in protocol.carried(wire.type, wire.data):
+                _check_type(kind, wire.receiver)
+                for name in _INPUTS:
+                    check_input(said.get(name), self._input_limit)
         except ValueError as exc:
             return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         except RefusedError as exc:
@@ -184,11 +185,16 @@ class Gateway:
         return _Route(SUPERVISOR, None)
 
 
-def _read(data: Mapping[str, Any] | str | bytes) -> protocol.Message:
+def _read(data: Any) -> protocol.Message:
     """Parse a message; an error that answers none of our requests is handled like any other message."""
-    if isinstance(data, Mapping):
-        data = orjson.dumps(dict(data)).decode()
-    wire = protocol.deserialize_message(data if isinstance(data, str) else data.decode())
+    if not isinstance(data, Mapping | str | bytes):
+        reason = f"a message is JSON, as text or as a dict with `type` and `data`, not a {type(data).__name__}"
+        raise ValueError(reason)  # noqa: TRY004 (it is answered with an ERROR, as any other invalid message)
+    try:
+        text = orjson.dumps(dict(cast("Mapping[str, Any]", data))) if isinstance(data, Mapping) else data
+    except orjson.JSONEncodeError as exc:
+        raise ValueError(f"a message is JSON: {exc}") from exc
+    wire = protocol.deserialize_message(text)
     if isinstance(wire, protocol.Message):
         return wire
     return protocol.Message(id=wire.id, type=wire.type, data=thaw(wire.data), sender=wire.sender, receiver=wire.receiver)
@@ -204,17 +210,15 @@ def _check_sender(sender: str | None) -> None:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
-def _check_type(wire: protocol.Message) -> None:
+def _check_type(kind: str, receiver: str | None) -> None:
     """Refuse messages that only actors may send. A client is told of a failure only by its thread.
 
     Raises:
         ValueError: it is such a message.
     """
-    is_forged = wire.type == protocol.ErrorNotification.message_type and kind_of(wire.receiver or "") == kind_of(CLIENT)
-    if wire.type in _OF_ACTORS or is_forged:
-        raise ValueError(
-            f"{wire.type} is what actors of the chain say to each other and to clients; it does not come from outside"
-        )
+    is_forged = kind == protocol.ErrorNotification.message_type and kind_of(receiver or "") == kind_of(CLIENT)
+    if kind in _OF_ACTORS or is_forged:
+        raise ValueError(f"{kind} is what actors of the chain say to each other and to clients; it does not come from outside")
 
 
 def _plain(response: protocol.Response) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPay
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
+from antiphon.runtime.extending import enclosure_of
 
 PATTERN: Final = "postchain"
 """The name of this pattern in the ledger."""
@@ -158,14 +159,16 @@ class ThreadLife:
         payload = message.payload
         if isinstance(payload, OptionCallPayload):
             is_own = payload.option_name in _ASKED and message.policy != DELEGATE
-            return self._called(payload, message.policy) if is_own else self
+            return self._called(payload, message) if is_own else self
         if isinstance(payload, OptionResultPayload):
             return self._answered(payload, message.created_at)
         data = _result_in(payload)
         return self if data is None else self._ended(data, message.created_at)
 
-    def _called(self, call: OptionCallPayload, by: str) -> ThreadLife:
-        entry = {"type": call.option_name, "by": by, "data": _noted(call)}
+    def _called(self, call: OptionCallPayload, message: Message) -> ThreadLife:
+        entry: dict[str, Any] = {"type": call.option_name, "by": message.policy, "data": _noted(call)}
+        if call.option_name in _BECOMES:
+            entry["enclosure"] = thaw(enclosure_of(message))
         return replace(self, asked={**(self.asked or {}), call.invocation_id: entry})
 
     def _answered(self, result: OptionResultPayload, at: datetime | None) -> ThreadLife:
@@ -185,7 +188,7 @@ class ThreadLife:
         return life.with_phase_done(call["data"]["phase_type"], replied["output"])
 
     def _moved(self, call: Mapping[str, Any], at: datetime | None) -> ThreadLife:
-        kind, data = call["type"], call["data"]
+        kind, data, enclosed = call["type"], call["data"], call["enclosure"]
         if self.status == "none" and kind != protocol.CreateThread.message_type:
             return self  # a thread of another pattern was paused, resumed or terminated
         life = replace(self, status=_BECOMES[kind])
@@ -195,12 +198,13 @@ class ThreadLife:
                 user_id=data["user_id"],
                 creator=call["by"],
                 metadata=data.get("metadata"),
-                outside=data.get("outside"),
-                phases=tuple(data["phases"]) if data.get("phases") else None,
+                outside=enclosed.get("outside"),
+                phases=tuple(enclosed["phases"]) if "phases" in enclosed else None,
                 turns=(PastTurn(data["initial_input"]),),
                 created_at=_text(at),
             )
-        return life.with_turn(data.get("input"), data.get("outside")) if kind == protocol.StartThread.message_type else life
+        is_start = kind == protocol.StartThread.message_type
+        return life.with_turn(data.get("input"), enclosed.get("outside")) if is_start else life
 
     def with_turn(self, input: str | None, outside: Mapping[str, Any] | None = None) -> ThreadLife:
         """Return the state at the start of a turn; the first turn already has its input."""

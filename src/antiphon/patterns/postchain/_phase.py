@@ -172,14 +172,12 @@ class PhaseActor(Actor):
 
     async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
         """Prepare the context of the agent; return the agent's configuration in the recorded form."""
-        metadata: dict[str, Any] = {"metadata": {"user_id": work.user_id, **work.metadata}}
         prepare = protocol.PrepareContext(
             thread_id=work.thread_id,
             phase_type=self.phase,
             previous_phase_output=None if work.previous is None else _short(work.previous),
             conversation_history=work.history,
-            **metadata,
-        )
+        ).with_enclosure({"user_id": work.user_id, **work.metadata})
         prepared = (await context.work_out(prepare, key="prepare")).context
         agent: Any = thaw(prepared.metadata["agent"])
         told = prepared.messages[0] if prepared.messages else None
@@ -201,8 +199,9 @@ class PhaseActor(Actor):
             given["untrusted"] = work.untrusted
         if work.outside is not None:
             given["outside"] = work.outside
-        about = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata, **given)
+        about = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata)
         request = protocol.ProcessWithAgent(input=prompt.text, context=about, agent_id=agent_of(self.phase))
+        request = request.with_enclosure(given)
         said = await self._ask_agent(request, work, context)
         output, operations = await self.conclude(work, said.result, context)
         told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
@@ -225,7 +224,7 @@ class PhaseActor(Actor):
             self._described = DescribedAgent.of(self.phase, config)
             if config.system_prompt is not None:
                 self.chain.cast.prompts[self._described.prompt] = config.system_prompt
-        metadata: dict[str, Any] = dict(thaw(request.unknown("metadata") or {}))
+        metadata: dict[str, Any] = thaw(request.enclosure)
         agent = dict(self._described.agent)
         if self.chain.config.outputs == QUOTED and self.phase in protocol.PHASES and "own" not in agent:
             agent["outputs"] = QUOTED

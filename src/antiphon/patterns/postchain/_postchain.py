@@ -18,6 +18,7 @@ from antiphon.agents import current_run
 from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
@@ -123,6 +124,9 @@ class PostChain(Pattern):
             ValueError: the toolkit has a tool with the name of one of `tools`.
         """
         super().__init__(ledger, **common)
+        check_type("config", config, ChainConfig | Path | str | None, "ChainConfig(max_cycles=2)")
+        check_type("agents", agents, Mapping | None, '{"yield": agent}')
+        phases = check_each("phases", phases, str | type, "'yield'")
         chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
@@ -207,8 +211,7 @@ class PostChain(Pattern):
         else:
             life.check(protocol.StartThread.message_type, thread_id)
             outside = await self._hand_over(thread_id, given, own_id)
-            more: dict[str, Any] = {"input": given.text, **outside}
-            request = protocol.StartThread(thread_id=thread_id, **more)
+            request = protocol.StartThread(thread_id=thread_id, input=given.text).with_enclosure(outside)
             await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _create_in(self, thread_id: str, given: TaskInput, own_id: str, user_id: str = "user") -> None:
@@ -224,7 +227,8 @@ class PostChain(Pattern):
         outside = await self._hand_over(thread_id, given, own_id)
         if found is not None:
             outside.setdefault("outside", {"before": own_id})
-        request = protocol.CreateThread(user_id=user_id, initial_input=given.text, **outside, **self._phases)
+        request = protocol.CreateThread(user_id=user_id, initial_input=given.text)
+        request = request.with_enclosure({**outside, **self._phases})
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
 
     async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
@@ -347,17 +351,18 @@ class PostChain(Pattern):
         check_about(user_id, metadata)
         message_id = id or current_port().new_id()
         thread_id = thread_id or thread_of_message(message_id)
-        request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}), **self._phases)
+        request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
+        request = request.with_enclosure(self._phases)
         await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
         return thread_id
 
     async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:
         """Start the phases; `text` is the input of a later turn, or of an imported thread, which then belongs to `user_id`."""
         check_input(text, self.config.input_limit)
-        more = {"input": text} if text else {}
         if text and await self._is_imported(thread_id):
             await self._create_in(thread_id, TaskInput(text), current_port().new_id(), user_id)
-        return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **more))
+        again: dict[str, Any] = {"input": text} if text else {}
+        return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **again))
 
     @override
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:

@@ -35,7 +35,7 @@ from antiphon.patterns.postchain._phase import PhaseLike
 from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import PHASES, AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 from antiphon.runtime import Settings
-from antiphon.runtime.extending import AGAIN
+from antiphon.runtime.extending import AGAIN, enclosure_of
 
 _AGAIN: Final = frozenset(
     kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessOwnPhase, ProcessWithAgent, Retry)
@@ -253,11 +253,9 @@ def _models(rows: Sequence[Message]) -> dict[Phase, str]:
 
 def _own_models(rows: Sequence[Message]) -> set[str]:
     """Return the models of the program's phases."""
-    asked = (
-        thaw(row.payload.arguments) for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "control"
-    )
-    given: list[Any] = [each.get("context", {}).get("agent", {}) for each in asked if isinstance(each.get("context"), dict)]
-    return {str(each["model"]) for each in given if each.get("model")}
+    asked = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "control"]
+    agents: list[dict[str, Any]] = [thaw(enclosure_of(row).get("agent") or {}) for row in asked]
+    return {str(each["model"]) for each in agents if each.get("model")}
 
 
 def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:

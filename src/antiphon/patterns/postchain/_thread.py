@@ -92,8 +92,8 @@ class ThreadActor(Actor):
     @handles
     async def start(self, request: protocol.StartThread, context: Context) -> protocol.ThreadStarted | None:
         life, thread_id = await self._life(context, protocol.StartThread)
-        check_input(request.unknown("input"), self._chain.config.input_limit)
-        if life.status == "completed" and not request.unknown("input"):
+        check_input(request.input, self._chain.config.input_limit)
+        if life.status == "completed" and not request.input:
             reason = "the thread is completed: give START_THREAD an `input` for its next turn"
             raise RefusedError(
                 reason, protocol.ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status}
@@ -395,11 +395,13 @@ def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) 
     history = history_of(life.turns[:-1], config.history, config.context_limit)
     if life.outside is not None:
         more["outside"] = life.outside
-    context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id, **more)
+    context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id)
     if phase not in protocol.PHASES:
-        return ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
+        own = ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
+        return own.with_enclosure(more)
     known: Any = phase
-    return protocol.ProcessPhase(thread_id=thread_id, phase_type=known, input=life.input, context=context)
+    asked = protocol.ProcessPhase(thread_id=thread_id, phase_type=known, input=life.input, context=context)
+    return asked.with_enclosure(more)
 
 
 def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:

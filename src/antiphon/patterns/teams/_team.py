@@ -21,6 +21,7 @@ from antiphon.dialects.agent_framework import BaseMessageStore, Phase, Recording
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port, thaw
+from antiphon.messages.arguments import check_each
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -283,7 +284,8 @@ class Team(Pattern):
                 no workers or operations.
         """
         super().__init__(ledger, **common)
-        led, workers = tuple(managers), tuple(workers)
+        led = check_each("managers", managers, ManagerSpec, 'ManagerSpec(name="ada", workers=("bob",))')
+        workers = check_each("workers", workers, AgentSpec, 'AgentSpec(name="bob")')
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.roster = Roster(
             cast,

@@ -36,6 +36,7 @@ from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, Wo
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload, thaw
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, ThreadHistory
 from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
@@ -439,6 +440,7 @@ class ToolCapableAgent:
             ParkedError: a person must settle or approve something; then pass the same message again.
             HistoryMismatchError, LedgerError: as in every run.
         """
+        check_type("a message", message, StructuredMessage, 'StructuredMessage(content="Hello")')
         try:
             async with self._opened(message) as ledger:
                 return await self._processed(message, ledger)
@@ -507,6 +509,7 @@ class ToolCapableAgent:
 
 
 def _task_message(task: Mapping[str, Any], worker: str) -> StructuredMessage:
+    check_type("a task", task, Mapping, '{"query": "What is new?"}')
     if not isinstance(task.get("query"), str):
         raise ValueError("a task needs a `query`, which is text")  # noqa: TRY004 (callers catch one class)
     more = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}

@@ -24,6 +24,7 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -357,8 +358,9 @@ class Workers(Pattern):
         self._own: Responder | None = None
         """The responder of a controller that is an agent."""
         self._heard: list[Callable[[str, StructuredMessage], None]] = []
-        for worker in workers:
+        for worker in check_each("workers", workers, AgentSpec | ToolCapableAgent, 'AgentSpec(name="ada")'):
             self._add(worker)
+        check_type("controller", controller, AgentSpec | Callable, 'AgentSpec(name="boss")')
         self.controller = controller.name if isinstance(controller, AgentSpec) else controller_name
         if self.controller in self._responders:
             raise CastError(f"two agents are called {self.controller!r}; give one another name")

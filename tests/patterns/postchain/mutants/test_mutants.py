@@ -338,8 +338,8 @@ MUTANTS = (
         "a phase does not say that its agent got another prompt",
         _agents,
         "_other_prompt",
-        "return name if planned is not None",
-        "return name if False",
+        "return config.prompt if planned is not None",
+        "return config.prompt if False",
         (_other_prompt,),
     ),
 )
