@@ -4,6 +4,7 @@ An ignore that ignores nothing is itself an error, so a line that stops being wr
 """
 
 from antiphon import Conversation, Message, MessageBuilder, OptionCallPayload, PartsPayload, TextPart, loads
+from antiphon.agents import LedgerRun
 from antiphon.protocol import CreateThread, Heartbeat, HeartbeatResponse
 from antiphon.runtime import System
 
@@ -25,3 +26,10 @@ async def main(system: System) -> HeartbeatResponse:
     alive.thread_id = "t"  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     await system.ask("thread/1", "hello")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     return answer
+
+
+async def program(run: LedgerRun) -> str:
+    await run.effect("pay", {}, lambda: 1)  # type: ignore[arg-type, misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await run.effect("pay", {}, str.split, effects="twice")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    run.input["order"]  # type: ignore[index, call-overload]  # pyright: ignore[reportOptionalSubscript, reportIndexIssue, reportArgumentType, reportCallIssue]
+    return await run.effect("pay", {}, len)  # type: ignore[arg-type]  # pyright: ignore[reportReturnType]

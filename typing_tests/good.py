@@ -16,6 +16,7 @@ from antiphon import (
     dumps,
     loads,
 )
+from antiphon.agents import LedgerRun
 from antiphon.messages import Json, Kind, Limits, thaw
 from antiphon.protocol import CreateThread, Reply, Request, ThreadCreated
 from antiphon.runtime import Actor, Backoff, Context, Observer, Supervision, System, handles, run
@@ -91,3 +92,13 @@ async def main(system: System) -> int:
 
 
 assert_type(run(main(System(observer=Watching()))), int)
+
+
+async def program(durable: LedgerRun) -> int:
+    async def pay(key: str) -> dict[str, int]:
+        return {key: 1}
+
+    assert_type(await durable.effect("pay", {"amount": 1}, pay), dict[str, int])
+    assert_type(await durable.effect("look", {}, len, effects="none"), int)
+    assert_type(durable.input, Json)
+    return await durable.effect("count", {}, len)

@@ -11,7 +11,6 @@ from pydantic_ai.usage import RunUsage
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.ledger import Ledger
-from antiphon.messages import Json
 
 INSTRUCTIONS = "You look after files."
 MODEL = scripted(
@@ -45,7 +44,7 @@ def make_agent(ledger: Ledger, outside: Outside, instructions: str) -> Agent[obj
 async def main(ledger: Ledger, outside: Outside, instructions: str = INSTRUCTIONS, **options: Any) -> tuple[object, RunUsage]:
     agent, usage = make_agent(ledger, outside, instructions), RunUsage()
 
-    async def ask_person(key: str) -> Json:
+    async def ask_person(key: str) -> list[str]:
         return ["old.txt"]  # a person would be asked here; these files may be deleted
 
     async with ledger_run("files", ledger=ledger, **options) as run:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
 import orjson
 from typing_extensions import override
 
-from antiphon.agents._opening import PROGRAM, OnChange, Opened
+from antiphon.agents._opening import MARK, PROGRAM, OnChange, Opened, Place, RecordedStep
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import command_line
 from antiphon.messages import (
@@ -49,7 +49,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of, patch_id
+from antiphon.messages.keys import as_key, base_of, changed_id, child_id, is_below, parent_of, park_id, patch_id
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import AGAIN, PARK, RUN, Effect, says_the_same_value
 
@@ -221,7 +221,8 @@ class ThreadChanges:
             else:
                 self._continued.add((step, str(data.get("digest"))))
         elif data.get("type") == ALLOWED and data.get("run") == root and choice in ("continue", "restart"):
-            self._allowed = dict.fromkeys(self.steps, cast("OnChange", choice))
+            agents = (parent_of(step) for step in self.steps)
+            self._allowed = dict.fromkeys((*self.steps, *agents), cast("OnChange", choice))
 
     def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
         """Return the choice for a step that differs."""
@@ -313,6 +314,102 @@ async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) 
 # ---------------------------------------------------------------- steps
 
 
+class StepOrder:
+    """The order in which a run asks for its recorded steps. It is checked before a step starts.
+
+    The task of a program, or of the function of an effect, does its steps one after the other, so it asks for the recorded
+    ones in their order, and for new ones after them. Another order is another program, with a step that was renamed,
+    removed or moved.
+    Steps of other tasks, such as those of `asyncio.gather`, come in any order. So do steps while an exception ends the work,
+    unless it is the recorded outcome of a step: it may come elsewhere in the next attempt. What an agent does next is compared
+    by its requests.
+    """
+
+    def __init__(self) -> None:
+        self.agents: set[str] = set()
+        """The runs of agents that the program has begun in this attempt."""
+        self._excused: set[str] = set()
+        """The recorded steps that need not be repeated, by a choice that the thread records."""
+
+    @classmethod
+    def of(cls, opened: Opened) -> StepOrder:
+        """Return the object that a run and all its parts share."""
+        return opened.share(cls)
+
+    async def check(self, opened: Opened, step: str, option: str, on_change: OnChange) -> None:
+        """Refuse a step, if its course has another recorded one at this place.
+
+        Raises:
+            HistoryMismatchError: it has.
+            LedgerError: the choice could not be stored.
+        """
+        place: Place | None = getattr(opened.course, "place", None)
+        if not opened.steps or opened.is_finished or place is None or place.mark() is not None:
+            return
+        course = parent_of(child_id(opened.course.invocation_id, "step"))
+        for expected in opened.steps:
+            if expected.id == base_of(step):
+                return
+            if expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
+                what = f"the program does {option!r} where thread {opened.course.thread_id!r} records {expected.id!r}"
+                change = StepChange(f"{what}, in {step!r}", digest=short_hash([expected.id, step]))
+                await self._choose(opened, expected, change, on_change)
+
+    async def check_end(self, opened: Opened) -> None:
+        """Refuse to end a run whose program did not ask for a recorded step.
+
+        Raises:
+            HistoryMismatchError: there is one.
+            LedgerError: the choice could not be stored.
+        """
+        for expected in () if opened.is_finished else opened.steps:
+            is_own = expected.course == opened.root and not expected.is_agent and expected.mark != "unwinding"
+            if is_own and not self._is_reached(opened, expected):
+                what = f"the program ends without {expected.id!r}, which thread {opened.course.thread_id!r} records"
+                change = StepChange(what, digest=short_hash([expected.id]))
+                await self._choose(opened, expected, change, opened.on_change or "stop")
+
+    def _is_reached(self, opened: Opened, step: RecordedStep) -> bool:
+        reached: Collection[str] = getattr(opened.course, "reached", ())
+        return step.id in reached or step.id in self.agents or step.id in self._excused
+
+    async def _choose(self, opened: Opened, expected: RecordedStep, change: StepChange, on_change: OnChange) -> None:
+        changes = await ThreadChanges.of(opened)
+        choice = changes.choice(expected.id, change, on_change)
+        if choice == "stop":
+            raise stopped_error(opened, change)
+        if choice == "restart" and changes.once:
+            reason = f"it cannot restart: {changes.once[0]!r} must not be done twice, and was begun"
+            raise stopped_error(opened, change, reason)
+        await changes.choose(opened, expected.id, change, choice)
+        self._excused.add(expected.id)
+
+
+def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
+    """Return the error that stops a run."""
+    lines = [change.what, *change.lines]
+    if refusal is not None:
+        lines.append(refusal)
+    elif not opened.is_program:
+        lines.append("restore the program, or begin the work anew")
+    elif not opened.is_finished:
+        thread_id = opened.course.thread_id or ""
+        command = command_line(opened.journal.ledger, "resume", thread_id, options="--on-change continue")
+        lines.append(
+            f"to go on with what is recorded: `{command}` and start the program again,"
+            ' or ledger_run(..., on_change="continue"). For other work, give the run another id'
+        )
+    else:
+        lines.append("the run is finished: for other work, give it another id")
+    return HistoryMismatchError("\n".join(lines), opened.course.to)
+
+
+def asked(place: Place | None) -> dict[str, Json]:
+    """Return what an intent records of how its step was asked for; nothing, if it came after the steps before it."""
+    mark = None if place is None else place.mark()
+    return {} if mark is None else {MARK: mark}
+
+
 class RunStep(Effect):
     """An effect of a run, with a choice of how to continue if it differs from the recorded one."""
 
@@ -343,6 +440,11 @@ class RunStep(Effect):
         )
         self.opened = opened
         self.on_change: OnChange = opened.on_change or on_change or "stop"
+        self.asked = asked(getattr(opened.course, "place", None))
+
+    @override
+    async def check_order(self) -> None:
+        await StepOrder.of(self.opened).check(self.opened, self.id, self.shown_name, self.on_change)
 
     # ------------------------------------------------------------ what subclasses may override
 
@@ -409,7 +511,15 @@ class RunStep(Effect):
         raise self.stopped(change)
 
     @override
+    async def check_parked(self) -> None:
+        records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
+        rows = [record.message.payload for record in records if record.message.lane == "effect"]
+        if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
+            raise self.waiting(str(rows[0].arguments.get("reason")))
+
+    @override
     async def parked(self, reason: str) -> NoReturn:
+        await self.check_parked()  # the first reason explains the failure
         try:
             await super().parked(reason)
         except ParkedError:
@@ -434,20 +544,7 @@ class RunStep(Effect):
 
     def stopped(self, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
         """Return the error that stops the run."""
-        lines = [change.what, *change.lines]
-        if refusal is not None:
-            lines.append(refusal)
-        elif not self.opened.is_program:
-            lines.append("restore the program, or begin the work anew")
-        elif not self.opened.is_finished:
-            command = command_line(self.journal.ledger, "resume", self.thread_id, options="--on-change continue")
-            lines.append(
-                f"to go on with what is recorded: `{command}` and start the program again,"
-                ' or ledger_run(..., on_change="continue"). For other work, give the run another id'
-            )
-        else:
-            lines.append("the run is finished: for other work, give it another id")
-        return HistoryMismatchError("\n".join(lines), self.course.to)
+        return stopped_error(self.opened, change, refusal)
 
 
 def _arguments(intent: Message) -> dict[str, Any]:

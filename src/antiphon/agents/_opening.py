@@ -18,26 +18,28 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 import httpx2
 from pydantic import ValidationError
 from pydantic_ai.exceptions import ContentFilterError, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
-from typing_extensions import override
+from typing_extensions import TypedDict, Unpack, override
 
 from antiphon.agents._budget import kind_of
 from antiphon.errors import (
     AppendRefusedError,
     BudgetExceededError,
+    EffectFailedError,
     FencedError,
     HistoryMismatchError,
     LedgerError,
@@ -61,8 +63,9 @@ from antiphon.messages import (
     OptionResultPayload,
     current_port,
     is_name,
+    thaw,
 )
-from antiphon.messages.keys import again_id, as_key, child_id, counted, failed_id, is_below, parent_of, park_id
+from antiphon.messages.keys import again_id, as_key, base_of, child_id, counted, failed_id, is_below, parent_of, park_id
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Admit, Budget, Observer, Settings
 from antiphon.runtime.extending import (
@@ -147,6 +150,38 @@ class EffectKeys:
         return counted(key, self._counts[key] + 1)
 
 
+Mark: TypeAlias = Literal["beside", "unwinding"]
+"""How a step was asked for, if not in the order of its course: by another task, or while an exception ended the work."""
+MARK: Final = "asked"
+_OUTCOMES: Final = (EffectFailedError, RefusedError)
+"""The errors that are recorded outcomes of steps: a program that runs again gets the same one at the same place."""
+
+
+class Place:
+    """Where the work of a course is done: in one task, whose steps come one after the other."""
+
+    def __init__(self) -> None:
+        self._task = _current()
+        self._error = sys.exc_info()[1]
+        """The exception that is handled around the work, such as by a program that starts a run again."""
+
+    def mark(self) -> Mark | None:
+        """Return how the current task asks for a step; None: after the steps before it."""
+        task, own = asyncio.current_task(), self._task()
+        if own is None or own.done():  # a block without `async` does each of its steps in a task of its own
+            self._task = _current()
+        elif own is not task:
+            return "beside"
+        error = sys.exc_info()[1]
+        is_unwinding = error is not None and error is not self._error and not isinstance(error, _OUTCOMES)
+        return "unwinding" if is_unwinding or (task is not None and task.cancelling()) else None
+
+
+def _current() -> Callable[[], asyncio.Task[Any] | None]:
+    task = asyncio.current_task()
+    return (lambda: None) if task is None else weakref.ref(task)
+
+
 class RunCourse(EffectKeys):
     """A run: the effects of a program in a thread, outside of actors."""
 
@@ -158,6 +193,9 @@ class RunCourse(EffectKeys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
+        self.parked: ParkedError | None = None
+        self.parked_in: set[str] = set()
+        self.place = Place()
         self.reached: set[str] = set()
         """The effects that the program has reached in this attempt."""
 
@@ -167,6 +205,11 @@ class RunCourse(EffectKeys):
         self.reached.add(child_id(self.invocation_id, key))
         return key
 
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        """Note that an effect of it waits for a person: nothing more of it starts in this attempt."""
+        self.parked = self.parked or error
+        self.parked_in.update(inside)
+
     def wait(self, change: int) -> None:
         """Do nothing: a run has no mailbox whose waiting is counted."""
 
@@ -174,9 +217,11 @@ class RunCourse(EffectKeys):
 class RunPart(EffectKeys):
     """A part of a course that numbers its own effects: the run of one agent, or the work of one tool."""
 
-    def __init__(self, whole: Course, invocation_id: str, to: str) -> None:
+    def __init__(self, whole: Course, invocation_id: str, to: str, *, is_agent: bool = False) -> None:
+        """Make it; `is_agent`: an agent decides about its steps, so their order is not that of a program."""
         super().__init__()
         self._whole = whole
+        self.place = None if is_agent else Place()
         self.invocation_id = invocation_id
         self.to = to
         self.reached: set[str] = getattr(whole, "reached", set())
@@ -210,6 +255,20 @@ class RunPart(EffectKeys):
     def evicted(self) -> FencedError | None:
         """That of the whole course."""
         return self._whole.evicted
+
+    @property
+    def parked(self) -> ParkedError | None:
+        """That of the whole course."""
+        return self._whole.parked
+
+    @property
+    def parked_in(self) -> Collection[str]:
+        """That of the whole course."""
+        return self._whole.parked_in
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        """Note it in the whole course, with the effect or agent that this part is."""
+        self._whole.note_parked(error, (*inside, self.invocation_id))
 
     def wait(self, change: int) -> None:
         """Count waiting in the whole course."""
@@ -258,6 +317,12 @@ _LONGEST_ERROR = 2000
 _RECOVERIES = Settings().recoveries
 
 
+QUESTION: Final = "question"
+"""What the intent of an agent's first request records besides its arguments: a digest of the question."""
+RETURNED: Final = "returned"
+"""The key of a program's return value in the end of its run."""
+
+
 class UnrecordedStepError(HistoryMismatchError):
     """The program does something that its finished run did not do."""
 
@@ -304,8 +369,10 @@ class Opened:
     course: Course
     park: Park
     forgiven: Collection[str] = ()
-    agents: Collection[str] = ()
-    """The runs of agents that an earlier attempt of this run has recorded."""
+    agents: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    """The runs of agents that an earlier attempt of this run has recorded, each with the digest of its question."""
+    steps: Sequence[RecordedStep] = ()
+    """The steps of programs, tools and agents' runs that earlier attempts of this run have recorded, in order."""
     tenure: Tenure | None = field(default=None, repr=False)
     kind: str = ""
     """The kind of the thread, if the thread was claimed for this run."""
@@ -323,6 +390,8 @@ class Opened:
     """Whether it is a run of a program, not the work of a handler."""
     input: Json = None
     """The input of the run, as stored."""
+    returned: Mapping[str, Any] | None = None
+    """The return value of the program of a finished run, under `RETURNED`; None if there is none."""
     shared: dict[type[Any], Any] = field(default_factory=dict[type[Any], Any], repr=False)
     """Objects that all parts of the run share, by class."""
 
@@ -339,6 +408,7 @@ class Opened:
             self.park,
             self.forgiven,
             self.agents,
+            self.steps,
             again=self.again,
             root=self.root,
             began=self.began,
@@ -359,13 +429,13 @@ class Opened:
         if self.tenure is not None and not self.is_finished:
             await self.tenure.give_up(error)
 
-    async def close(self) -> None:
-        """Write the end of the run, if this process owns it."""
+    async def close(self, returned: Mapping[str, Json] | None = None) -> None:
+        """Write the end of the run with the return value of its program, if this process owns it."""
         if self.tenure is None or self.is_finished:
             return
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
-        rows += [ended(RUN, invocation_id, thread_id=thread_id)]
+        rows += [ended(RUN, invocation_id, thread_id=thread_id, result=returned)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.again]
         await self.journal.write(thread_id, rows, **({"status": "completed"} if self.had_stopped else {}))
 
@@ -702,13 +772,35 @@ async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer
     journal = _Finished(ledger)
     observe(journal, observer)
     course = RunCourse(thread_id, invocation_id, "program", 2)
-    said = _input_of(rows[0])
-    return Opened(journal, course, _no_park, root=invocation_id, began=rows[0].recorded_at, input=said)
+    own: _Recorded = {"began": rows[0].recorded_at, "input": _input_of(rows[0]), "returned": _returned_by(rows[-1])}
+    if own["returned"] is None:  # otherwise no code runs that could ask for a step
+        history = await _History.read(ledger, thread_id, invocation_id, rows[0].seq)
+        own |= {"agents": history.agents, "steps": history.steps}
+    return Opened(journal, course, _no_park, root=invocation_id, **own)
 
 
 def _input_of(run: Record) -> Json:
     payload = run.message.payload
     return payload.arguments.get("input") if isinstance(payload, OptionCallPayload) else None
+
+
+class _Recorded(TypedDict, total=False):
+    """What the rows of a run say of it."""
+
+    began: datetime | None
+    input: Json
+    returned: Mapping[str, Any] | None
+    again: tuple[str, ...]
+    forgiven: Collection[str]
+    agents: Mapping[str, str | None]
+    steps: Sequence[RecordedStep]
+    had_stopped: bool
+
+
+def _returned_by(end: Record) -> Mapping[str, Any] | None:
+    payload = end.message.payload
+    said = thaw(payload.result) if isinstance(payload, OptionResultPayload) and not payload.is_error else None
+    return cast("Mapping[str, Any]", said) if isinstance(said, Mapping) and RETURNED in said else None
 
 
 def _check_input(recorded: Json, given: Json, run: str) -> None:
@@ -744,6 +836,93 @@ def _passing(journal: Journal, admit: Admit | None, observer: Observer | None) -
     own.admit = admit or journal.admit
     observe(own, observer)
     return own
+
+
+class RecordedStep(NamedTuple):
+    """A step that an earlier attempt of a run has asked for."""
+
+    id: str
+    """Its invocation, before any renaming; for an agent, that of its run."""
+    course: str
+    """The invocation of the course that it belongs to."""
+    mark: Mark | None
+    is_agent: bool = False
+
+
+class _History:
+    """What earlier attempts of a run have done, as far as the next one needs to know it when it starts."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._reopened: set[str] = set()
+        self._harmless: set[str] = set()
+        self._failed: set[str] = set()
+        self._steps: list[RecordedStep] = []
+        self._places: dict[str, int] = {}
+        """By course inside of the run, the place of its first step."""
+        self._requested: set[str] = set()
+        """The courses with a model request: the runs of agents."""
+        self._questions: dict[str, str] = {}
+
+    @classmethod
+    async def read(cls, ledger: Ledger, thread_id: str, run: str, since: int) -> _History:
+        """Read the rows of a run.
+
+        Raises:
+            LedgerError: the thread cannot be read.
+        """
+        own = cls(run)
+        async for record in ledger.read(thread_id, since):
+            if record.message.lane == "effect" and is_below(record.message.invocation_id, run):
+                own._hear(record.message)
+        return own
+
+    @property
+    def forgiven(self) -> frozenset[str]:
+        """The failed effects that ended the run: they are retried, if that is safe or a person has requested it.
+
+        An earlier failure stays: the program has seen it and continued.
+        """
+        return frozenset(self._failed | self._reopened)
+
+    @property
+    def agents(self) -> Mapping[str, str | None]:
+        """The runs of agents in the order in which they began, each with the digest of its question."""
+        return {part: self._questions.get(part) for part in self._places if part in self._requested}
+
+    @property
+    def steps(self) -> Sequence[RecordedStep]:
+        """The recorded steps in order, and the runs of agents at the place of their first step."""
+        return tuple(step for step in self._steps if not step.is_agent or step.id in self._requested)
+
+    def _hear(self, message: Message) -> None:
+        payload = message.payload
+        if _option(message) == REOPEN:
+            self._reopened.add(message.parent_id or "")
+        elif isinstance(payload, OptionCallPayload):
+            self._failed.clear()
+            if kind_of(message) == "request":
+                self._requested.add(parent_of(payload.invocation_id))
+            if payload.arguments.get("effects") in ("none", "idempotent"):
+                self._harmless.add(payload.invocation_id)
+            if "effects" in payload.arguments:
+                self._hear_step(payload)
+        elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
+            self._failed |= self._harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
+
+    def _hear_step(self, payload: OptionCallPayload) -> None:
+        id = base_of(payload.invocation_id)  # noqa: A001 (that of the step)
+        part, said = parent_of(id), payload.arguments.get(MARK)
+        mark = cast("Mark | None", said if said in get_args(Mark) else None)
+        if part != self._run and part not in self._places:
+            self._places[part] = len(self._steps)
+            self._steps.append(RecordedStep(part, parent_of(part), None, is_agent=True))
+        if isinstance(question := payload.arguments.get(QUESTION), str):
+            self._questions[part] = question
+            if part in self._places:  # the mark is that of the agent's whole run
+                self._steps[self._places[part]] = RecordedStep(part, parent_of(part), mark, is_agent=True)
+        if id == payload.invocation_id:  # a further attempt has the place of the first
+            self._steps.append(RecordedStep(id, part, mark))
 
 
 class _Opening:
@@ -784,7 +963,10 @@ class _Opening:
             return await self._again(rows[0])
         finished = _Finished(self._journal.ledger)
         observe(finished, self._observer)
-        return replace(self._opened(2, began=rows[0].recorded_at, input=_input_of(rows[0])), journal=finished)
+        own: _Recorded = {"began": rows[0].recorded_at, "input": _input_of(rows[0]), "returned": _returned_by(rows[-1])}
+        history = await _History.read(self._journal.ledger, self._thread_id, self._id, rows[0].seq)
+        own |= {"agents": history.agents, "steps": history.steps}
+        return replace(self._opened(2, **own), journal=finished)
 
     async def _first(self) -> Opened:
         began, program = current_port().now(), self._kind.removeprefix(f"{RUN_KIND}/")
@@ -807,10 +989,10 @@ class _Opening:
             reason = f"thread {self._thread_id!r} is paused: resume it first, with `{command}`"
             raise RefusedError(reason, ErrorCode.INVALID_STATE)
 
-    def _opened(self, attempt: int, **more: Any) -> Opened:
+    def _opened(self, attempt: int, **recorded: Unpack[_Recorded]) -> Opened:
         course = RunCourse(self._thread_id, self._id, PROGRAM, attempt)
         self._tenure.begin(course)
-        return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **more)
+        return Opened(self._journal, course, self._park, tenure=self._tenure, kind=self._kind, root=self._id, **recorded)
 
     async def _again(self, run: Record) -> Opened:
         rows = await self._journal.ledger.open_calls(self._thread_id)
@@ -840,35 +1022,15 @@ class _Opening:
             self._journal.deferred = [again]
         else:
             await self._journal.write(self._thread_id, [*failures, again], **({"status": GOES_ON} if had_stopped else {}))
-        forgiven, agents = await self._history(run.seq)
-        more = {"forgiven": forgiven, "agents": agents, "began": run.recorded_at, "had_stopped": had_stopped}
-        return self._opened(attempt, again=(*standing.again, row), input=_input_of(run), **more)
-
-    async def _history(self, since: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the failed effects that ended the run: they are retried, if that is safe or a person has requested it.
-
-        An earlier failure stays: the program has seen it and continued. Also return the runs of agents: the courses with a
-        model request.
-        """
-        reopened: set[str] = set()
-        harmless: set[str] = set()
-        agents: set[str] = set()
-        failed: set[str] = set()
-        async for record in self._journal.ledger.read(self._thread_id, since):
-            message, payload = record.message, record.message.payload
-            if message.lane != "effect" or not is_below(message.invocation_id, self._id):
-                continue
-            if _option(message) == REOPEN:
-                reopened.add(message.parent_id or "")
-            elif isinstance(payload, OptionCallPayload):
-                failed.clear()
-                if kind_of(message) == "request":
-                    agents.add(parent_of(payload.invocation_id))
-                if payload.arguments.get("effects") in ("none", "idempotent"):
-                    harmless.add(payload.invocation_id)
-            elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
-                failed |= harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
-        return frozenset(failed | reopened), frozenset(agents)
+        history = await _History.read(self._journal.ledger, self._thread_id, self._id, run.seq)
+        own_rows: _Recorded = {"began": run.recorded_at, "input": _input_of(run), "again": (*standing.again, row)}
+        own_rows |= {
+            "forgiven": history.forgiven,
+            "agents": history.agents,
+            "steps": history.steps,
+            "had_stopped": had_stopped,
+        }
+        return self._opened(attempt, **own_rows)
 
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Park an effect for a person. The other effects of the run continue."""

@@ -14,26 +14,29 @@ thread to one of them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, Union, cast, get_type_hints
 
+from pydantic import TypeAdapter
 from typing_extensions import override
 
 from antiphon._listeners import listener
 from antiphon.agents._changed_programs import is_allowed
-from antiphon.agents._opening import RUN_KIND, OnBusy
+from antiphon.agents._opening import RETURNED, RUN_KIND, OnBusy
 from antiphon.agents._run import LedgerRun, Trial, ledger_run, trial_scope
 from antiphon.agents._run_status import RunState, RunStatus, living_hosts, runs, runs_of
 from antiphon.errors import AntiphonError, HistoryMismatchError, LedgerError, OwnedError, ParkedError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Json, is_name
+from antiphon.messages import Json, current_limits, is_name
 from antiphon.messages.arguments import check_type
+from antiphon.messages.json_values import copy_checked
 from antiphon.runtime import Settings
-from antiphon.runtime.extending import process_host, takes_another_build, text_of
+from antiphon.runtime.extending import is_too_large, process_host, takes_another_build, text_of
 
 if TYPE_CHECKING:
     from pydantic_ai.agent import AbstractAgent
@@ -46,8 +49,11 @@ Work: TypeAlias = Callable[[LedgerRun], Awaitable[ResultT]]
 class RunProgram(Generic[ResultT]):
     """A function that starts, joins and continues the runs of one name."""
 
-    def __init__(self, name: str, work: Work[ResultT]) -> None:
+    def __init__(self, name: str, work: Work[ResultT], *, returns: object = None) -> None:
         """Create a program; threads of its runs have the kind `run/NAME`.
+
+        `returns` is the type of its return values, by default the return annotation of the function. They are recorded as
+        JSON, and read as that type.
 
         Raises:
             ValueError: the name is not valid.
@@ -56,6 +62,7 @@ class RunProgram(Generic[ResultT]):
             raise ValueError(f"the name of a program is a name of 1 to 512 visible characters, not {name!r}")
         self.name = name
         self._work = work
+        self._values = _Returned(name, work, returns)
 
     async def run(
         self,
@@ -69,25 +76,81 @@ class RunProgram(Generic[ResultT]):
     ) -> ResultT:
         """Return the result for a thread and an id: start, join or continue the run, or read the recorded result.
 
-        `input` is recorded when the run starts, and is `run.input` in the function. `options` are further options of
+        `input` is recorded when the run starts, and is `run.input` in the function. The return value of the function is
+        recorded with the end of the run. For a finished run, the function is not called. `options` are further options of
         `ledger_run`.
 
         Raises:
+            TypeError: the function is not async, or returned a value that cannot be recorded: then the run stays open.
             HistoryMismatchError: the run was started with another input, or the function does not repeat its recorded steps.
             OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
             LedgerError: the ledger cannot be used.
-            TypeError: the function is not async.
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
+            if (recorded := run.returned) is not None:
+                return self._values.load(recorded[RETURNED])
             working = self._work(run)
             if not inspect.isawaitable(working):
                 raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
-            return await working
+            result = await working
+            run.returns(self._values.dump(result))
+            return result
 
     def __repr__(self) -> str:
         return f"<RunProgram {self.name!r}>"
+
+
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+
+
+class _Returned(Generic[ResultT]):
+    """The return values of a program as JSON."""
+
+    def __init__(self, name: str, work: Work[ResultT], declared: object) -> None:
+        self._name = name
+        self._work = work
+        self._declared = declared
+
+    @functools.cached_property
+    def _type(self) -> TypeAdapter[Any]:
+        declared: Any = self._declared
+        try:
+            if declared is None:
+                declared = get_type_hints(self._work).get("return", Any)
+            return _ANYTHING if declared is Any else TypeAdapter(declared)
+        except Exception:  # noqa: BLE001 (a name that is imported for type checkers only, a class without a schema)
+            return _ANYTHING
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing tells the type of its values, so that they must be JSON."""
+        return self._declared is None and self._type is _ANYTHING
+
+    def dump(self, value: ResultT) -> Json:
+        """Return a value in its recorded form.
+
+        Raises:
+            TypeError: it cannot be recorded, or could not be read again.
+        """
+        try:
+            dumped: Json = copy_checked(self._type.dump_python(value, mode="json", warnings="error"), current_limits())
+            loaded = self.load(dumped)
+            is_other = self._is_plain and loaded != value
+        except ValueError as exc:  # of Pydantic, or not JSON
+            what = f"program {self._name!r} returned a {type(value).__qualname__}, which cannot be recorded: {exc}"
+            raise TypeError(f"{what}. Return JSON, or annotate the function with a type that Pydantic reads back") from exc
+        if is_other:
+            what = f"program {self._name!r} returned a {type(value).__qualname__}, and a later caller would get another value"
+            raise TypeError(f"{what}. Return JSON, or annotate the function with the type")
+        if is_too_large(dumped):
+            raise TypeError(f"program {self._name!r} returned more than fits into a row: return what refers to it")
+        return dumped
+
+    def load(self, recorded: Json) -> ResultT:
+        """Return a recorded value."""
+        return cast("ResultT", self._type.validate_python(recorded))
 
 
 def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
@@ -120,9 +183,12 @@ def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -
         raise ValueError("the agent has no name; give it one, Agent(…, name='clerk'): its runs are found by it")
 
     async def ask(run: LedgerRun) -> ResultT:
-        return (await agent.run(run.input)).output
+        return (await agent.run(cast("Any", run.input))).output
 
-    return RunProgram(own, ask)
+    output: Any = agent.output_type
+    types = cast("Sequence[object]", output) if isinstance(output, Sequence) else (output,)
+    is_plain = types and all(isinstance(each, type) for each in types)
+    return RunProgram(own, ask, returns=Union[tuple(types)] if is_plain else Any)  # noqa: UP007 (a union of any number)
 
 
 Recoverable: TypeAlias = "RunProgram[Any] | AbstractAgent[Any, Any]"

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import warnings
 from asyncio import Lock
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -34,24 +35,31 @@ from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar, cast, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import Agent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import BaseDurabilityCapability
+from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._changed_programs import Patches, RunStep
+from antiphon.agents._changed_programs import Patches, RunStep, StepOrder, asked, short_hash
 from antiphon.agents._opening import (
-    EffectKeys,
+    QUESTION,
+    RETURNED,
     OnBusy,
     OnChange,
     OpenAnswers,
     Opened,
+    Place,
+    RecordedStep,
     RetriedCourse,
+    RunCourse,
     RunPart,
     block_ended,
     check_choice,
@@ -71,9 +79,11 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, check_opened, open_ledger
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.json_values import JsonError, own
-from antiphon.messages.keys import as_key, base_of, last_key, parent_of
+from antiphon.messages.keys import as_key, base_of, counted, last_key, parent_of
 from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
-from antiphon.runtime.extending import Course, Effect, Journal, Park, Run, call_plain, observed_run
+from antiphon.runtime.extending import Course, Effect, Journal, Park, call_plain, check_function, observed_run
+
+_LOG: Final = logging.getLogger("antiphon.agents")
 
 # ---------------------------------------------------------------- missing durability
 
@@ -120,10 +130,18 @@ def watch_agents(watch: AgentWatch) -> None:
 
     @functools.wraps(begin)
     def begin_watched(agent: Agent[Any, Any], *args: Any, **given: Any) -> Any:
+        question = args[0] if args else given.get("user_prompt")
+        _question.set(None if question is None else short_hash(to_jsonable_python(question, fallback=type)))
         run_id = watch(agent.name or "agent", _name_in_journal(agent, given.get("capabilities")))
         return begin(agent, *args, **(given if run_id is None else _without_own(given, run_id)))
 
     setattr(Agent, "iter", begin_watched)  # noqa: B010 (a method of another package cannot be assigned)
+
+
+_question: ContextVar[str | None] = ContextVar("antiphon.agents.question", default=None)
+"""A digest of the question of the agent that starts: agents of one name that run side by side are told apart by it."""
+_asked: ContextVar[Mapping[str, Json]] = ContextVar("antiphon.agents.asked", default=MappingProxyType({}))
+"""How the program asked for the agent that starts. Its capability may be called in another task."""
 
 
 def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
@@ -201,6 +219,7 @@ _SQLITE = "sqlite:///"
 
 CurrentT = TypeVar("CurrentT")
 ResultT = TypeVar("ResultT")
+JsonT = TypeVar("JsonT", bound=Json)
 
 _run: ContextVar[LedgerRun | None] = ContextVar("antiphon.agents.run", default=None)
 _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect", default=None)
@@ -326,12 +345,17 @@ class LedgerRun:
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
-        self._agents = EffectKeys()
         self._taken_up: set[str] = set()
         self._at_work: dict[str, object] = {}
         """The active runs of agents, each with its question."""
         self._parts: dict[str, LedgerRun] = {}
         self._is_used = input is not None
+        self.start: Mapping[str, Json] = MappingProxyType({})
+        """Of a run of an agent: a digest of its question, and how the program asked for it."""
+        self._place = Place()
+        self._is_read = False
+        """Whether only its recorded return value was read."""
+        self._returned: Mapping[str, Json] | None = None
 
     # ------------------------------------------------------------ properties
 
@@ -384,17 +408,57 @@ class LedgerRun:
         return self.course.attempt > 1
 
     @property
-    def input(self) -> Any:
+    def input(self) -> Json:
         """The input of the run, as plain JSON: the same in every process that continues it. None if it had no input."""
-        return thaw(self.opened.input)
+        found: Json = thaw(self.opened.input)
+        return found
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether an effect of it waits for a person since this attempt."""
+        opened = self._opened
+        return opened is not None and not opened.is_finished and opened.course.parked is not None
+
+    def check_parked(self) -> None:
+        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error.
+
+        Raises:
+            ParkedError: one waits.
+        """
+        if self.is_parked and (parked := self.course.parked) is not None:
+            raise ParkedError(parked.reason, parked.address)
 
     # ------------------------------------------------------------ effects and notes
+
+    @overload
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Callable[[str], Awaitable[JsonT]],
+        *,
+        effects: Effects = "once",
+        option: str | None = None,
+        parent_id: str | None = None,
+    ) -> JsonT: ...
+
+    @overload
+    async def effect(
+        self,
+        key: str,
+        arguments: Mapping[str, Json],
+        run: Callable[[str], JsonT],
+        *,
+        effects: Effects = "once",
+        option: str | None = None,
+        parent_id: str | None = None,
+    ) -> JsonT: ...
 
     async def effect(
         self,
         key: str,
         arguments: Mapping[str, Json],
-        run: Run | Callable[[str], Json],
+        run: Callable[[str], Awaitable[Json] | Json],
         *,
         effects: Effects = "once",
         option: str | None = None,
@@ -407,13 +471,16 @@ class LedgerRun:
 
         Raises:
             ValueError: `effects` is not one of its values.
+            TypeError: `run` does not take one argument, or the arguments cannot be stored. Nothing was recorded.
             EffectFailedError: `run` raised.
             RefusedError: `run` failed with a code of its own.
-            ParkedError: its outcome is unknown, and it must not be executed twice; a person settles it.
+            ParkedError: its outcome is unknown, or it returned what cannot be stored, and it must not be executed twice; a
+                person settles it. After that, nothing more starts in the run, and it does not end.
             HistoryMismatchError: the program does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
         check_choice("effects", effects, Effects)
+        check_function(key, run)
         self._is_used = True
         effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
@@ -523,6 +590,8 @@ class LedgerRun:
     def _row(self, message: Message, key: str, lane: Lane) -> Message:
         self._is_used = True
         course = self.course
+        if self.opened.is_program and course.parked is not None:  # what a program says of that is not what it says later
+            raise ParkedError(course.parked.reason, course.parked.address)
         own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
         own_id = f"{course.invocation_id}/{course.next_key(key)}"
         return message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
@@ -577,7 +646,10 @@ class LedgerRun:
                 on_busy="raise" if self._is_nested(ledger) else self._on_busy,
                 input=self._input,
             )
+            if isinstance(opened.course, RunCourse):
+                opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
+            StepOrder.of(self._opened).agents |= self._taken_up
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -610,9 +682,16 @@ class LedgerRun:
     def next_agent(self, name: str) -> str:
         """Return the id of the next run of an agent."""
         self._is_used = True
-        run_id = f"{self.invocation_id}/{self._agents.next_key(name)}"
+        run_id = self.peek_agent(name)
         self._taken_up.add(run_id)
+        if self._opened is not None:
+            StepOrder.of(self._opened).agents.add(run_id)
         return run_id
+
+    @property
+    def place(self) -> Place | None:
+        """Where its work is done; None if an agent decides about its steps."""
+        return self._place if self._opened is None else getattr(self.course, "place", None)
 
     def next_call(self, tool: str) -> str:
         """Return the id of the next call of a tool that the program makes itself, within the run."""
@@ -620,8 +699,29 @@ class LedgerRun:
         return self.course.next_key(f"call:{tool}")
 
     def peek_agent(self, name: str) -> str:
-        """Return the id that the next run of an agent will have."""
-        return f"{self.invocation_id}/{self._agents.peek_key(name)}"
+        """Return the id that the next run of an agent will have.
+
+        One after the other, the runs of a name have their ids in order. Side by side, they may begin in another order when the
+        program runs again, so each takes the recorded run with its question, or a new id.
+        """
+        recorded = () if self._opened is None else self._recorded_agents(name)
+        left = [each for each in recorded if each.id not in self._taken_up]
+        if not _asked.get():
+            if in_order := [each for each in left if each.mark is None] or left:
+                return in_order[0].id
+        elif same := [each for each in left if self.opened.agents[each.id] == _question.get()]:
+            return same[0].id
+        elif left and len(left) == len(recorded):
+            return left[0].id  # none was matched: the questions have changed, and the first request says how
+        names = {each.id for each in recorded} | self._taken_up
+        numbered = (f"{self.invocation_id}/{counted(as_key(name), number)}" for number in count(1))
+        return next(each for each in numbered if each not in names)
+
+    def _recorded_agents(self, name: str) -> list[RecordedStep]:
+        """Return the recorded runs of agents of a name in this run or part."""
+        own, key = self.course.invocation_id, as_key(name)
+        agents = [each for each in self.opened.steps if each.is_agent]
+        return [each for each in agents if each.course == own and last_key(each.id) == key]
 
     def of_agent(self, run_id: str, name: str) -> LedgerRun:
         """Return the part of this run that is a run of an agent."""
@@ -640,9 +740,11 @@ class LedgerRun:
             HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
         own = part.course.invocation_id
+        part.start = {QUESTION: _question.get(), **_asked.get()}
         self._taken_up.add(own)
-        if own not in self.opened.agents and not self._at_work:  # agents that run in parallel may start in another order
-            self._check_agents(f"runs agent {own!r}")
+        if own not in self.opened.agents and not _asked.get():  # agents that run in parallel may start in another order
+            in_order = {step.id for step in self.opened.steps if step.mark is None}
+            self._check_agents(f"runs agent {own!r}", in_order)
         self._at_work[own] = question
         try:
             yield
@@ -661,11 +763,12 @@ class LedgerRun:
         at_work = around._at_work
         return [Namesake(each, each in at_work, each in at_work and at_work[each] == at_work.get(own)) for each in others]
 
-    def _check_agents(self, deed: str) -> None:
-        """Refuse to close a run if an agent that ran before did not run."""
+    def _check_agents(self, deed: str, agents: Collection[str]) -> None:
+        """Refuse to continue or to end without an agent that ran before."""
         prefix = f"{self.course.invocation_id}/"
         # A restarted agent has the name of the one before it.
-        left = [each for each in self.opened.agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
+        left = [each for each in agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
+        left = [each for each in left if each in self.opened.agents]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
             advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
@@ -678,7 +781,8 @@ class LedgerRun:
         part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
         part._url, part.loop = self._url, self.loop
         part._around = self
-        part.attach(self.opened.within(RunPart(self.course, invocation_id, agent or self.course.to)))
+        course = RunPart(self.course, invocation_id, agent or self.course.to, is_agent=agent is not None)
+        part.attach(self.opened.within(course))
         return part
 
     def forget_parts(self) -> None:
@@ -703,6 +807,19 @@ class LedgerRun:
                     attempt = None if opened.is_finished else opened.course.attempt
                     activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
 
+    def returns(self, value: Json) -> None:
+        """Set the value that its program returns: it is recorded with the end of the run."""
+        self._is_used = True
+        self._returned = {RETURNED: value}
+
+    @property
+    def returned(self) -> Mapping[str, Any] | None:
+        """The return value of its program, under one key, if the run is finished and has one."""
+        if (said := self.opened.returned) is None:
+            return None
+        self._is_used = self._is_read = True
+        return said
+
     async def close(self) -> None:
         """Record its end.
 
@@ -710,9 +827,10 @@ class LedgerRun:
             HistoryMismatchError: an agent that ran before did not run.
             LedgerError: it cannot be stored.
         """
-        if self._opened is not None:
-            self._check_agents("ends")
-            await self._opened.close()
+        if self._opened is not None and not self._is_read:
+            self._check_agents("ends", self.opened.agents)
+            await StepOrder.of(self._opened).check_end(self._opened)
+            await self._opened.close(self._returned)
 
     async def give_up(self, error: HistoryMismatchError) -> None:
         """Release the thread for another build: this program differs from the recorded steps.
@@ -797,6 +915,12 @@ class _Reading(Effect):
 
     def __init__(self, run: LedgerRun, key: str) -> None:
         super().__init__(run.journal, run.course, key, {}, effects="none", park=run.park, forgiven=run.forgiven)
+        self._opened = run.opened
+        self.asked = asked(getattr(run.course, "place", None))
+
+    @override
+    async def check_order(self) -> None:
+        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, self._opened.on_change or "stop")
 
     @override
     async def begin(self) -> Message:
@@ -1020,6 +1144,7 @@ async def _in_handler(context: Context, watch: Watch) -> AsyncGenerator[LedgerRu
     with run_scope(_within(context, watch)) as run:
         try:
             yield run
+            run.check_parked()
         finally:
             run.forget_parts()
 
@@ -1035,6 +1160,7 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
                 await run.open(ledger)
             with run_scope(run):
                 yield run
+            run.check_parked()
             if not run.is_used:
                 reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
                 report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
@@ -1054,11 +1180,15 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
 async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
     """Record how a block has ended. The errors of a task group count individually."""
     errors = list(_errors_of(error))
+    # Not the text of the error, which may have content in it: the ledger has it, redacted.
+    how = "waits for a person" if run.is_parked or all(isinstance(each, ParkedError) for each in errors) else "ended"
+    names = ", ".join(sorted({type(each).__qualname__ for each in errors}))
+    _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, how, names)
     if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
         await run.give_up(mismatches[0])
-    elif isinstance(error, Exception) and not all(map(_is_not_the_programs, errors)):
+    elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
         await run.fail(error)
-    elif all(isinstance(each, ParkedError) for each in errors):
+    elif run.is_parked or all(isinstance(each, ParkedError) for each in errors):
         await run.end_waiting()
 
 
@@ -1085,6 +1215,7 @@ def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
     run = current_run()
     if run is None:
         return None
+    _asked.set(asked(run.place))
     if name_in_journal is not None:
         if run.loop not in (None, asyncio.get_running_loop()):
             reason = f"agent {name!r} runs in another event loop than ledger_run({run.thread_id!r}), and cannot be recorded"

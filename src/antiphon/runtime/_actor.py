@@ -53,7 +53,7 @@ from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._delivery import Course, DeliveryState, Envelope
-from antiphon.runtime._effects import Effect, Effects, Run
+from antiphon.runtime._effects import Effect, Effects, Run, check_function
 from antiphon.runtime._exchange import (
     accepted,
     answer_to,
@@ -551,11 +551,14 @@ class Context:
         journal. `operation` describes the effect to an observer.
 
         Raises:
+            TypeError: `run` does not take one argument, or the arguments cannot be stored.
             EffectFailedError: `run` raised.
-            ParkedError: it is unknown whether the effect has happened, and it must not run twice; a person settles it.
+            ParkedError: it is unknown whether the effect has happened, and it must not run twice; a person settles it. After
+                that, the handler starts no other effect.
             HistoryMismatchError: the handler did something else in an earlier run.
             LedgerError: it could not be journaled.
         """
+        check_function(key, run)
         effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
         effect.operation = operation
         try:

@@ -36,7 +36,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -49,7 +49,7 @@ from antiphon.protocol import Notice, Request, Restart, Stop
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 
 if TYPE_CHECKING:
-    from antiphon.errors import DeliveryError, FencedError
+    from antiphon.errors import DeliveryError, FencedError, ParkedError
     from antiphon.ledger import Record
 
 
@@ -94,6 +94,20 @@ class Course(Protocol):
     @property
     def evicted(self) -> FencedError | None:
         """Why nothing of it may be written or started here any more: another host has its thread."""
+        ...
+
+    @property
+    def parked(self) -> ParkedError | None:
+        """Why nothing more of it starts in this attempt: one of its effects waits for a person."""
+        ...
+
+    @property
+    def parked_in(self) -> Collection[str]:
+        """The effects in which that effect is. They get no outcome, whatever their functions make of the error."""
+        ...
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        """Note that one of its effects waits for a person; `inside` are the effects of this course around it."""
         ...
 
     def wait(self, change: int) -> None:
@@ -210,6 +224,10 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has started and not ended."""
+    parked: ParkedError | None = None
+    """Why its handler starts nothing more: an effect waits for a person."""
+    parked_in: tuple[str, ...] = ()
+    """The effects in which that effect is."""
     deferred_rows: tuple[Message, ...] = ()
     """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
@@ -393,6 +411,11 @@ class DeliveryState:
         """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
+        self.parked, self.parked_in = None, ()
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        """Note that an effect of its handler waits for a person."""
+        self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
 
     def next_key(self, name: str | None = None) -> str:
         """Return the key of the next message or effect of its handler: the same in every run of the handler."""

@@ -15,8 +15,14 @@ starts nothing.
 A look-up before the row counts only if the thread was owned without interruption from the look-up until the row was written.
 Otherwise another owner may have run the effect in between, and it is looked up again.
 
+**What waits for a person stops its course.** After an effect was parked, no other effect of the same handler or run starts in
+this attempt, whoever caught the error: the program, a framework, a tool. Each raises the same `ParkedError`, and an effect
+around the parked one gets no outcome. Otherwise a caller that tries again would do under the next key what may be done.
+Recorded outcomes are still returned, and effects that had started beside it record theirs.
+
 An outcome that is too large for a row is cut and marked. The handler gets the stored value, as in a later run. A failure is
-always recorded, however long its text is, because a `once` effect without an outcome would be parked.
+always recorded, however long its text is, because a `once` effect without an outcome would be parked. A `once` effect that
+returned what cannot be stored has happened, so it is parked with what it returned, and did not fail.
 
 **State** (`ActorState`) is never stored by itself. It is a fold over the messages of a thread, so a new actor, in this
 process or the next, has the state of the old one. A snapshot only saves time; one of an older version is migrated step by
@@ -26,13 +32,15 @@ step.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from pydantic import ValidationError
@@ -40,7 +48,7 @@ from pydantic import ValidationError
 from antiphon import errors
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Fold
-from antiphon.messages import Json, Message, OptionResultPayload, current_port, thaw
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._delivery import Course
@@ -57,6 +65,12 @@ Run: TypeAlias = Callable[[str], Awaitable[Json]]
 """Runs the effect. It gets an idempotency key, which is the same in every attempt."""
 _MOST_WORDS = 2000
 """The maximum length of the stored reason why an outcome is unknown, in characters."""
+_OWN = 2
+"""The number of arguments of an intent that identify its effect."""
+_MOST_READ = 64 * 1024
+"""The number of characters of it that are searched for secrets."""
+_MOST_SHOWN = 500
+"""The maximum length of a result that cannot be stored, as it is shown to a person, in characters."""
 Park: TypeAlias = Callable[[str, dict[str, Json]], Awaitable[None]]
 """Parks the current work, with a reason and evidence."""
 
@@ -72,6 +86,25 @@ class GivenUp(Exception):  # noqa: N818 (raised by `run`, caught by the effect, 
         self.reason = reason
 
 
+def check_function(key: str, run: object) -> None:
+    """Refuse a function that cannot be called with an idempotency key: later, the error would be the outcome of the effect.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not callable(run):
+        raise TypeError(f"the function of effect {key!r} is a function of one argument, its key, not {run!r}")
+    try:
+        signature = inspect.signature(run)
+    except ValueError:  # a function of C that does not tell its arguments
+        return
+    try:
+        signature.bind("")
+    except TypeError as exc:
+        reason = f"the function of effect {key!r} is called with one argument, its key: {exc}"
+        raise TypeError(f"{reason}. Nothing was recorded or started") from None
+
+
 class Effect:
     """One effect of a handler or a run."""
 
@@ -79,6 +112,8 @@ class Effect:
     """Its description for an observer."""
     is_told: bool = True
     """Whether it is reported to an observer."""
+    asked: Mapping[str, Json] = MappingProxyType({})
+    """What its intent records of how it was asked for. It does not identify the effect."""
 
     def __init__(
         self,
@@ -107,6 +142,8 @@ class Effect:
         self._parent_id = parent_id or course.invocation_id
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
+        self.evidence: dict[str, Json] = {}
+        """What a person is shown of it, if it is parked, besides the reason."""
         self.id: str = child_id(course.invocation_id, course.next_key(key))
         """Its invocation, and the idempotency key that `run` gets."""
         self._epoch = 0
@@ -131,6 +168,7 @@ class Effect:
             self.course.wait(-1)
 
     async def _perform(self, run: Run) -> Any:
+        await self.check_order()
         while True:
             self._check_evicted()
             epoch = await self.journal.own(self.thread_id)
@@ -141,9 +179,10 @@ class Effect:
                 return _value(outcome, self.course.to)
             if intent is not None and self._effects == "once":
                 reason = f"nobody knows whether {self.shown_name!r} was done, and it must not be done twice"
-                return await self._end(run, intent, await self.unknown(reason))
+                return await self._end(run, intent, await self._unknown(reason))
             if intent is not None:
-                await self.check_parked()
+                with self._noting_parked():
+                    await self.check_parked()
             intent = await self._admitted(intent)
             # The same epoch before the look-up and after the row: nobody else can have run the effect in between. Otherwise
             # look up again; a `once` effect that another owner has started is then parked, and does not run twice.
@@ -175,6 +214,13 @@ class Effect:
         """Its name in texts for people."""
         return self._option
 
+    async def check_order(self) -> None:
+        """Refuse the effect, if its course has recorded another one at this place.
+
+        Raises:
+            HistoryMismatchError: it has.
+        """
+
     async def begin(self) -> Message:
         """Append the intent, and return it."""
         intent = self.intent()
@@ -188,7 +234,12 @@ class Effect:
 
     def is_same(self, intent: Message) -> bool:
         """Whether a recorded intent belongs to this effect."""
-        return says_the_same(intent.payload, self.intent().payload)
+        payload = intent.payload
+        if isinstance(payload, OptionCallPayload) and len(payload.arguments) > _OWN:
+            self.asked = {name: value for name, value in payload.arguments.items() if name not in ("effects", "arguments")}
+        else:
+            self.asked = {}
+        return says_the_same(payload, self.intent().payload)
 
     async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
         """Whether the recorded effect under this id counts as this one. If not, this effect has taken another id.
@@ -206,15 +257,24 @@ class Effect:
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
-        """Return the intent; `arguments` are added to those that identify the effect."""
-        return begun(
-            self._option,
-            self.id,
-            thread_id=self.thread_id,
-            parent_id=self._parent_id,
-            arguments={"effects": self._effects, "arguments": self.arguments if arguments is None else arguments},
-            policy=self.course.to,
-        )
+        """Return the intent; `arguments` are added to those that identify the effect.
+
+        Raises:
+            TypeError: the arguments cannot be stored.
+        """
+        given = self.arguments if arguments is None else arguments
+        try:
+            return begun(
+                self._option,
+                self.id,
+                thread_id=self.thread_id,
+                parent_id=self._parent_id,
+                arguments={"effects": self._effects, "arguments": given, **self.asked},
+                policy=self.course.to,
+            )
+        except ValidationError as exc:
+            reason = f"the arguments of effect {self.shown_name!r} cannot be stored: {_first_problem(exc)}"
+            raise TypeError(f"{reason}. Nothing was recorded or started") from None
 
     async def unknown(self, reason: str) -> Message:
         """Return the outcome of a `once` effect that may have happened, if it can be determined; otherwise park the effect.
@@ -230,7 +290,7 @@ class Effect:
         Raises:
             ParkedError: always.
         """
-        await self._park(reason, {"effect": self.id, "option": self._option})
+        await self._park(reason, {"effect": self.id, "option": self._option, **self.evidence})
         raise errors.ParkedError(reason, self.course.to)
 
     async def check_parked(self) -> None:
@@ -283,8 +343,31 @@ class Effect:
 
     async def _admitted(self, intent: Message | None) -> Message:
         """Append the intent, or the row of another attempt, as soon as the thread admits new effects."""
+        self._check_course()
         async with self.journal.admit(self.thread_id):
+            self._check_course()  # it may have waited
             return await (self.begin() if intent is None else self._begin_again(intent))
+
+    def _check_course(self) -> None:
+        """Refuse to start while another effect of the handler or run waits for a person.
+
+        Raises:
+            ParkedError: one waits.
+        """
+        if (parked := self.course.parked) is not None:
+            raise errors.ParkedError(parked.reason, parked.address)
+
+    @contextmanager
+    def _noting_parked(self) -> Generator[None, None, None]:
+        try:
+            yield
+        except errors.ParkedError as exc:
+            self.course.note_parked(exc)
+            raise
+
+    async def _unknown(self, reason: str) -> Message:
+        with self._noting_parked():
+            return await self.unknown(reason)
 
     async def _begin_again(self, intent: Message) -> Message:
         await self._write_attempt(None)
@@ -311,7 +394,7 @@ class Effect:
         self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
         started = _started.set(self)
         try:
-            outcome = self._result(await run(self.id))
+            outcome = await self._recordable(await self._call(run), intent)
         except (errors.DeliveryError, errors.LedgerError):
             raise  # not an error of the effect: the intent stays open, and the handler gets the error
         except FinishedLateError as exc:
@@ -319,18 +402,52 @@ class Effect:
             raise asyncio.CancelledError from None
         except GivenUp as exc:
             self._is_no_longer_open(intent)  # it is parked, and must not be parked or ended again with the handler
-            await self.parked(exc.reason)
+            with self._noting_parked():
+                await self.parked(exc.reason)
         except errors.UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
         except errors.FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
-        except ValidationError as exc:
-            outcome = self._failure(TypeError(f"its result cannot be written down: {_first_problem(exc)}"))
         except Exception as exc:  # noqa: BLE001 (its outcome; `_end` raises it as an EffectFailedError)
             outcome = self._failure(exc)
         finally:
             _started.reset(started)
         return await self._end(run, intent, outcome)
+
+    async def _call(self, run: Run) -> Json:
+        """Run the function. If an effect in it was parked, this one has no outcome, whatever the function makes of that."""
+        try:
+            returned = await run(self.id)
+        except Exception as exc:
+            if self.id in self.course.parked_in and not isinstance(exc, errors.ParkedError | errors.LedgerError):
+                self._check_course()
+            raise
+        if self.id in self.course.parked_in:
+            self._check_course()
+        return returned
+
+    async def _recordable(self, value: Json, intent: Message) -> Message:
+        """Return the row of a result; if it cannot be stored, that of a failure, or park an effect that must not repeat."""
+        try:
+            return self._result(value)
+        except ValidationError as exc:
+            problem = _first_problem(exc)
+        if self._effects != "once":
+            return self._failure(TypeError(f"its result cannot be written down: {problem}"))
+        self._is_no_longer_open(intent)
+        self.evidence = {"returned": (returned := await self.shown(value))}
+        reason = f"{self.shown_name!r} was done, and its result cannot be recorded ({problem})"
+        return await self._unknown(f"{reason}: it returned {returned['value']}")
+
+    async def shown(self, value: object) -> dict[str, Json]:
+        """Return what a person needs to know of a value that cannot be stored: its type and its beginning, redacted."""
+        try:
+            text = repr(value)
+        except Exception:  # noqa: BLE001 (a class of the program, and the value is only shown)
+            text = "(its text cannot be read)"
+        if (rules := await self.journal.redaction_of(self.thread_id)) is not None:
+            text = rules.text(text[:_MOST_READ])  # before it is cut to what is shown, which could cut a secret in two
+        return {"type": type(value).__qualname__, "value": text[:_MOST_SHOWN].encode(errors="replace").decode()}
 
     async def _end(self, run: Run, intent: Message, outcome: Message) -> Any:
         """Append the outcome and return its value; if a person has recorded that the effect did not happen, run it."""
@@ -346,7 +463,7 @@ class Effect:
 
     async def _end_late(self, work: asyncio.Future[Any]) -> None:
         """Record the outcome of work that has ended although its caller was cancelled. The caller gets the cancellation."""
-        if work.cancelled():
+        if work.cancelled() or self.id in self.course.parked_in:
             return
         error = work.exception()
         if isinstance(error, (errors.DeliveryError, errors.LedgerError, NotConfirmedError)):
@@ -391,7 +508,7 @@ class Effect:
     async def _unsure(self, error: errors.UnknownOutcomeError, intent: Message) -> Message:
         if self._effects == "once":
             self._is_no_longer_open(intent)  # it is parked, or has an outcome
-            return await self.unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
+            return await self._unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
 
 

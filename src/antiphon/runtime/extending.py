@@ -6,7 +6,7 @@ keep their meaning.
 """
 
 from antiphon.runtime._delivery import Course
-from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, confirmed, start_confirmed
+from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, check_function, confirmed, start_confirmed
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._hosting import has_other_build, read_take_overs, takes_another_build, unfit_reason
 from antiphon.runtime._journal import Journal, observe
@@ -63,6 +63,7 @@ __all__ = [
     "Standing",
     "begun",
     "call_plain",
+    "check_function",
     "concerned",
     "confirmed",
     "cut_result",

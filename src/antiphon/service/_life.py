@@ -236,8 +236,16 @@ async def pause_thread(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
 
     Raises:
         UnknownThreadError: there is no such thread.
+        ThreadEndedError: all runs in the thread have ended.
         RefusedError: it cannot be paused; `details` is the ERROR of the protocol.
     """
+    thread = await find_thread(ledger, thread_id)
+    if is_of_runs(thread) and not await ledger.open_calls(thread_id):
+        ended = await list_runs(ledger, thread_id, with_ended=True)
+        if ended and all(run.status == "completed" for run in ended):
+            raise ThreadEndedError(
+                f"thread {thread_id} has nothing to pause: all its runs are completed", thread_id, "completed"
+            )
     return await _moved(ledger, protocol.PauseThread(thread_id=thread_id), thread_id)
 
 

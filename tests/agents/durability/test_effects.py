@@ -408,11 +408,14 @@ async def test_an_effect_may_report_an_unknown_outcome() -> None:
     async def unsure(key: str) -> None:
         raise UnknownOutcomeError("no answer from the bank")
 
-    async with ledger_run("t", ledger=ledger) as run:
-        with pytest.raises(EffectFailedError, match="no answer from the bank"):
-            await run.effect("look", {}, unsure, effects="none")
-        with pytest.raises(ParkedError, match="no answer from the bank"):
+    async def work() -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            with pytest.raises(EffectFailedError, match="no answer from the bank"):
+                await run.effect("look", {}, unsure, effects="none")
             await run.effect("pay", {}, unsure)
+
+    with pytest.raises(ParkedError, match="no answer from the bank"):
+        await work()
 
 
 async def test_a_run_without_a_ledger_says_so() -> None:

@@ -22,7 +22,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, run_agent, script
 
 from antiphon.agents import LedgerDurability, Toolkit, ledger_run
-from antiphon.errors import AntiphonError, EffectFailedError, RefusedError
+from antiphon.errors import AntiphonError, EffectFailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
 from antiphon.runtime import FailedError
@@ -58,11 +58,14 @@ async def done(ledger: MemoryLedger, do: Callable[[], Any]) -> Any:
     async def effect(key: str) -> Any:
         return do()
 
-    async with ledger_run("t", ledger=ledger) as run:
-        try:
-            return await run.effect("pay", {}, effect)
-        except (EffectFailedError, RefusedError) as exc:
-            return type(exc), exc.reason, getattr(exc, "details", None)
+    try:
+        async with ledger_run("t", ledger=ledger) as run:
+            try:
+                return await run.effect("pay", {}, effect)
+            except (EffectFailedError, RefusedError) as exc:
+                return type(exc), exc.reason, getattr(exc, "details", None)
+    except ParkedError as exc:
+        return type(exc), exc.reason, None
 
 
 def raising(error: Exception) -> Callable[[], Any]:
@@ -133,9 +136,12 @@ def test_a_result_that_is_nested_too_deep_is_cut_there() -> None:
     assert "[cut: nested too deep]" in str(asyncio.run(twice(lambda ledger: done(ledger, lambda: value))))
 
 
-def test_a_result_that_is_no_json_is_a_failure_as_before() -> None:
+def test_a_large_result_that_is_no_json_is_parked_with_its_beginning() -> None:
+    """G7: it was done, so it has not failed."""
     cls, reason, _ = asyncio.run(twice(lambda ledger: done(ledger, lambda: [object(), "x" * BIG])))
-    assert (cls, reason[:40]) == (EffectFailedError, "TypeError: its result cannot be written ")
+    assert cls is ParkedError
+    assert "result cannot be recorded (object is not JSON" in reason
+    assert len(reason) < 1000
 
 
 # ---------------------------------------------------------------- tools of durable agents

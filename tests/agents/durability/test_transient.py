@@ -90,12 +90,17 @@ async def test_a_call_that_stays_transient_is_parked_with_its_error(effects: str
     assert await list_parked(ledger) == ()
 
 
-async def test_a_program_may_end_with_a_call_that_is_parked() -> None:
-    """It is parked once, with its own reason, although the run did not wait for a person."""
+async def test_a_program_that_ends_with_a_parked_call_waits_with_its_own_reason() -> None:
+    """G7: it is parked once, whoever has caught the error."""
     ledger, desk = MemoryLedger(), Desk()
-    async with ledger_run("t"):
-        with pytest.raises(ParkedError):
-            await paying(ledger, desk, "once", [ConnectionResetError("gone")], retry=POLICY).run("pay", deps=[])
+
+    async def work() -> None:
+        async with ledger_run("t"):
+            with pytest.raises(ParkedError):
+                await paying(ledger, desk, "once", [ConnectionResetError("gone")], retry=POLICY).run("pay", deps=[])
+
+    with pytest.raises(ParkedError, match="'pay' failed with ConnectionResetError"):
+        await work()
     (parked,) = await list_parked(ledger)
     assert parked.reason == "'pay' failed with ConnectionResetError: gone; it may have been done"
 

@@ -71,7 +71,8 @@ from antiphon.agents.durability._tool_call import (
 from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json
+from antiphon.messages import Json, current_limits
+from antiphon.messages.json_values import copy_checked
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
 from antiphon.runtime.extending import Run, confirmed, cut_result, says_the_same_value
 
@@ -226,7 +227,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.id, name, effects)), notes.scope():
                 own = _confirmed_in_thread(replace(params, ctx=changes.begin()))
                 handled = await confirmed(lambda: _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own))))
-                dumped = self._operation.result_codec.dump(handled)
+                dumped = await self._recordable(run, called, handled, effects)
                 returned = self._fitting(dumped)
             notes.keep(handled, dumped if returned is dumped else None)
             if repeats:
@@ -260,6 +261,21 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         result = _as_result(recorded)
         # With its classes, if the tool ran here: the journal has the same value as JSON.
         return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
+
+    async def _recordable(self, run: LedgerRun, called: ToolCallEffect, handled: ResultT, effects: Effects) -> Any:
+        """Return the result of a tool as JSON.
+
+        Raises:
+            UnknownOutcomeError: it cannot be recorded, and the tool must not run twice: a person says what happened.
+        """
+        try:
+            return copy_checked(self._operation.result_codec.dump(handled), current_limits())
+        except ValueError as exc:
+            if effects != "once":
+                raise
+            result: object = getattr(handled, "result", handled)
+            called.evidence = {"returned": await called.shown(result)}
+            raise UnknownOutcomeError(f"it ran, and its {type(result).__qualname__} cannot be recorded: {exc}") from exc
 
     def _effect_of(
         self,

@@ -255,6 +255,8 @@ class ModelRequestEffect(RunStep):
             "tools": tools_hash(params.model_request_parameters),
         }
         super().__init__(run.opened, REQUEST, arguments, effects="none", option=option, on_change=on_change)
+        if self._is_first:
+            self.asked = run.start
         if is_told(run, params.run_context):
             self.operation = self._told(params, id, settings)
 

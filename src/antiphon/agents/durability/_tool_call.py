@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast, get_args, get_type_hints
 
 import orjson
 from pydantic import TypeAdapter
@@ -36,7 +36,7 @@ from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._tool import own_settings, unknown_setting
 from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key, child_id, is_below, park_id
+from antiphon.messages.keys import as_key, child_id, is_below
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import GivenUp, is_too_large, text_of
 
@@ -288,18 +288,6 @@ class ToolCallEffect(RunStep):
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
         found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
         return await super().unknown(reason) if found is None else self.outcome(**_fields(found))
-
-    @override
-    async def parked(self, reason: str) -> NoReturn:
-        await self.check_parked()  # the first reason explains the failure
-        await super().parked(reason)
-
-    @override
-    async def check_parked(self) -> None:
-        records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
-        rows = [record.message.payload for record in records if record.message.lane == "effect"]
-        if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
-            raise self.waiting(str(rows[0].arguments.get("reason")))
 
 
 def _fields(found: Json | NotDone) -> dict[str, Any]:

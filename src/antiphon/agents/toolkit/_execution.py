@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._budget import Bounds
+from antiphon.agents._changed_programs import StepOrder, asked
 from antiphon.agents._observers import is_told
 from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope, note_deed
 from antiphon.agents.durability import ThreadTalk
@@ -66,12 +67,18 @@ class ToolkitCallEffect(Effect):
             forgiven=run.forgiven,
         )
         self._run_of = run
+        self.asked = asked(getattr(run.course, "place", None))
         self._tool = tool
         self._first = _without_number(self.id)
         self._is_repeated = self.id != self._first
         if is_told(run, ctx):
             given = arguments["arguments"]
             self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=given)
+
+    @override
+    async def check_order(self) -> None:
+        opened = self._run_of.opened
+        await StepOrder.of(opened).check(opened, self.id, self.shown_name, opened.on_change or "stop")
 
     @override
     async def begin(self) -> Message:
@@ -141,12 +148,29 @@ async def execute(
         left = tool.retries
         while True:
             try:
-                return as_outcome(tool, await _within_time(tool, arguments, ctx))
+                return _recordable(tool, await _within_time(tool, arguments, ctx), clean)
             except ToolRefusal as refusal:
                 if left == 0 or not refusal.retryable:
                     refusal.reason = _shortened(clean(refusal.reason[:_MOST_READ]))
                     raise
             left -= 1
+
+
+def _recordable(tool: ToolkitTool, value: Any, clean: Callable[[str], str]) -> ToolOutcome:
+    """Return the result of a tool in its stored form.
+
+    Raises:
+        ToolRefusal: it is not JSON, or too large.
+    """
+    try:
+        return as_outcome(tool, value)
+    except ToolRefusal as refusal:
+        try:
+            text = repr(value)
+        except Exception:  # noqa: BLE001 (a class of the program, and the value is only shown)
+            text = "(its text cannot be read)"
+        refusal.returned = {"type": type(value).__qualname__, "value": _shortened(clean(text[:_MOST_READ]))}
+        raise
 
 
 async def _within_time(tool: ToolkitTool, arguments: dict[str, object], ctx: RunContext[object]) -> Any:

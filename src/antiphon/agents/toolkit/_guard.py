@@ -47,6 +47,7 @@ from antiphon.agents.toolkit._tool import (
     APPROVAL_REQUIRED,
     INVOCATION_REUSED,
     PERMISSION_DENIED,
+    RESULT_INVALID,
     SENSITIVE_LOST,
     TIMEOUT,
     TOOL_FAILED,
@@ -61,7 +62,7 @@ from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import as_key
-from antiphon.runtime import FailedError
+from antiphon.runtime import FailedError, UnknownOutcomeError
 
 # ---------------------------------------------------------------- the policy
 
@@ -349,7 +350,14 @@ class Guard:
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
             with run_scope(run.part(key)):  # effects inside the tool are numbered separately
-                outcome = await self._start(replace(asked, ctx=changes.begin()))
+                try:
+                    outcome = await self._start(replace(asked, ctx=changes.begin()))
+                except ToolRefusal as exc:
+                    if exc.code != RESULT_INVALID or exc.returned is None or asked.tool.effects != "once":
+                        raise
+                    effect.evidence = {"returned": cast("Json", exc.returned)}
+                    reason = f"it ran, and its result cannot be recorded: {exc.reason}"  # a model would call it again
+                    raise UnknownOutcomeError(f"{reason}: {exc.returned['value']}") from None
             check_row(outcome)
             return {**cast("dict[str, Json]", Secrets.of(run).clean(outcome.to_json())), **changes.stored()}
 

@@ -214,6 +214,8 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller
         self.retryable = retryable
         self.untrusted: str | None = None
         """The source of untrusted content that the tool has read, which may be in the reason."""
+        self.returned: dict[str, Json] | None = None
+        """What the tool returned, if that cannot be recorded: its type and its beginning, without secrets."""
 
     def to_details(self) -> dict[str, Json]:
         """Return the details in their stored form."""

@@ -24,7 +24,7 @@ from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, unt
 from antiphon.dialects import marsys
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Json, Message, current_port
+from antiphon.messages import Conversation, Message, current_port
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
@@ -128,7 +128,7 @@ class PeerActor(Actor):
         if not names:
             return []
 
-        async def ends(_: str) -> Json:
+        async def ends(_: str) -> dict[str, int]:
             return {each: (await ledger.head(memory_address(each))).seq for each in names}
 
         found = await run.effect("read_memory", {"names": list(names)}, ends, effects="none")

@@ -174,13 +174,12 @@ class _Phase:
     async def _checked(self, script: ScriptPlanContent) -> list[str]:
         """Return the errors of a script: as an effect, because the available tools may change before a restart."""
 
-        async def check(key: str) -> Json:
+        async def check(key: str) -> list[str]:
             if len(script.steps) > self._roster.limits.steps:
                 return [f"it has more than {self._roster.limits.steps} steps"]
             return list(await problems_of(script, self._spec.workers, self._roster.cast))
 
-        found: list[str] = await self._transcript.run.effect("check-script", {}, check, effects="none")
-        return found
+        return await self._transcript.run.effect("check-script", {}, check, effects="none")
 
     # ------------------------------------------------------------ delegation
 

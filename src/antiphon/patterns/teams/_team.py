@@ -20,7 +20,7 @@ from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_port, thaw
+from antiphon.messages import current_port, thaw
 from antiphon.messages.arguments import check_each
 from antiphon.patterns.cast import (
     UNHURRIED,
@@ -164,13 +164,12 @@ class _Turn:
         if store is None:
             return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
 
-        async def read(key: str) -> Json:
+        async def read(key: str) -> list[Entry]:
             found = await read_conversation(store, run.thread_id, limit=limit, request=text)
             # Shortened here, so that the plan uses the recorded form, even if the turn continues after a crash.
             return [{**each, "content": _short(each["content"])} for each in found]
 
-        found: list[Entry] = await run.effect("read-store", {}, read, effects="none")
-        return found
+        return await run.effect("read-store", {}, read, effects="none")
 
     async def _plan(self, text: str, brief: str) -> StrategicPlanContent:
         """Return the plan of the agent; without one, the first member gets the whole request."""
