@@ -45,6 +45,7 @@ from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._exchange import error_of
+from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import EffectRun
 from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
@@ -161,12 +162,18 @@ class Effect:
             FencedError: another host has the thread.
             LedgerError: the lease cannot be renewed.
         """
+        reached(Point.STARTING, self.thread_id, self.id)
         await self.journal.confirm(self.thread_id, self._epoch)
         self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
+        reached(Point.STARTED, self.thread_id, self.id)
 
     def may_start(self) -> bool:
         """Whether it may start at this moment, in any thread. If not, `confirm` finds out why."""
-        return self.course.evicted is None and self.journal.is_confirmed(self.thread_id, self._epoch)
+        reached(Point.STARTING, self.thread_id, self.id)
+        if self.course.evicted is not None or not self.journal.is_confirmed(self.thread_id, self._epoch):
+            return False
+        reached(Point.STARTED, self.thread_id, self.id)
+        return True
 
     # ------------------------------------------------------------ what subclasses may override
 
@@ -284,7 +291,10 @@ class Effect:
     async def _admitted(self, intent: Message | None) -> Message:
         """Append the intent, or the row of another attempt, as soon as the thread admits new effects."""
         async with self.journal.admit(self.thread_id):
-            return await (self.begin() if intent is None else self._begin_again(intent))
+            reached(Point.INTENT_SENT, self.thread_id, self.id)
+            stored = await (self.begin() if intent is None else self._begin_again(intent))
+            reached(Point.INTENT_STORED, self.thread_id, self.id)
+        return stored
 
     async def _begin_again(self, intent: Message) -> Message:
         await self._write_attempt(None)
@@ -336,7 +346,9 @@ class Effect:
         """Append the outcome and return its value; if a person has recorded that the effect did not happen, run it."""
         # It counts as open until the outcome is stored: if the append fails, the end of the handler must end or park this
         # effect.
+        reached(Point.ENDED, self.thread_id, self.id)
         payload = (await self.end(outcome)).payload
+        reached(Point.OUTCOME_QUEUED, self.thread_id, self.id)
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == errors.WithdrawnError.code:

@@ -1,0 +1,132 @@
+"""A process is stopped at each named point past its lease; another takes its run over; then the first wakes. G7, G8, F14.
+
+The payment itself records that it starts, so a payment is counted whatever the ledger says.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests import forked
+from tests.agents.durability.stopped_program import PAID, THREAD, Bank, pay
+from tests.postgres import Server
+from tests.runtime.counts import count
+
+from antiphon import open_ledger
+from antiphon.ledger import Ledger
+from antiphon.runtime import System
+from antiphon.runtime._points import Point
+
+pytest.importorskip("apsw")
+
+PROGRAM = Path(__file__).with_name("stopped_program.py")
+GAP = Point.STARTED
+"""Between the check of the lease and the first instruction of the payment: no check can close it."""
+UNPAID = (Point.CLAIMED, Point.INTENT_SENT, Point.INTENT_STORED, Point.STARTING)
+"""The points at which the payment has not started: the second process pays."""
+
+ALL = tuple(Point)
+TRIED: dict[tuple[str, str], Sequence[Point]] = {
+    ("SQLite", "function"): ALL,
+    ("SQLite", "async function"): (),
+    ("SQLite", "agent"): (Point.STARTING,),
+    ("SQLite", "reconciling agent"): (Point.INTENT_STORED, GAP, Point.OUTCOME_QUEUED),
+    ("PostgreSQL", "function"): (),
+    ("PostgreSQL", "async function"): (Point.INTENT_STORED,),
+    ("PostgreSQL", "agent"): (Point.ENDED,),
+    ("PostgreSQL", "reconciling agent"): (Point.STARTING,),
+}
+"""By store and payer, the points of `make test`; `make chaos` tries all."""
+CASES = [(case, ALL if count("stopped") else points) for case, points in TRIED.items() if points or count("stopped")]
+
+
+class Place:
+    """A ledger, and the folder of the witnesses."""
+
+    def __init__(self, folder: Path, server: Server | None) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self.url = f"sqlite:///{folder}/ledger.db" if server is None else server.new_database(f"stopped {folder}"[-60:])
+        self.bank = Bank(folder, "second")
+
+    @contextmanager
+    def first(self, how: str, point: str = "nowhere") -> Iterator[subprocess.Popen[str]]:
+        """Start the first process."""
+        process = forked.start(PROGRAM, self.url, self.folder, how, point, stdout=subprocess.PIPE, text=True)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    async def second(self, how: str) -> str:
+        """Be the second process: wait for the run, or take it over, and return what came of it; a person helps it once."""
+        async with open_ledger(self.url) as ledger, asyncio.timeout(30):
+            came = await pay(ledger, self.bank, how)
+            if came == "ParkedError":
+                await self._settle(ledger)
+                came = await pay(ledger, self.bank, how)
+        return came
+
+    async def _settle(self, ledger: Ledger) -> None:
+        """Be the person who asks the bank, and tells the truth."""
+        async with System(ledger) as system:
+            (parked,) = await system.parked()
+            if self.bank.payments:
+                await system.settle(THREAD, parked.invocation_id, result=PAID)
+            else:
+                await system.settle(THREAD, parked.invocation_id, retry=True)
+
+    @property
+    def payers(self) -> list[str]:
+        return [event.who for event in self.bank.payments]
+
+
+async def _next_word(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return (await asyncio.to_thread(process.stdout.readline)).strip()
+
+
+async def _stop_at(place: Place, how: str, point: Point) -> None:
+    with place.first(how, point) as first:
+        assert await _next_word(first) == "stopped"
+        assert await place.second(how) == PAID
+        os.kill(first.pid, signal.SIGCONT)
+        came = await _next_word(first)
+    what = how, point, came
+    if point == GAP:
+        assert place.payers == ["second", "first"], what
+        assert len({event.key for event in place.bank.payments}) == 1, what
+    else:
+        assert place.payers == ["second" if point in UNPAID else "first"], what
+    # Before its first row, the first process joins again, and reads what the second has done.
+    assert came in {Point.CLAIMED: ("FencedError", PAID), Point.RELEASED: (PAID,)}.get(point, ("FencedError",)), what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "points"), CASES, ids=["-".join(case) for case, _ in CASES])
+async def test_a_process_that_was_stopped_past_its_lease_pays_nothing_that_another_has_taken_over(
+    case: tuple[str, str], points: Sequence[Point], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It is stopped at each point. In the one gap that no check closes, both payments have the same key."""
+    store, how = case
+    server: Server | None = request.getfixturevalue("postgres") if store == "PostgreSQL" else None
+    places = [(Place(tmp_path / point, server), point) for point in points]
+    await asyncio.gather(*(_stop_at(place, how, point) for place, point in places))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["blocking agent", "blocking function"])
+async def test_a_process_whose_code_blocks_for_longer_than_its_lease_keeps_its_run(how: str, tmp_path: Path) -> None:
+    """A caller in another process that joins waits, and gets the recorded result: nothing is paid twice."""
+    place = Place(tmp_path / "place", None)
+    with place.first(how) as first:
+        assert await _next_word(first) == "blocks"
+        assert await place.second(how) == PAID
+        assert await _next_word(first) == PAID
+    assert place.payers == ["first"]
