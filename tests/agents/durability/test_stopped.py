@@ -21,6 +21,7 @@ from antiphon import open_ledger
 from antiphon.ledger import Ledger
 from antiphon.runtime import System
 from antiphon.runtime._points import Point
+from antiphon.testing import check_witness, gather_evidence
 
 pytest.importorskip("apsw")
 
@@ -86,6 +87,12 @@ class Place:
     def payers(self) -> list[str]:
         return [event.who for event in self.bank.payments]
 
+    async def late(self) -> int:
+        """Return how many payments have started after a later claim of the thread, as the checker sees it."""
+        async with open_ledger(self.url) as ledger:
+            found = check_witness(self.bank.witnessed, await gather_evidence(ledger)).breaches
+        return sum("after it had lost the thread" in breach.what for breach in found)
+
 
 async def _next_word(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
@@ -99,6 +106,7 @@ async def _stop_at(place: Place, how: str, point: Point) -> None:
         os.kill(first.pid, signal.SIGCONT)
         came = await _next_word(first)
     what = how, point, came
+    assert await place.late() == (point == GAP), what
     if point == GAP:
         assert place.payers == ["second", "first"], what
         assert len({event.key for event in place.bank.payments}) == 1, what
