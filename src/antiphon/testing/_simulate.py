@@ -637,7 +637,7 @@ async def _digest(ledger: Ledger) -> str:
 
 Program: TypeAlias = Callable[["RunsWorld", Ledger], Awaitable[None]]
 """A durable run, with the ledger as its process has it; it is called once in each process."""
-Freeze: TypeAlias = "tuple[Point | None, int]"
+Freeze: TypeAlias = tuple[Point | None, int]
 """Where the first process is frozen: the point, or None for any step of its tasks; and how many of them it passes before."""
 
 

@@ -1,8 +1,7 @@
-"""A program with a durable run in thread `t` that pays once. It stops itself at a point, as SIGSTOP from outside would, or blocks.
+"""A process with a durable run that pays (see `payers.py`), and that stops itself at a point, as SIGSTOP from outside would.
 
-Arguments: the URL of the ledger, the folder of the witnesses, how it pays (see `PAYERS`), and the point, or `nowhere`. It says
-`stopped` right before it stops, `blocks` right before its other tool blocks, and at the end what came of the run. The payment
-itself writes its start to the witness of the process, as its first act: so the bank knows what was paid, and by whom.
+Arguments: the URL of the ledger, the folder of the witnesses, how it pays, and the point, or `nowhere`. It says `stopped` right
+before it stops, `blocks` right before it blocks, and at the end what came of the run.
 """
 
 import asyncio
@@ -10,16 +9,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from pydantic_ai import Agent
-from tests.agents.durability.agents import Desk, call, script
+from tests.agents.durability.payers import BLOCKS, HEARTBEAT, PAID, PAYERS, THREAD, Bank, Payment
+from typing_extensions import override
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerDurability, NotDone, current_effect, ledger_run
 from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger
 from antiphon.runtime import Settings, _lease
@@ -27,130 +25,39 @@ from antiphon.runtime._points import Point, stop_at
 from antiphon.service._soak_host import WitnessedLedger
 from antiphon.testing import Event, Witness, read_events
 
-THREAD = "t"
-PAID = "paid"
-HEARTBEAT = 0.3
-BLOCKS = 5 * HEARTBEAT
-"""Seconds for which the first process blocks: longer than its lease."""
 
-
-class Bank:
-    """Pays, and knows what all processes have paid."""
+class WitnessedBank(Bank):
+    """A bank whose payments are in the witnesses of the processes, in one folder."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._folder = folder
-        self.who = who
+        self._who = who
         self.witness = Witness(folder / f"{who}.witness", who)
 
-    def pay(self, key: str) -> str:
+    @override
+    def start(self, key: str) -> None:
         self.witness.say("fx", thread=THREAD, id=key, key=key, is_once=True)
-        return PAID
 
-    def pay_in_tool(self) -> str:
-        """Pay."""
-        effect = current_effect()
-        assert effect is not None
-        return self.pay(effect.key)
-
-    async def pay_in_async_tool(self) -> str:
-        """Pay."""
-        return self.pay_in_tool()
+    @override
+    def block(self) -> None:
+        if self._who == "first":
+            say("blocks")
+            time.sleep(BLOCKS)
 
     @property
-    def payments(self) -> list[Event]:
-        return [event for event in self.witnessed if event.what == "fx"]
+    @override
+    def payments(self) -> Sequence[Payment]:
+        return [Payment(event.who, event.key) for event in self.witnessed if event.what == "fx"]
 
     @property
-    def witnessed(self) -> list[Event]:
+    def witnessed(self) -> Sequence[Event]:
         return read_events(sorted(self._folder.glob("*.witness")))
 
-    async def find_out(self, unsettled: object) -> str | NotDone:
-        """Tell truthfully whether it was paid."""
-        return PAID if self.payments else NotDone()
 
-
-async def _look_first(key: str) -> str:
-    return "seen"
-
-
-async def _by_function(ledger: Ledger, bank: Bank) -> None:
-    async with ledger_run(THREAD, ledger=ledger, name="desk") as run:
-        await run.effect("look", {}, _look_first, effects="none")
-        await run.effect("pay", {}, bank.pay, effects="once")
-
-
-async def _by_async_function(ledger: Ledger, bank: Bank) -> None:
-    async def pay(key: str) -> str:
-        return bank.pay(key)
-
-    async with ledger_run(THREAD, ledger=ledger, name="desk") as run:
-        await run.effect("look", {}, _look_first, effects="none")
-        await run.effect("pay", {}, pay, effects="once")
-
-
-def _agent(ledger: Ledger, tools: dict[str, Callable[[], Any]], **more: Any) -> Agent[None, str]:
-    """Return an agent that calls each of its tools once, all at the same time."""
-    durability: LedgerDurability[None] = LedgerDurability(ledger, effects={"look": "none"}, **more)
-    model = script(Desk(), [call(tool, f"c-{tool}") for tool in tools], ["done"])
-    agent: Agent[None, str] = Agent(model, name="clerk", capabilities=[durability])
-    for name, tool in tools.items():
-        agent.tool_plain(name=name)(tool)
-    return agent
-
-
-def _look() -> str:
-    """Look."""
-    return "seen"
-
-
-async def _by_agent(ledger: Ledger, bank: Bank) -> None:
-    async with ledger_run(THREAD, name="desk"):
-        await _agent(ledger, {"pay": bank.pay_in_async_tool, "look": _look}).run("pay")
-
-
-async def _by_reconciling_agent(ledger: Ledger, bank: Bank) -> None:
-    async with ledger_run(THREAD, name="desk"):
-        await _agent(ledger, {"pay": bank.pay_in_tool, "look": _look}, reconcile=bank.find_out).run("pay")
-
-
-async def _by_blocking_agent(ledger: Ledger, bank: Bank) -> None:
-    async def look() -> str:
-        """Look."""
-        if bank.who == "first":
-            say("blocks")
-            time.sleep(BLOCKS)
-        return "seen"
-
-    async with ledger_run(THREAD, name="desk"):
-        await _agent(ledger, {"look": look, "pay": bank.pay_in_async_tool}, reconcile=bank.find_out).run("pay")
-
-
-async def _by_blocking_function(ledger: Ledger, bank: Bank) -> None:
-    def look_and_pay(key: str) -> str:
-        if bank.who == "first":
-            say("blocks")
-            time.sleep(BLOCKS)
-        return bank.pay(key)
-
-    async with ledger_run(THREAD, ledger=ledger, name="desk") as run:
-        await run.effect("pay", {}, look_and_pay, effects="once")
-
-
-PAYERS: dict[str, Callable[[Ledger, Bank], Awaitable[None]]] = {
-    "function": _by_function,
-    "async function": _by_async_function,
-    "agent": _by_agent,
-    "reconciling agent": _by_reconciling_agent,
-    "blocking agent": _by_blocking_agent,
-    "blocking function": _by_blocking_function,
-}
-
-
-async def pay(ledger: Ledger, bank: Bank, how: str) -> str:
+async def pay(ledger: Ledger, bank: WitnessedBank, how: str) -> str:
     """Do what the program does, and return what came of it."""
-    own = cast("Ledger", WitnessedLedger(ledger, bank.witness))
     try:
-        await PAYERS[how](own, bank)
+        await PAYERS[how](cast("Ledger", WitnessedLedger(ledger, bank.witness)), bank)
     except AntiphonError as exc:
         return type(exc).__name__
     return PAID
@@ -193,7 +100,7 @@ async def main(url: str, folder: str, how: str, point: str) -> None:
     _lease._SETTINGS = Settings(heartbeat=HEARTBEAT)
     async with open_ledger(url) as ledger:
         with stop_at(Stopper(point, url)):
-            came = await pay(ledger, Bank(Path(folder), "first"), how)
+            came = await pay(ledger, WitnessedBank(Path(folder), "first"), how)
     say(came)
 
 
