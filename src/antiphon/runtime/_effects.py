@@ -109,7 +109,10 @@ class Effect:
         self._forgiven = forgiven
         self.thread_id = course.thread_id or ""
         self.id: str = child_id(course.invocation_id, course.next_key(key))
-        """Its invocation, and the idempotency key that `run` gets."""
+        """Its invocation."""
+        self.key = self.id
+        """The idempotency key that `run` gets. It stays when the effect is done again under another invocation: the receiver
+        may have got it after all, from a process that was suspended right at the start."""
         self._epoch = 0
         """The epoch under which it was admitted."""
 
@@ -209,7 +212,7 @@ class Effect:
         raise errors.HistoryMismatchError(reason, self.course.to)
 
     def skip(self) -> None:
-        """Take the next id: the effect that was recorded under this id does not count."""
+        """Take the next invocation: what was recorded under this one does not count. It is the same effect, for its receiver."""
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
@@ -321,7 +324,7 @@ class Effect:
         self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
         started = _started.set(self)
         try:
-            outcome = self._result(await run(self.id))
+            outcome = self._result(await run(self.key))
         except (errors.DeliveryError, errors.LedgerError):
             raise  # not an error of the effect: the intent stays open, and the handler gets the error
         except FinishedLateError as exc:

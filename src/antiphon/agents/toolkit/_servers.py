@@ -369,9 +369,9 @@ class ForeignTools:
     async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
         found, seen = RecordedLists.of(run), list[_Listed]()
 
-        async def look(id: str) -> Json:
+        async def look(_: str) -> Json:
             seen[:] = [await self._look(ctx)]
-            return found.write(f"{run.course.invocation_id}/{key}", id, seen[0].to_json())
+            return found.write(f"{run.course.invocation_id}/{key}", seen[0].to_json())
 
         said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
         listed = _Listed.from_json(said)
