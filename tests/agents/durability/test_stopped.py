@@ -23,7 +23,9 @@ pytest.importorskip("apsw")
 
 PROGRAM = Path(__file__).with_name("stopped_program.py")
 GAP = Point.STARTED
-"""Between the check of the lease and the first instruction of the payment: no check can close it."""
+"""Between the last check of the lease and the first instruction of the payment: no check can close it."""
+WITH_GAP = "function"
+"""A payer whose start is checked once, so it is stopped in the gap."""
 UNPAID = (Point.CLAIMED, Point.INTENT_SENT, Point.INTENT_STORED, Point.STARTING)
 """The points at which the payment has not started: the second process pays."""
 
@@ -31,8 +33,9 @@ ALL = tuple(Point)
 STORES = ("SQLite", "PostgreSQL")
 FEW: dict[tuple[str, str], Sequence[Point]] = {
     ("SQLite", "plain function"): ALL,
+    ("SQLite", "function"): (GAP,),
     ("SQLite", "agent"): (Point.STARTING,),
-    ("SQLite", "reconciling agent"): (Point.INTENT_STORED, GAP, Point.OUTCOME_QUEUED),
+    ("SQLite", "reconciling agent"): (Point.INTENT_STORED, Point.OUTCOME_QUEUED),
     ("PostgreSQL", "function"): (Point.INTENT_STORED,),
     ("PostgreSQL", "agent"): (Point.ENDED,),
     ("PostgreSQL", "agent with plain tools"): (Point.STARTING,),
@@ -87,19 +90,29 @@ async def _next_word(process: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(process.stdout.readline)).strip()
 
 
+async def _until_stopped(process: subprocess.Popen[str]) -> None:
+    """Wait until a process that stops itself has stopped: a signal to go on that came before would be lost."""
+    assert await _next_word(process) == "stopped"
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        await asyncio.sleep(0.005)
+
+
 async def _stop_at(place: Place, how: str, point: Point) -> None:
     with place.first(how, point) as first:
-        assert await _next_word(first) == "stopped"
+        await _until_stopped(first)
         assert await place.second(how) == PAID
         os.kill(first.pid, signal.SIGCONT)
         came = await _next_word(first)
     what = how, point, came
-    if point == GAP:
-        assert place.payers == ["second", "first"], what
-        assert len({payment.key for payment in place.bank.payments}) == 1, what
+    twice = ["second", "first"]
+    if (how, point) == (WITH_GAP, GAP):
+        assert place.payers == twice, what
+    elif point == GAP:  # another check may follow
+        assert place.payers in (twice, twice[:1]), what
     else:
         assert place.payers == ["second" if point in UNPAID else "first"], what
-    assert await place.late() == (point == GAP), what
+    assert await place.late() == len(place.payers) - 1, what
+    assert len({payment.key for payment in place.bank.payments}) == 1, what
     # Before its first row, the first process joins again, and reads what the second has done.
     assert came in {Point.CLAIMED: ("FencedError", PAID), Point.RELEASED: (PAID,)}.get(point, ("FencedError",)), what
 
