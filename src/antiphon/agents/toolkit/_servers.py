@@ -209,6 +209,8 @@ class ForeignTools:
 
     toolset: AbstractToolset[Any]
     settings: ToolSettings
+    clean: Callable[[str], str]
+    """Removes secrets from messages about it."""
     by_name: Mapping[str, ToolSettings] = field(default_factory=dict[str, ToolSettings])
     name: str = ""
     """Its name in warnings."""
@@ -216,8 +218,6 @@ class ForeignTools:
     """Whether a warning is an error."""
     within: float = 10.0
     """Seconds that it has to start, and to list its tools."""
-    clean: Callable[[str], str] = str
-    """Removes secrets from messages about it."""
     lists_all: bool = False
     """Whether it lists all its tools each time, as MCP servers do. Toolsets of Pydantic AI may offer some of them only
     sometimes."""
