@@ -172,7 +172,7 @@ async def _by_reconciling_agent(ledger: Ledger, bank: Bank) -> None:
 
 async def _by_agent_with_plain_tools(ledger: Ledger, bank: Bank) -> None:
     async with _run(ledger):
-        await _run_agent(ledger, {"pay": bank.plain_tool, "look": _look}, reconcile=bank.reconcile)
+        await _run_agent(ledger, {"pay": bank.plain_tool}, reconcile=bank.reconcile)
 
 
 async def _by_agent_in_tool(ledger: Ledger, bank: Bank) -> None:
