@@ -28,7 +28,7 @@ FAULTS = Faults(ledger_failure=0.0, sleep=1.2 * LEASE)
 """A process is frozen for 0.6 to 1.8 of its lease."""
 SEEDS = count("frozen")
 """How often each place is tried."""
-STRIDES = {"function": 1, "two functions": 1, "program": 2, "reconciling agent": 15, "toolkit": 20, "agent in a tool": 30}
+STRIDES = {"function": 1, "two functions": 1, "program": 2, "reconciling agent": 20, "toolkit": 40, "agent in a tool": 40}
 """Of how many places `make test` tries one: an agent takes ten times as long as a function. `make chaos` tries all."""
 
 
