@@ -212,7 +212,7 @@ class Effect:
         raise errors.HistoryMismatchError(reason, self.course.to)
 
     def skip(self) -> None:
-        """Take the next invocation: what was recorded under this one does not count. It is the same effect, for its receiver."""
+        """Take the next invocation: what was recorded under this one does not count. For the receiver it is the same effect."""
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:

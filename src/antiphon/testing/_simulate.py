@@ -11,8 +11,8 @@ Bus and ledger are real, with faults added. The faults are drawn from the seed, 
 
     simulate_runs(7, program=my_durable_run, freeze=(Point.STARTING, 0))
 
-Several processes run the same program on one ledger, without systems. The first is frozen at a given point of an effect or after
-a given step, past its lease, and another takes its work over; then it wakes.
+Several processes run the same program on one ledger, without systems. The first is frozen at a given point of an effect, or
+after a given step, past its lease. Another takes its work over. Then it wakes.
 """
 
 from __future__ import annotations
@@ -660,7 +660,12 @@ class RunsWorld(HostsWorld):
         self._frozen = asyncio.Event()
         self._passed = Counter[Point | None]()
         node.after_step = lambda: self._pass(node, None, freeze)
-        with stop_at(lambda point, _thread, _effect: self._pass(current_node(), point, freeze) if current_node() is node else None):
+
+        def stop(point: Point, thread_id: str, effect_id: str) -> None:
+            if current_node() is node:
+                self._pass(node, point, freeze)
+
+        with stop_at(stop):
             processes = [self._loop.start_in(node, program(self, self._own()))]
             waiting = asyncio.create_task(self._frozen.wait())
             await asyncio.wait((processes[0], waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """A process with a durable run that pays (see `payers.py`), and that stops itself at a point, as SIGSTOP from outside would.
 
-Arguments: the URL of the ledger, the folder of the witnesses, how it pays, and the point, or `nowhere`. It says `stopped` right
-before it stops, `blocks` right before it blocks, and at the end what came of the run.
+Arguments: the URL of the ledger, the folder of the witnesses, how it pays, and the point, or `nowhere`. It says `stopped`
+right before it stops, `blocks` right before it blocks, and at the end what came of the run.
 """
 
 import asyncio

@@ -93,7 +93,7 @@ async def _next_word(process: subprocess.Popen[str]) -> str:
 async def _until_stopped(process: subprocess.Popen[str]) -> None:
     """Wait until a process that stops itself has stopped: a signal to go on that came before would be lost."""
     assert await _next_word(process) == "stopped"
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 

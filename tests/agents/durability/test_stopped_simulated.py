@@ -1,4 +1,4 @@
-"""Simulated processes with one durable run. The first is frozen past its lease: after each step, and at each point. G7, G8, F14.
+"""Simulated processes with one durable run. The first is frozen past its lease: at each step and point. G7, G8, F14.
 
 A world is a program, the place where its first process is frozen, and a seed, which chooses the order of tasks, how slow the
 ledger is, and how long the first process is frozen. So it wakes up while it still owns the run, while the other is at work, or
@@ -66,7 +66,7 @@ class Story(Bank):
     @property
     def repeated(self) -> int:
         """How many payments have started again under their key."""
-        return len(self._payments) - len(set(payment.key for payment in self._payments))
+        return len(self._payments) - len({payment.key for payment in self._payments})
 
 
 def _simulate(how: str, seed: int, freeze: Freeze | None = None) -> tuple[Story, Simulated]:
@@ -107,7 +107,7 @@ def test_a_process_that_is_frozen_anywhere_past_its_lease_pays_nothing_that_anot
         for freeze in places[seed % stride :: stride]:
             story, simulated = _simulate(how, seed, freeze)
             where = how, seed, freeze, story.payments
-            assert len(set(payment.key for payment in story.payments)) == due, where
+            assert len({payment.key for payment in story.payments}) == due, where
             gap = int(freeze[0] == Point.STARTED)
             assert _late(simulated) == story.repeated <= gap, where
             by += Counter(payment.who for payment in story.payments) + simulated.landed

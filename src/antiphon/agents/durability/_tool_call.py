@@ -596,9 +596,9 @@ class RecordedLists:
             raise FailedError(f"what {name!r} found is too large to be written down", "TOO_LARGE")
         part = current_run()
         assert part is not None  # noqa: S101 (an effect of a run is a part of it)
-        id = part.course.invocation_id
-        self._last[name] = (id, value)
-        self._known[id] = value
+        effect_id = part.course.invocation_id
+        self._last[name] = (effect_id, value)
+        self._known[effect_id] = value
         return {"found": value}
 
     async def read(self, run: LedgerRun, said: Any) -> Any:
