@@ -212,7 +212,7 @@ class Effect:
         raise errors.HistoryMismatchError(reason, self.course.to)
 
     def skip(self) -> None:
-        """Take the next invocation: what was recorded under this one does not count. For the receiver it is the same effect."""
+        """Take the next invocation: what was recorded under this one does not count. Its receiver gets the same key."""
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
