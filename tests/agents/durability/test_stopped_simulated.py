@@ -109,7 +109,8 @@ def test_a_process_that_is_frozen_anywhere_past_its_lease_pays_nothing_that_anot
             where = how, seed, freeze, story.payments
             assert len({payment.key for payment in story.payments}) == due, where
             gap = int(freeze[0] == Point.STARTED)
-            assert _late(simulated) == story.repeated <= gap, where
+            # Woken in the gap before the other has asked the bank, it pays late, and nothing is paid twice.
+            assert story.repeated <= _late(simulated) <= gap, where
             by += Counter(payment.who for payment in story.payments) + simulated.landed
     assert by["frozen"] >= 0.9 * SEEDS * len(places) / stride, by  # with another seed, a place may not come
     assert min(by["first"], by["other 1"]) > 0, by
