@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -635,7 +635,7 @@ async def _digest(ledger: Ledger) -> str:
 # ---------------------------------------------------------------- durable runs of several processes
 
 
-Program: TypeAlias = Callable[["RunsWorld", Ledger], Awaitable[None]]
+Program: TypeAlias = Callable[["RunsWorld", Ledger], Coroutine[Any, Any, None]]
 """A durable run, with the ledger as its process has it; it is called once in each process."""
 Freeze: TypeAlias = tuple[Point | None, int]
 """Where the first process is frozen: the point, or None for any step of its tasks; and how many of them it passes before."""
@@ -666,7 +666,7 @@ class RunsWorld(HostsWorld):
                 self._pass(node, point, freeze)
 
         with stop_at(stop):
-            processes = [self._loop.start_in(node, program(self, self._own()))]
+            processes: list[asyncio.Task[None]] = [self._loop.start_in(node, program(self, self._own()))]
             waiting = asyncio.create_task(self._frozen.wait())
             await asyncio.wait((processes[0], waiting), return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
