@@ -1,4 +1,4 @@
-"""The checker finds each of 21 planted corruptions by the rule it breaks, and nothing in a history that is whole."""
+"""The checker finds each of 22 planted corruptions by the rule it breaks, and nothing in a history that is whole."""
 
 import asyncio
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def test_a_whole_run_has_no_breach_and_counts(run: Run) -> None:
     }
 
 
-# ---------------------------------------------------------------- 21 corruptions
+# ---------------------------------------------------------------- 22 corruptions
 
 
 def rows_of(run: Run, thread: str = "a") -> tuple[list[Row], list[Row]]:
@@ -206,6 +206,13 @@ def fenced_effect(run: Run, random: Random) -> Run:
     return changed(run, random.choice(late), epoch=1)
 
 
+def woken_owner(run: Run, random: Random) -> Run:
+    """The first owner starts an effect after the second has claimed the thread. Tools do not know epochs."""
+    unaware = run.with_events([replace(each, epoch=0) if each.what == "fx" else each for each in run.events])
+    late = [event for event in seen(unaware, "fx") if event.who == "other"]
+    return changed(unaware, random.choice(late), who="one")
+
+
 def stale_read(run: Run, random: Random) -> Run:
     event = random.choice(seen(run, "read")[1:])
     return changed(run, event, ids=event.ids[:-1])
@@ -268,6 +275,7 @@ PLANTED: dict[Callable[[Run, Random], Run], set[str]] = {
     other_key: {"R6"},
     stale_epoch: {"R8"},
     fenced_effect: {"R8"},
+    woken_owner: {"R8"},
     stale_read: {"R5"},
     reordered_read: {"R5"},
     undelivered: {"R9"},
@@ -289,8 +297,14 @@ def test_a_planted_corruption_is_found(plant: Callable[[Run, Random], Run], run:
         assert PLANTED[plant] <= found, (plant.__name__, seed, found)
 
 
-def test_there_are_twenty_one_of_them() -> None:
-    assert len(PLANTED) == 21
+def test_there_are_twenty_two_of_them() -> None:
+    assert len(PLANTED) == 22
+
+
+def test_an_owner_that_does_not_know_its_epoch_has_the_last_one_that_it_has_claimed(run: Run) -> None:
+    """R8: effects of tools, which say no epoch, are right if their process has not lost the thread."""
+    unaware = run.with_events([replace(each, epoch=0) if each.what == "fx" else each for each in run.events])
+    assert check_witness(unaware.events, unaware.evidence).breaches == ()
 
 
 def test_a_run_in_which_nothing_happened_proves_nothing(run: Run) -> None:

@@ -12,6 +12,8 @@ _COUNTS: dict[str, tuple[int, int, int]] = {
     "storms": (60, 2_000, 50_000),  # of each of two ways
     "F13": (30, 300, 1_000),  # ledgers, each with three processes killed
     "F13 hosts": (1, 100, 3_000),  # ledgers, each with three hosts of which two are killed
+    "frozen": (1, 10, 200),  # simulated worlds, of each place where a process with a run can be frozen
+    "stopped": (0, 1, 1),  # whether a run is stopped at all points, in all ways, on both stores
     "threads": (60, 200, 200),  # in hand of one of three hosts that is killed
     "F14": (2, 20, 500),  # of each of two ways
     "F15": (1, 20, 200),

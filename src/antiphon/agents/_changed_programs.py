@@ -473,8 +473,9 @@ class RunStep(Effect):
         self._option = payload.option_name  # an outcome names the option of its intent
 
     def restart(self) -> None:
-        """Take another id: the rows under this one are ignored from now on."""
+        """Take another id: the rows under this one are ignored from now on. It is another effect, with a key of its own."""
         self.skip()
+        self.key = self.id
 
     # ------------------------------------------------------------ common to all steps
 

@@ -53,6 +53,7 @@ from antiphon.messages.keys import child_id, renamed
 from antiphon.messages.trusted import MUCH
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._exchange import error_of
+from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import EffectRun
 from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
 
@@ -145,7 +146,10 @@ class Effect:
         self.evidence: dict[str, Json] = {}
         """What a person is shown of it, if it is parked, besides the reason."""
         self.id: str = child_id(course.invocation_id, course.next_key(key))
-        """Its invocation, and the idempotency key that `run` gets."""
+        """Its invocation."""
+        self.key = self.id
+        """The idempotency key that `run` gets. It stays when the effect is done again under another invocation: the receiver
+        may have got it after all, from a process that was suspended right at the start."""
         self._epoch = 0
         """The epoch under which it was admitted."""
 
@@ -200,12 +204,18 @@ class Effect:
             FencedError: another host has the thread.
             LedgerError: the lease cannot be renewed.
         """
+        reached(Point.STARTING, self.thread_id, self.id)
         await self.journal.confirm(self.thread_id, self._epoch)
         self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
+        reached(Point.STARTED, self.thread_id, self.id)
 
     def may_start(self) -> bool:
         """Whether it may start at this moment, in any thread. If not, `confirm` finds out why."""
-        return self.course.evicted is None and self.journal.is_confirmed(self.thread_id, self._epoch)
+        reached(Point.STARTING, self.thread_id, self.id)
+        if self.course.evicted is not None or not self.journal.is_confirmed(self.thread_id, self._epoch):
+            return False
+        reached(Point.STARTED, self.thread_id, self.id)
+        return True
 
     # ------------------------------------------------------------ what subclasses may override
 
@@ -253,7 +263,7 @@ class Effect:
         raise errors.HistoryMismatchError(reason, self.course.to)
 
     def skip(self) -> None:
-        """Take the next id: the effect that was recorded under this id does not count."""
+        """Take the next invocation: what was recorded under this one does not count. Its receiver gets the same key."""
         self.id = renamed(self.id)
 
     def intent(self, arguments: Mapping[str, Json] | None = None) -> Message:
@@ -346,7 +356,10 @@ class Effect:
         self._check_course()
         async with self.journal.admit(self.thread_id):
             self._check_course()  # it may have waited
-            return await (self.begin() if intent is None else self._begin_again(intent))
+            reached(Point.INTENT_SENT, self.thread_id, self.id)
+            stored = await (self.begin() if intent is None else self._begin_again(intent))
+            reached(Point.INTENT_STORED, self.thread_id, self.id)
+        return stored
 
     def _check_course(self) -> None:
         """Refuse to start while another effect of the handler or run waits for a person.
@@ -417,7 +430,7 @@ class Effect:
     async def _call(self, run: Run) -> Json:
         """Run the function. If an effect in it was parked, this one has no outcome, whatever the function makes of that."""
         try:
-            returned = await run(self.id)
+            returned = await run(self.key)
         except Exception as exc:
             if self.id in self.course.parked_in and not isinstance(exc, errors.ParkedError | errors.LedgerError):
                 self._check_course()
@@ -453,7 +466,9 @@ class Effect:
         """Append the outcome and return its value; if a person has recorded that the effect did not happen, run it."""
         # It counts as open until the outcome is stored: if the append fails, the end of the handler must end or park this
         # effect.
+        reached(Point.ENDED, self.thread_id, self.id)
         payload = (await self.end(outcome)).payload
+        reached(Point.OUTCOME_QUEUED, self.thread_id, self.id)
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
         if payload.error_type == errors.WithdrawnError.code:

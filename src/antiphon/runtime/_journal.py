@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, Epoch, Ledger, Record, Redaction
 from antiphon.messages import Json, Message
+from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
@@ -478,6 +479,7 @@ class Journal:
         if epoch > self.epoch(thread_id):
             self._note_taken(thread_id, epoch.taken_from)
         self._epochs[thread_id] = max(epoch, self.epoch(thread_id))  # this host may have claimed it meanwhile
+        reached(Point.CLAIMED, thread_id)
         if self.on_claimed is not None:
             self.on_claimed()
 
@@ -496,6 +498,7 @@ class Journal:
             self._disown(thread_id)  # first: a write that starts meanwhile claims the thread again, with a new epoch
             try:
                 await self.ledger.release(thread_id, epoch=epoch, **more)
+                reached(Point.RELEASED, thread_id)
             except errors.FencedError:
                 pass  # another host has it already
             except errors.LedgerUnavailableError:
@@ -561,6 +564,7 @@ class Journal:
         except errors.LedgerUnavailableError:
             self._note_unsure()
             raise
+        reached(Point.CLAIMED, thread_id)
         if self.on_claimed is not None:
             self.on_claimed()
         return epoch

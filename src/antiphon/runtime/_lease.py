@@ -31,6 +31,7 @@ from weakref import WeakKeyDictionary
 from antiphon.errors import LedgerError
 from antiphon.ledger import Host, instance_at
 from antiphon.runtime._permits import Permits
+from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
@@ -221,6 +222,7 @@ class Lease:
         try:
             with suppress(LedgerError):  # then the lease expires by itself
                 await self.ledger.leave(host)
+                reached(Point.RELEASED, "")
         finally:
             self._leaving = None
 

@@ -8,6 +8,11 @@ the world must come to rest: no call is open unless it is parked. The same seed 
 ledger.
 
 Bus and ledger are real, with faults added. The faults are drawn from the seed, and counted where they happen.
+
+    simulate_runs(7, program=my_durable_run, freeze=(Point.STARTING, 0))
+
+Several processes run the same program on one ledger, without systems. The first is frozen at a given point of an effect, or
+after a given step, past its lease. Another takes its work over. Then it wakes.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random  # noqa: TID251 (seeded)
@@ -29,6 +35,7 @@ from antiphon.messages import Message, current_port, use_port
 from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Parcel, Settings, System, Take
+from antiphon.runtime._points import Point, stop_at
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
 from antiphon.testing._witness import Event, What, content_of
 
@@ -623,3 +630,98 @@ async def _digest(ledger: Ledger) -> str:
     for head in await ledger.heads():
         digest.update(f"{head.thread_id} {head.seq} {head.hash}\n".encode())
     return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- durable runs of several processes
+
+
+Program: TypeAlias = Callable[["RunsWorld", Ledger], Coroutine[Any, Any, None]]
+"""A durable run, with the ledger as its process has it; it is called once in each process."""
+Freeze: TypeAlias = tuple[Point | None, int]
+"""Where the first process is frozen: the point, or None for any step of its tasks; and how many of them it passes before."""
+
+
+class _OwnLedger:
+    """A ledger as one process has it: its runs there are a host of their own."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+
+class RunsWorld(HostsWorld):
+    """Several processes that run one program. The first of them is frozen once; then the others begin."""
+
+    async def run_programs(self, program: Program, freeze: Freeze | None, limit: float) -> None:
+        """Run the whole simulation."""
+        node = Node("first")
+        self._frozen = asyncio.Event()
+        self._passed = Counter[Point | None]()
+        node.after_step = lambda: self._pass(node, None, freeze)
+
+        def stop(point: Point, thread_id: str, effect_id: str) -> None:
+            if current_node() is node:
+                self._pass(node, point, freeze)
+
+        with stop_at(stop):
+            processes: list[asyncio.Task[None]] = [self._loop.start_in(node, program(self, self._own()))]
+            waiting = asyncio.create_task(self._frozen.wait())
+            await asyncio.wait((processes[0], waiting), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            others = range(1, self._count)
+            processes += [self._loop.start_in(Node(f"other {number}"), program(self, self._own())) for number in others]
+            done, open_ = await asyncio.wait(processes, timeout=limit)
+        for each in done:
+            each.result()
+        if open_:
+            raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
+
+    def _own(self) -> Ledger:
+        return cast("Ledger", _OwnLedger(self.beside))
+
+    def _pass(self, node: Node, point: Point | None, freeze: Freeze | None) -> None:
+        """Count a point or a step of the first process, and freeze it there, if it is the one."""
+        self._passed[point] += 1
+        self.landed[f"passed {point or 'step'}"] += 1
+        if freeze is None or freeze != (point, self._passed[point] - 1):
+            return
+        self.landed["frozen"] += 1
+        self._frozen.set()
+        seconds = self._faults.sleep * (0.5 + self._random.random())
+        if point is not None:
+            self._loop.freeze(seconds)
+        else:
+            node.is_asleep = True
+            self._loop.call_later(seconds, self._loop.wake, node, context=Context())
+
+
+def simulate_runs(
+    seed: int,
+    *,
+    program: Program,
+    freeze: Freeze | None = None,
+    faults: Faults = Faults(ledger_failure=0.0),  # noqa: B008 (frozen)
+    limit: float = 3600.0,
+    processes: int = 2,
+) -> Simulated:
+    """Run a program in several processes, of which the first is frozen once, and return the outcome.
+
+    It is frozen for half of `faults.sleep` up to one and a half times as long. `landed` counts what the first process has
+    passed: `passed step`, `passed claimed` and so on.
+
+    Raises:
+        AssertionError: a program has failed or has not ended; the text has the seed.
+    """
+    loop = VirtualLoop(seed)  # type: ignore[abstract]
+    world = RunsWorld(seed, loop, faults, processes)
+    try:
+        with use_port(VirtualPort(loop, seed)):
+            loop.run_until_complete(world.run_programs(program, freeze, limit))
+            digest = loop.run_until_complete(_digest(world.ledger))
+        return Simulated(seed, digest, loop.time(), world.landed, world.ledger, tuple(world.events))
+    except Exception as exc:
+        raise AssertionError(f"seed {seed}, frozen at {freeze}: {exc}") from exc
+    finally:
+        loop.close()

@@ -6,7 +6,7 @@ of the machine, so a run is a function of the seed and the program.
 
 Tasks belong to the *node* in which they were started. When a node is cut off, none of its code ever runs again: no step, no
 callback, no `finally`, as if its process had been killed. While a node sleeps, none of its code runs, as if its process had
-been stopped by a signal.
+been stopped by a signal. `freeze` stops the running node in the middle of a step, between two instructions.
 
 `VirtualPort` returns ids and times of the loop; `CountingPort` returns ids and times that count up.
 """
@@ -54,6 +54,8 @@ class Node:
         self.is_asleep = False
         self.held: list[tuple[asyncio.Handle, bool]] = []
         """The handles that became ready while it slept, in order."""
+        self.after_step: Callable[[], None] | None = None
+        """Called after each of its steps: where its process waits, or another task of it could run."""
 
 
 _OUTSIDE = Node("outside")
@@ -113,6 +115,26 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         node.is_asleep = False
         self._ready.extend(node.held)
         node.held.clear()
+
+    def freeze(self, seconds: float) -> None:
+        """Let time pass for all other nodes, in the middle of a step of the running node: it notices nothing.
+
+        Call it from code of a node that is not cut off meanwhile. If another node is frozen meanwhile, both wake up with the
+        later one.
+        """
+        node, task = current_node(), asyncio.current_task(self)
+        thawed: list[bool] = []
+        self.call_later(seconds, thawed.append, True, context=Context())  # of no node
+        node.is_asleep = True
+        if task is not None:
+            asyncio.tasks._leave_task(self, task)
+        try:
+            while not thawed:
+                self._run_next()
+        finally:
+            if task is not None:
+                asyncio.tasks._enter_task(self, task)
+            self.wake(node)
 
     # ------------------------------------------------------------ time and turns
 
@@ -210,19 +232,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_running = True
         try:
             while not main.done():
-                handle, is_step = self._next()
-                node: Node | None = cast("Any", handle)._context.get(_node)
-                if handle.cancelled() or (node is not None and not node.is_alive):
-                    continue
-                if node is not None and node.is_asleep:
-                    node.held.append((handle, is_step))
-                else:
-                    handle._run()
+                self._run_next()
             return main.result()
         finally:
             self._is_running = False
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+
+    def _run_next(self) -> None:
+        handle, is_step = self._next()
+        node: Node | None = cast("Any", handle)._context.get(_node)
+        if handle.cancelled() or (node is not None and not node.is_alive):
+            return
+        if node is not None and node.is_asleep:
+            node.held.append((handle, is_step))
+            return
+        handle._run()
+        if node is not None and node.after_step is not None:
+            node.after_step()
 
     @override
     def is_running(self) -> bool:

@@ -40,7 +40,7 @@ What: TypeAlias = Literal[
     "claim",  # the thread was claimed: epoch
     "read",  # the thread was read, from `began` on: ids
     "rx",  # a message came out of a tail of all threads: id
-    "fx",  # an effect starts, recorded by the tool itself: id (its invocation), key, epoch, is_once
+    "fx",  # an effect starts, recorded by the tool itself: id (its invocation), key, is_once, and the epoch if it knows it
     "fxend",  # it has ended: id, content (of its result)
     "park",  # a call was handed to a person: id (its invocation)
     "pause",  # acknowledged for the thread
@@ -380,7 +380,7 @@ def _bad_results(history: _History) -> Iterator[Breach]:
 
 
 def _fenced(history: _History) -> Iterator[Breach]:
-    """R8: epochs increase, in claims and along a thread; a process that has lost a thread begins no effect in it."""
+    """R8: epochs increase, in claims and along a thread; an owner starts no effect after a later claim of its thread."""
     claims: dict[str, list[Event]] = defaultdict(list)
     for event in history.of("claim"):
         if claims[event.thread] and event.epoch <= claims[event.thread][-1].epoch:
@@ -394,7 +394,10 @@ def _fenced(history: _History) -> Iterator[Breach]:
                 yield Breach("R8", thread, row.id, f"it was appended under epoch {epoch}, after {highest}")
             highest = max(highest, epoch)
     for event in history.of("fx"):
-        if any(claim.epoch > event.epoch and claim.at < event.at for claim in claims[event.thread]):
+        before = [claim for claim in claims[event.thread] if claim.at < event.at]
+        # A tool does not know the epoch of its owner: that is the last one that its process has claimed.
+        epoch = event.epoch or max((claim.epoch for claim in before if claim.who == event.who), default=0)
+        if any(claim.epoch > epoch for claim in before):
             yield Breach("R8", event.thread, event.id, f"{event.who} began an effect after it had lost the thread")
 
 

@@ -224,7 +224,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         notes = CallNotes(params.ctx)
 
         async def start() -> Json:
-            with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.id, name, effects)), notes.scope():
+            with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.key, name, effects)), notes.scope():
                 own = _confirmed_in_thread(replace(params, ctx=changes.begin()))
                 handled = await confirmed(lambda: _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own))))
                 dumped = await self._recordable(run, called, handled, effects)
@@ -344,9 +344,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         effects = _EFFECTS.get(type(id), "once")
 
         async def do(key: str) -> Json:
-            with run_scope(run.part(key)):
-                found = self._operation.result_codec.dump(await self._handled(params))
-                return RecordedLists.of(run).write(name, key, cast("Json", found))
+            found = self._operation.result_codec.dump(await self._handled(params))
+            return RecordedLists.of(run).write(name, cast("Json", found))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)

@@ -142,7 +142,7 @@ def _classes(base: type[Exception]) -> list[type[Exception]]:
 
 
 @contextmanager
-def tool_errors(changes: Callable[[], Mapping[str, Json]] = dict) -> Generator[None, None, None]:
+def tool_errors(changes: Callable[[], Mapping[str, Json]]) -> Generator[None, None, None]:
     """Store the exception of a tool under a separate code, to distinguish it from an outcome that a person has recorded.
 
     `changes` returns the changes that the tool made before it raised; they are stored with the error.

@@ -434,7 +434,7 @@ class ModelRequestEffect(RunStep):
         course = self.course
         assert isinstance(course, RunPart)  # noqa: S101 (an agent has a part of its own)
         course.invocation_id = renamed(course.invocation_id)
-        self.id = child_id(course.invocation_id, self.id.rpartition("/")[2])
+        self.key = self.id = child_id(course.invocation_id, self.id.rpartition("/")[2])
 
     # ------------------------------------------------------------ attempts
 

@@ -286,7 +286,7 @@ class ToolCallEffect(RunStep):
         if self._settle is None or is_trial():
             return await super().unknown(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
-        found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.id, reason))
+        found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.key, reason))
         return await super().unknown(reason) if found is None else self.outcome(**_fields(found))
 
 
@@ -571,8 +571,8 @@ class RecordedLists:
         """Return the object that a run and all its parts share."""
         return run.opened.share(cls)
 
-    def write(self, name: str, id: str, value: Json) -> Json:
-        """Return a list in its stored form.
+    def write(self, name: str, value: Json) -> Json:
+        """Return a list in its stored form, in the effect that finds it.
 
         Raises:
             FailedError: it is too large to be stored. It is not cut, because a partial list is useless.
@@ -582,8 +582,11 @@ class RecordedLists:
             return {"same_as": before[0]}
         if is_too_large(value):
             raise FailedError(f"what {name!r} found is too large to be written down", "TOO_LARGE")
-        self._last[name] = (id, value)
-        self._known[id] = value
+        part = current_run()
+        assert part is not None  # noqa: S101 (an effect of a run is a part of it)
+        effect_id = part.course.invocation_id
+        self._last[name] = (effect_id, value)
+        self._known[effect_id] = value
         return {"found": value}
 
     async def read(self, run: LedgerRun, said: Any) -> Any:

@@ -99,7 +99,7 @@ class ToolkitCallEffect(Effect):
         if self._tool.effects != "none":
             note_deed(self.id)
         if self._is_repeated and not await self._was_repeated():
-            self.id = self._first
+            self.key = self.id = self._first
         return await self.perform(inside)
 
     async def _was_repeated(self) -> bool:

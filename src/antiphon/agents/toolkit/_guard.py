@@ -345,11 +345,11 @@ class Guard:
         Invocations.of(run).keep(run, asked.invocation, call)
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
-        async def inside(key: str) -> Json:
+        async def inside(_: str) -> Json:
             if asked.tool.lost(asked.arguments):
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
-            with run_scope(run.part(key)):  # effects inside the tool are numbered separately
+            with run_scope(run.part(effect.id)):  # effects inside the tool are numbered separately
                 try:
                     outcome = await self._start(replace(asked, ctx=changes.begin()))
                 except ToolRefusal as exc:

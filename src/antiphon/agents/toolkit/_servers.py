@@ -210,6 +210,8 @@ class ForeignTools:
 
     toolset: AbstractToolset[Any]
     settings: ToolSettings
+    clean: Callable[[str], str]
+    """Removes secrets from messages about it."""
     by_name: Mapping[str, ToolSettings] = field(default_factory=dict[str, ToolSettings])
     name: str = ""
     """Its name in warnings."""
@@ -217,8 +219,6 @@ class ForeignTools:
     """Whether a warning is an error."""
     within: float = 10.0
     """Seconds that it has to start, and to list its tools."""
-    clean: Callable[[str], str] = str
-    """Removes secrets from messages about it."""
     lists_all: bool = False
     """Whether it lists all its tools each time, as MCP servers do. Toolsets of Pydantic AI may offer some of them only
     sometimes."""
@@ -370,9 +370,9 @@ class ForeignTools:
     async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
         found, seen = RecordedLists.of(run), list[_Listed]()
 
-        async def look(id: str) -> Json:
+        async def look(_: str) -> Json:
             seen[:] = [await self._look(ctx)]
-            return found.write(f"{run.course.invocation_id}/{key}", id, seen[0].to_json())
+            return found.write(f"{run.course.invocation_id}/{key}", seen[0].to_json())
 
         said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
         listed = _Listed.from_json(said)

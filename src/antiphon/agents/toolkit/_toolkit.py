@@ -162,7 +162,7 @@ class Toolkit:
         if seconds <= 0:
             raise ValueError(f"within must be positive, not {seconds:g} s")
         shown = self.policy.clean(name or toolset.label)
-        self._foreign.append(ForeignTools(toolset, settings, by_name or {}, shown, required, seconds, self.policy.clean))
+        self._foreign.append(ForeignTools(toolset, settings, self.policy.clean, by_name or {}, shown, required, seconds))
 
     def add_mcp(
         self,

@@ -301,8 +301,8 @@ class DecisionEffect(Effect):
             await ThreadTalk.of(self._run_of).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
         return await super().begin()
 
-    async def _decide(self, key: str) -> Json:
-        with run_scope(self._run_of.part(key)):  # effects of the policy get separate keys
+    async def _decide(self, _: str) -> Json:
+        with run_scope(self._run_of.part(self.id)):  # effects of the policy get separate keys
             chosen = self._ask_policy()
             if isawaitable(chosen):
                 chosen = await chosen
