@@ -62,7 +62,7 @@ def main() -> None:
     (wheel,) = DIST.glob("*.whl")
     for which in floors.RESOLUTIONS:
         floors.try_out(which, wheel)
-    fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if not path.name.startswith("_")]
+    fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if path.name not in {"README.md", "_template.md"}]
     if fragments:
         print(f"changelog.d has {len(fragments)} fragments: `.venv/bin/towncrier build` puts them into CHANGELOG.md first")
     print("To publish: .uv/bin/uv publish dist/*")
