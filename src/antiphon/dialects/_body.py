@@ -8,14 +8,13 @@ Everything else is shared by all formats.
 residue (the difference between the unit and what would be written), whether it belongs to the message before it although the
 rules say otherwise (`joined`), and whether it was in the format's field for instructions (`slot`).
 
-**Writing.** A plain conversation takes the fast path, any other is written unit by unit. A native message is written as it was
-read: in a unit with the same neighbours, and with its residue restored. Other messages are written by the rules of the format.
+**Writing.** A conversation is written unit by unit. A native message is written as it was read: in a unit with the same
+neighbours, and with its residue restored. Other messages are written by the rules of the format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -23,7 +22,7 @@ from pydantic import ValidationError
 
 from antiphon.checks import TARGETS, projected, same_utterance
 from antiphon.dialects._losses import Piece, Written
-from antiphon.dialects._order import Content, NotPlainError, arrange, last_group, plain_contents
+from antiphon.dialects._order import arrange
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, gathered, nobody, residue, restore, shared_out, stem
 from antiphon.dialects._settings import MODEL, carried
@@ -101,8 +100,6 @@ class BodyFormat:
     write_instructions: Callable[[Sequence[Message], BodyWriting], Any] | None = None
     slot_holds: int | None = None
     """How many messages the field for instructions takes, if others may be among the units; None if there is no limit."""
-    write_plain: Callable[[Sequence[Message], Sequence[Content], BodyWriting], list[Any]] | None = None
-    """Write all units of a plain history like `write`, but in one loop; raise a `NotPlainError` if that is not possible."""
     together: Callable[[Sequence[Message], Message], bool] = said_together
     before: Callable[[Sequence[Message] | None, Sequence[Message], BodyWriting], Any] = nothing_before
     invocation_in: InvocationIn = nobody
@@ -263,35 +260,15 @@ def talk(messages: Iterable[Message]) -> list[Message]:
 def write_body(
     form: BodyFormat, conversation: Conversation, as_policy: str | None, options: Mapping[str, object]
 ) -> tuple[Body, BodyWriting]:
-    """Write a conversation, by the fast path if it is plain."""
+    """Write a conversation, without what a repair left out of it."""
     writing = began(form, as_policy, options)
-    with suppress(NotPlainError):
-        return _write_plain(form, conversation, writing), writing
-    writing = began(form, as_policy, options)  # discard the state of the failed attempt
     shown = projected(conversation)
-    body = write_long(form, shown, writing, None)
+    body = write_units(form, shown, writing, None)
     writing.is_regular = writing.is_regular and shown is conversation
     return body, writing
 
 
-def _write_plain(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> Body:
-    if form.write_plain is None:
-        raise NotPlainError
-    messages = list(conversation)
-    contents = plain_contents(messages, writing)
-    writing.aliases.begin(messages, {})
-    body, slot = _begun(form, conversation, messages, writing), _front(form, messages, writing)
-    if slot:
-        body.instructions = form.write_slot(slot, writing)[0]
-        messages, contents = messages[len(slot) :], contents[len(slot) :]
-    body.units = form.write_plain(messages, contents, writing)
-    body.tools = _write_tools(form, conversation, writing)
-    writing.is_regular = True
-    writing.previous = last_group(messages) if messages else None
-    return body
-
-
-def write_long(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
+def write_units(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
     """Write a conversation unit by unit, and record in `written` the unit of each message."""
     said = list(map(writing.shown, talk(conversation)))
     arranged = arrange(said, writing.is_native)

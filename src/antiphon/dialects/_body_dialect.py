@@ -24,11 +24,11 @@ from antiphon.dialects._body import (
     read_units,
     talk,
     write_body,
-    write_long,
     write_more,
+    write_units,
 )
 from antiphon.dialects._losses import Written, all_losses, reported
-from antiphon.dialects._order import is_regular, is_whole
+from antiphon.dialects._order import is_regular
 from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._settings import MODEL
 from antiphon.dialects._writing import BodyWriting
@@ -48,7 +48,7 @@ class Memory:
 
 
 def _is_whole(message: Message) -> bool:
-    return not is_left_out(message) and is_whole(message.parts)
+    return not is_left_out(message) and not any(map(is_left_out, message.parts))
 
 
 def _invocations(messages: Sequence[Message]) -> set[str]:
@@ -82,7 +82,7 @@ class BodyDialect(BodyFormat):
         written = Written()
         writing = began(self, as_policy, options)
         shown = projected(conversation)
-        body = write_long(self, shown, writing, written)
+        body = write_units(self, shown, writing, written)
         written.restore(writing.marked)
         again = self.open(parsed_loosely(self.close(body), self.name))
         groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]

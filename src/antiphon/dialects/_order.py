@@ -3,23 +3,15 @@
 Most histories are in that order already; one pass checks it. Otherwise, a call without a result is left out, a result without
 an open call is left out, and a result that comes later moves up to its call. Messages of the target's own format are not
 changed: a fault in them is not corrected silently.
-
-**The fast path.** Most histories are also *plain*: no message is native, and the results of an utterance follow it at once.
-Nothing has to be reordered, joined or restored then. After one pass over the whole (`plain_contents`), a format may write
-message after message in a single loop (`write_plain`). Other histories are written unit by unit, which takes longer and gives
-the same for a plain history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
-from antiphon.checks import is_left_out, same_utterance
-from antiphon.dialects._writing import BodyWriting
-from antiphon.messages import Conversation, Message, OptionResultPayload, Part, PartsPayload, TextPart
-from antiphon.messages.trusted import EMPTY
+from antiphon.checks import same_utterance
+from antiphon.messages import Conversation, Message
 
 
 @dataclass(slots=True)
@@ -147,104 +139,3 @@ def _moved_up(order: list[int]) -> list[int]:
             moved.append(position)
         smallest = min(smallest, position)
     return moved[::-1]
-
-
-# ---------------------------------------------------------------- the fast path for plain histories
-
-Content: TypeAlias = dict[str, Any]
-"""The fields of a payload as the model keeps them, JSON as text or parsed: to be read only."""
-
-
-class NotPlainError(Exception):
-    """A history is not plain: it must be written unit by unit."""
-
-
-def plain_contents(messages: Sequence[Message], writing: BodyWriting) -> list[Content]:
-    """Return the contents of a plain history, in which results show no parts and all ids are accepted.
-
-    Raises:
-        NotPlainError: it is not such a history.
-    """
-    try:
-        contents, called = _in_order(messages, writing)
-    except KeyError:
-        raise NotPlainError from None
-    if len(set(called)) != len(called) or not writing.aliases.accept(called):
-        raise NotPlainError
-    return contents
-
-
-def _in_order(messages: Sequence[Message], writing: BodyWriting) -> tuple[list[Content], list[str]]:
-    """Return the contents, and the ids that were called.
-
-    Raises:
-        KeyError: a result answers no call that waits for it.
-        NotPlainError: the history is not plain for another reason.
-    """
-    contents: list[Content] = []
-    called: list[str] = []
-    waiting: set[str] = set()
-    turn = policy = last = None
-    for message in messages:
-        fields = message.__dict__
-        if fields["lane"] != "talk" or (fields["metadata"] is not EMPTY and not writing.is_from_elsewhere(message)):
-            raise NotPlainError
-        content = fields["payload"].__dict__
-        kind = content["kind"]
-        if kind == "option_result":
-            waiting.remove(content["invocation_id"])
-            if content["parts"]:
-                raise NotPlainError
-        elif kind == "option_call":
-            if not waiting:
-                turn, policy = fields["turn_id"], fields["policy"]
-            elif last != kind or fields["turn_id"] != turn or fields["policy"] != policy:
-                raise NotPlainError
-            waiting.add(content["invocation_id"])
-            called.append(content["invocation_id"])
-        elif waiting:
-            raise NotPlainError
-        contents.append(content)
-        last = kind
-    if waiting:
-        raise NotPlainError
-    return contents, called
-
-
-def only_text(content: Content) -> str | None:
-    """Return the text of parts that are one text without metadata, which most are; else None."""
-    parts = content["parts"]
-    if len(parts) != 1 or type(parts[0]) is not TextPart:
-        return None
-    fields = parts[0].__dict__
-    return fields["text"] if fields["metadata"] is EMPTY and not fields["citations"] else None
-
-
-def words(message: Message, write: Callable[[Sequence[Message], BodyWriting], list[Any]], writing: BodyWriting) -> Any:
-    """Return the unit of a message of parts.
-
-    Raises:
-        NotPlainError: it has no content, or a repair left out some of its parts.
-    """
-    if is_whole(message.parts) and (units := write((message,), writing)):
-        (unit,) = units
-        return unit
-    raise NotPlainError
-
-
-def is_whole(parts: Sequence[Part]) -> bool:
-    """Whether a repair left none of the parts out."""
-    return not any(map(is_left_out, parts))
-
-
-def follows_words(call: Message, last: Message | None) -> bool:
-    """Whether the message before a call has parts and belongs to the same utterance."""
-    return last is not None and type(last.payload) is PartsPayload and same_utterance(last, call)
-
-
-def last_group(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages of the last unit of a plain history: the results of an utterance, or parts."""
-    start = len(messages) - 1
-    while start > 0 and type(messages[start].payload) is type(messages[start - 1].payload) is OptionResultPayload:
-        start -= 1
-    return messages[start:]

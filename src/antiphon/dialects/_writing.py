@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from antiphon.checks import Spelling, Target, is_left_out, usual_role
+from antiphon.checks import Spelling, Target, usual_role
 from antiphon.dialects._reading import notes_of
 from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
@@ -44,10 +44,6 @@ class BodyWriting:
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
         return message.__dict__["metadata"] is not EMPTY and self.dialect in plain_of(message, "metadata")
-
-    def is_from_elsewhere(self, message: Message) -> bool:
-        """Whether a message is written by the rules of the format: it was not read from it, and no repair left it out."""
-        return not self.is_native(message) and not is_left_out(message) and not is_error(message)
 
     def shown(self, message: Message) -> Message:
         """Return a message as it is written: an error of another format begins with the words that it is one."""
@@ -142,13 +138,6 @@ class Aliases:
     def add(self, more: Sequence[Message]) -> None:
         """Register more messages."""
         self._said.add(more)
-
-    def accept(self, invocations: Sequence[str]) -> bool:
-        """Whether all these ids can be written unchanged."""
-        # In every format an id is a run of one alphabet. So all ids are valid if their concatenation is: a third of the time.
-        spelling = self.ids.spelling
-        is_short = max(map(len, invocations), default=0) <= spelling.longest
-        return is_short and (not invocations or spelling.pattern.fullmatch("".join(invocations)) is not None)
 
     def hold(self, more: Iterable[Message]) -> bool:
         """Whether the earlier output stays valid with more messages: no name that it uses has an alias."""

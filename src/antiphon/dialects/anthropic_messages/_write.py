@@ -9,9 +9,7 @@ from __future__ import annotations
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
-
-import orjson
+from typing import Any
 
 from antiphon.checks import PLACEHOLDER, TARGETS
 from antiphon.dialects._body import Body, said_together
@@ -26,7 +24,6 @@ from antiphon.dialects._content import (
     split_data_url,
     text_of,
 )
-from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.anthropic_messages._read import FILE, NAME, SETTINGS, TITLES
@@ -314,66 +311,6 @@ def _error_blocks(
             label = f"{part.modality} of {writing.aliases.invocation(message)}"
             blocks.append({"type": "text", "text": f"[{label}: shown below]"})
             shown += [{"type": "text", "text": f"{label}:"}, block]
-    return blocks
-
-
-# ---------------------------------------------------------------- the fast path for plain histories
-
-
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[object]:
-    """Return the units of a plain history; raise a `NotPlainError` if the format requires an added unit before one."""
-    units: list[object] = []
-    blocks: list[object] = []
-    last: Message | None = None
-    last_kind = ""
-    options = writing.aliases.options
-    for message, content in zip(messages, contents, strict=True):
-        kind = content["kind"]
-        if kind == "option_result":
-            if kind != last_kind:
-                units.append({"role": "user", "content": (blocks := [])})
-            kept = content["result"]
-            if type(kept) is bytes and not content["is_error"]:
-                blocks.append({"type": "tool_result", "tool_use_id": content["invocation_id"], "content": kept.decode()})
-            else:
-                blocks.append(answer(message, cast("OptionResultPayload", message.payload), [], writing))
-        elif kind == "option_call":
-            if kind != last_kind:
-                blocks = _begin_calls(units, message, last)
-            kept = content["arguments"]
-            is_text = type(kept) is bytes and content["arguments_text"] is None
-            given = orjson.loads(kept) if is_text else arguments_object(cast("OptionCallPayload", message.payload))
-            name = options[content["option_name"]]
-            blocks.append({"type": "tool_use", "id": content["invocation_id"], "name": name, "input": given})
-        else:
-            units.append(_words(message, content, writing))
-        last, last_kind = message, kind
-    return _begun_by_user(units)
-
-
-def _begun_by_user(units: list[Any]) -> list[object]:
-    if units and units[0]["role"] != "user":
-        raise NotPlainError
-    return units
-
-
-def _words(message: Message, content: Content, writing: BodyWriting) -> object:
-    said, role = only_text(content), writing.role(message)
-    if not said or said.isspace() or role == "system":
-        return words(message, write, writing)
-    return {"role": role, "content": said}
-
-
-def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
-    """Return the list for the calls: in a new unit, or in the unit of the text before them."""
-    blocks: list[Any] = []
-    if follows_words(first, last):
-        unit = units.pop()
-        if unit["role"] != "assistant":
-            raise NotPlainError
-        said = unit["content"]
-        blocks += [{"type": "text", "text": said}] if isinstance(said, str) else said
-    units.append({"role": "assistant", "content": blocks})
     return blocks
 
 

@@ -12,7 +12,6 @@ DIALECT = _body_dialect.BodyDialect(
     close=_wire.close_body,
     read=_read.read,
     write=_write.write,
-    write_plain=_write.write_plain,
     recognise=_wire.recognise,
     read_tool=_wire.read_tool,
     write_tool=_wire.write_tool,

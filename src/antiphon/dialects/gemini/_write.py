@@ -15,8 +15,6 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import orjson
-
 from antiphon.checks import PLACEHOLDER
 from antiphon.dialects._body import said_together
 from antiphon.dialects._content import (
@@ -29,7 +27,6 @@ from antiphon.dialects._content import (
     split_data_url,
     text_of,
 )
-from antiphon.dialects._order import Content, NotPlainError, follows_words, only_text, words
 from antiphon.dialects._reading import as_object, fresh, notes_of
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.gemini._read import FILE, LOCATED, SIGNATURE, is_itself, says_error
@@ -243,62 +240,6 @@ def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
             media.append(shown)
     elif type(part) is ForeignPart and (own := _own(part)) is not None:
         media.append(own)
-
-
-# ---------------------------------------------------------------- the fast path for plain histories
-
-
-def write_plain(messages: Sequence[Message], contents: Sequence[Content], writing: BodyWriting) -> list[Any]:
-    """Return the units of a plain history; raise a `NotPlainError` if the format requires an added unit before one."""
-    units: list[Any] = []
-    parts: list[Any] = []
-    last: Message | None = None
-    last_kind = ""
-    options = writing.aliases.options
-    called: dict[str, str] = {}
-    for message, content in zip(messages, contents, strict=True):
-        kind = content["kind"]
-        if kind == "option_result":
-            if kind != last_kind:
-                units.append({"role": "user", "parts": (parts := [])})
-            response = _write_outcome(cast("OptionResultPayload", message.payload), [], None)
-            invocation = content["invocation_id"]
-            held = {"name": called[invocation], "response": response, "id": invocation}
-            parts.append({"functionResponse": held})
-        elif kind == "option_call":
-            kept = content["arguments"]
-            is_text = type(kept) is bytes and content["arguments_text"] is None
-            given = orjson.loads(kept) if is_text else arguments_object(cast("OptionCallPayload", message.payload))
-            name = called[content["invocation_id"]] = options[content["option_name"]]
-            held = {"name": name, "args": given, "id": content["invocation_id"]}
-            call: dict[str, Any] = {"functionCall": held}
-            if kind != last_kind:
-                parts = _begin_calls(units, message, last)
-                call["thoughtSignature"] = STAND_IN
-            parts.append(call)
-        else:
-            units.append(_words(message, content, writing))
-        last, last_kind = message, kind
-    if units and units[0]["role"] != "user":
-        raise NotPlainError
-    return units
-
-
-def _words(message: Message, content: Content, writing: BodyWriting) -> object:
-    said, role = only_text(content), ROLES.get(writing.role(message))
-    if not said or role is None:
-        return words(message, write, writing)
-    return {"role": role, "parts": [{"text": said}]}
-
-
-def _begin_calls(units: list[Any], first: Message, last: Message | None) -> list[object]:
-    """Return the list for the calls: in a new content, or in the content of the text before them."""
-    unit: dict[str, Any] = units.pop() if follows_words(first, last) else {"role": "model", "parts": []}
-    if unit["role"] != "model" or not units or units[-1]["role"] != "user":
-        raise NotPlainError
-    units.append(unit)
-    parts: list[Any] = unit["parts"]
-    return parts
 
 
 # ---------------------------------------------------------------- media

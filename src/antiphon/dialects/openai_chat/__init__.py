@@ -12,7 +12,6 @@ DIALECT = _body_dialect.BodyDialect(
     close=_write.close_body,
     read=_read.read,
     write=_write.write,
-    write_plain=_write.write_plain,
     recognise=_read.recognise,
     read_tool=_read.read_tool,
     write_tool=_write.write_tool,
