@@ -12,7 +12,6 @@ from tests.cli.running import run as command
 from tests.loops import run
 from tests.patterns.chains import QUESTION, chain_on, known
 
-from antiphon.agents.extending import APPROVE
 from antiphon.errors import UnknownThreadError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -20,7 +19,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, u
 from antiphon.protocol import AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime._rows import attempted, begun
-from antiphon.runtime.extending import AGAIN
+from antiphon.runtime.extending import AGAIN, APPROVE
 from antiphon.service import INDEX_MARKS, every_span, every_step, mark_words, sequence, thread_index, timeline
 from antiphon.service._sequence import APPROVE as OWN_APPROVE
 from antiphon.testing import CountingPort

@@ -90,9 +90,13 @@ def show(
         rest = len(conversation) - len(shown)
         note(f"messages of the protocol and the journal that are not shown: {rest}; --all shows them", style="aside")
     if source is None and name != "-" and not is_file(name):
-        report = with_ledger(ledger, partial(service.thread_status, thread_id=name))
+        report = with_ledger(ledger, partial(_status_of, name=name))
         if (why := report.waits_for if report.status == "stopped" else report.error) is not None:
             note(f"{report.status}: {why}", style="warning")
+
+
+async def _status_of(ledger: Ledger, *, name: str) -> service.ThreadReport:
+    return await service.thread_status(ledger, thread_id=await service.resolve_thread(ledger, name))
 
 
 def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:

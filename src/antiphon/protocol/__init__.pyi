@@ -45,8 +45,8 @@ from antiphon.protocol._messages import Notice as Notice
 from antiphon.protocol._messages import Reply as Reply
 from antiphon.protocol._messages import Request as Request
 from antiphon.protocol._messages import Response as Response
-from antiphon.protocol._messages import carried as carried
 from antiphon.protocol._messages import deserialize_message as deserialize_message
+from antiphon.protocol._messages import enclosed_messages as enclosed_messages
 from antiphon.protocol._messages import find_entry as find_entry
 from antiphon.protocol._messages import response_type_of as response_type_of
 from antiphon.protocol._messages import serialize_message as serialize_message

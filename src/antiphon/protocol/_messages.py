@@ -308,7 +308,7 @@ def find_model(type: str) -> type[Open] | None:
 # ---------------------------------------------------------------- validation
 
 
-def carried(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
+def enclosed_messages(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
     """Yield the type and data of a message, and of those that it carries: a RETRY may carry its original.
 
     What may not come in by itself may not come in so.
@@ -317,7 +317,7 @@ def carried(type: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[
     match data.get("original_message"):
         case {"type": str(inner), **rest} if type == _RETRY:
             content = rest.get("data")
-            yield from carried(inner, cast("Mapping[str, Json]", content) if isinstance(content, Mapping) else {})
+            yield from enclosed_messages(inner, cast("Mapping[str, Json]", content) if isinstance(content, Mapping) else {})
         case _:
             pass
 

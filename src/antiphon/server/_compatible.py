@@ -20,7 +20,7 @@ from starlette.responses import Response
 from antiphon import decode, service
 from antiphon.errors import AntiphonError
 from antiphon.messages import current_port
-from antiphon.protocol import carried
+from antiphon.protocol import enclosed_messages
 from antiphon.server import _events
 from antiphon.server import _values as v
 from antiphon.server._answers import Problem, absent, openai_error, problem_of, to_json
@@ -363,7 +363,7 @@ async def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
     Raises:
         Problem: it is refused.
     """
-    for kind, data in carried(given.type, given.data):
+    for kind, data in enclosed_messages(given.type, given.data):
         scope = _CHOIR_SCOPES.get(kind)
         if scope is None:
             raise Problem(422, "unknown_message_type", f"{kind} is no request of the protocol")

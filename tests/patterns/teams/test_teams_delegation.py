@@ -175,9 +175,12 @@ async def test_a_turn_that_is_cancelled_after_the_team_has_closed_stays_open_and
     async with team_of(waits, [agent("ada", "wait")], [manager("desk", "ada")], toolkit=toolkit) as team:
         turn = asyncio.create_task(team.run("Work.", thread_id="t"))
         await began.wait()
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
+        closing = asyncio.create_task(team.system.close())
+        await asyncio.sleep(0)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await closing
     assert await team.ledger.open_calls("t")
     assert not team.system.dead_letters
     assert "dead letter" not in caplog.text

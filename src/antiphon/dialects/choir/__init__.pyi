@@ -60,6 +60,7 @@ from antiphon.protocol import ToolCall as ToolCall
 from antiphon.protocol import UpdateAgentConfig as UpdateAgentConfig
 from antiphon.protocol import Value as Value
 from antiphon.protocol import deserialize_message as deserialize_message
+from antiphon.protocol import enclosed_messages as enclosed_messages
 from antiphon.protocol import find_entry as find_entry
 from antiphon.protocol import optional_fields as optional_fields
 from antiphon.protocol import required_fields as required_fields

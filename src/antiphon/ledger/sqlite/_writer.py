@@ -86,6 +86,13 @@ class _Failed:
         self.error = error
 
 
+def _settle_threads(batch: Sequence[_Change]) -> None:
+    """Answer the callers in other threads: not through the event loop, which may be blocked."""
+    for change in batch:  # in a function of its own: in the loop of the writer, the name would keep the last change alive
+        if isinstance(change.done, concurrent.futures.Future):
+            change.settle()
+
+
 class Writer:
     """Makes changes to a ledger's file, one after the other, many to a commit."""
 
@@ -195,10 +202,7 @@ class Writer:
             batch, is_open = self._take()
             if batch:
                 self._commit(batch)
-                for change in batch:
-                    # Not through the event loop, which may be blocked: that is why it waits in another thread.
-                    if isinstance(change.done, concurrent.futures.Future):
-                        change.settle()
+                _settle_threads(batch)
                 with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
             del batch  # while the thread waits for the next one, nobody needs what was written

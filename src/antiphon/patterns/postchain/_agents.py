@@ -7,7 +7,7 @@ supervisor, which decides by these:
 | cause | retryable | because |
 |---|---|---|
 | `provider` | yes | it is busy or fails, cannot be reached, or takes too long |
-| `provider` | no | a person must fix something: a key, an account, an address |
+| `provider` | no | a person must fix something: a key, an account, an address, a server of another protocol |
 | `request` | no | the provider refuses the request as invalid |
 | `output` | unless tools have done something | a RETRY begins from the start, and would do it again |
 | `tool` | if it only reads | a tool with effects may have done something before it raised |
@@ -333,7 +333,9 @@ class AgentManagerActor(Actor):
                 said: dict[str, Any] = {"agent_id": agent_of(phase), "details": exc.reason, "cause": "provider"}
                 if (seconds := retry_after(exc.__cause__)) is not None:
                     said["retry_after"] = seconds
-                retryable = isinstance(exc.__cause__, Exception) and may_pass(exc.__cause__)
+                # A response in another protocol was asked for again by the run itself: a RETRY would multiply that.
+                is_foreign = isinstance(exc.__cause__, UnexpectedModelBehavior)
+                retryable = isinstance(exc.__cause__, Exception) and not is_foreign and may_pass(exc.__cause__)
                 raise RefusedError(exc.reason, exc.cause, details=said, retryable=retryable) from exc
             except RefusedError as exc:
                 if exc.code != protocol.ErrorCode.AGENT_ERROR:

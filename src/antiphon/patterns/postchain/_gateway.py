@@ -109,7 +109,7 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            for kind, said in protocol.carried(wire.type, wire.data):
+            for kind, said in protocol.enclosed_messages(wire.type, wire.data):
                 _check_type(kind, wire.receiver)
                 for name in _INPUTS:
                     check_input(said.get(name), self._input_limit)
