@@ -20,7 +20,6 @@ from antiphon.runtime import (
     AgentOperation,
     Budget,
     Context,
-    LocalBus,
     ModelOperation,
     Operation,
     Settings,
@@ -350,22 +349,19 @@ def test_without_a_span_around_nothing_is_added_to_the_message() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_message_that_comes_over_a_bus_is_in_the_same_trace_below_what_it_follows_from() -> None:
+async def test_a_message_for_another_host_is_linked_there_to_the_span_that_was_current() -> None:
     here, there = Watch(), Watch()
 
-    bus = LocalBus()
-    async with System(observer=here.telemetry) as near, System(observer=there.telemetry) as far:
-        near.spawn("near/1", Probe)
-        far.spawn("far/1", Probe)
-        await near.join(bus, "a")
-        await far.join(bus, "b")
+    ledger = MemoryLedger()
+    async with System(ledger, observer=here.telemetry) as near, System(ledger, observer=there.telemetry) as far:
+        for system in (near, far):
+            system.register("probe", Probe)
+        await far.ask("probe/1", Ping(text="mine"), thread_id="t")
         with here.tracers.get_tracer("web").start_as_current_span("request"):
-            await near.ask("near/1", Via(to="far/1", text="hi"))
-            await near.ask("far/1", Ping(text="hi"))
+            assert await near.ask("probe/1", Ping(text="hi"), thread_id="t") == Pong(text="hi!")
 
-    assert tree([here.span("near TEST_VIA"), there.spans[0]]) == {"near TEST_VIA": {"far TEST_PING": {}}}
-    assert there.spans[0].context.trace_id == here.span("near TEST_VIA").context.trace_id
-    assert [link.context for link in there.spans[1].links] == [link.context for link in here.span("near TEST_VIA").links]
+    (link,) = there.spans[-1].links
+    assert (there.spans[-1].name, link.context.span_id) == ("probe TEST_PING", here.span("request").context.span_id)
 
 
 @pytest.mark.parametrize("text", ["", "00-0-0-00", f"00-{0:032x}-{1:016x}-01", f"01-{1:032x}-{1:016x}-01"])

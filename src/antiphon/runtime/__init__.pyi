@@ -6,10 +6,6 @@ from antiphon.runtime._actor import Context as Context
 from antiphon.runtime._actor import handles as handles
 from antiphon.runtime._effects import ActorState as ActorState
 from antiphon.runtime._effects import Effects as Effects
-from antiphon.runtime._elsewhere import Bus as Bus
-from antiphon.runtime._elsewhere import LocalBus as LocalBus
-from antiphon.runtime._elsewhere import Parcel as Parcel
-from antiphon.runtime._elsewhere import Take as Take
 from antiphon.runtime._journal import Admit as Admit
 from antiphon.runtime._kernel import run as run
 from antiphon.runtime._recovery import Parked as Parked

@@ -46,12 +46,6 @@ if TYPE_CHECKING:
     from antiphon.runtime._tree import Tree
 
 
-class OtherSystems(Protocol):
-    """Reaches actors of other systems."""
-
-    async def ask(self, delivery: DeliveryState, until: float) -> Message: ...
-
-
 class Evicting(Protocol):
     """Drops threads that this system cannot continue."""
 
@@ -88,8 +82,6 @@ class Dispatcher:
         self._deadlines = Deadlines(self._loop)
         self.evicting: Evicting
         """Set when the system is put together."""
-        self.remote: OtherSystems | None = None
-        """Set when the system joins a bus."""
 
     # ------------------------------------------------------------ sending
 
@@ -111,8 +103,6 @@ class Dispatcher:
         delivery.deadline = deadline
         if self._hooks is not None:
             self._hooks.said(delivery)
-        if self.remote is not None and self._is_elsewhere(delivery):
-            return _ask_remotely(self.remote, delivery, deadline)
         cell = self._cells.get(envelope.to)
         if cell is None or cell.state == "stopped" or envelope.hops > self._hop_limit:
             cell = None if self._needs_other_host(delivery) else self._find(delivery)
@@ -232,9 +222,6 @@ class Dispatcher:
         until = self._until(delivery.parent, within)
         if self._hooks is not None:
             self._hooks.said(delivery)
-        if self.remote is not None and self._is_elsewhere(delivery):
-            await self.remote.ask(delivery, until)
-            return
         cell = None if self._needs_other_host(delivery) else self._find(delivery)
         if cell is None or delivery.thread_id is not None:
             await self._carry_in_thread(cell, delivery, until)
@@ -251,10 +238,6 @@ class Dispatcher:
         if not cell.box.reserve():
             await cell.wait_for_room(delivery, until)
         cell.deliver(delivery)
-
-    def _is_elsewhere(self, delivery: DeliveryState) -> bool:
-        """Whether the actor is in another system. Messages of a handler in a thread stay here: one system owns a thread."""
-        return not self._tree.has(delivery.to) and (delivery.parent is None or delivery.thread_id is None)
 
     async def _carry_in_thread(self, cell: Cell | None, delivery: DeliveryState, until: float) -> None:
         """Journal a message and deliver it.
@@ -460,18 +443,6 @@ class Dispatcher:
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
-
-
-async def _ask_remotely(remote: OtherSystems, delivery: DeliveryState, until: float) -> Message:
-    """Ask an actor of another system; a handler that asks is counted as waiting meanwhile."""
-    parent = delivery.parent
-    if parent is not None:
-        parent.wait(1)
-    try:
-        return await remote.ask(delivery, until)
-    finally:
-        if parent is not None:
-            parent.wait(-1)
 
 
 def _check_evicted(parent: DeliveryState | None) -> None:

@@ -52,7 +52,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
-from antiphon.runtime._rows import DELIVER, OWN, error_fields, notice_in, option_of
+from antiphon.runtime._rows import OWN, error_fields, notice_in, option_of
 from antiphon.runtime._settings import SYSTEM, system_thread
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ SYSTEM_TYPES: dict[type, str] = {
 }
 
 
-def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None, *, hops: int = 0) -> DeliveryState:
+def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | None) -> DeliveryState:
     """Return the delivery of a message that is sent from outside of all handlers.
 
     Raises:
@@ -89,7 +89,7 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         return delivery
     thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
     message = _stamped(said, to, thread_id)
-    envelope = Envelope.of(message, sender, to, thread_id, hops=hops, correlation_id=said.correlation_id)
+    envelope = Envelope.of(message, sender, to, thread_id, correlation_id=said.correlation_id)
     return DeliveryState(envelope, may_be_known=True)
 
 
@@ -202,12 +202,6 @@ def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: s
     fields = error_fields(error.reason, error.code, retryable=error.retryable, details=details)
     payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, **fields)
     return _result_message(delivery, payload, policy)
-
-
-def delivery_result(delivery: DeliveryState) -> Message:
-    """Return the confirmation of a notice, for another system."""
-    payload = OptionResultPayload(invocation_id=delivery.id, option_name=DELIVER)
-    return quick_message(RUNTIME_POLICY, payload, in_reply_to=delivery.id)
 
 
 def _result_message(delivery: DeliveryState, payload: OptionResultPayload, policy: str) -> Message:

@@ -51,7 +51,6 @@ from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.runtime._elsewhere import Remote
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._life import Gates
     from antiphon.runtime._reporting import Observer
@@ -77,8 +76,6 @@ class Kernel:
         self.states = States(self.journal)
         self._watchdog: Watchdog | None = None
         self._block_report: BlockReport | None = None
-        self.remote: Remote | None = None
-        """Set when the system joins a bus."""
         self._connect_delivery()
         self._connect_supervision()
         self._connect_recovery()

@@ -38,7 +38,7 @@ from antiphon.protocol import Message as WireMessage
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._actor import Actor, context_in, props_of
 from antiphon.runtime._delivery import DeliveryState, Envelope
-from antiphon.runtime._elsewhere import INBOX, Inbox, Remote
+from antiphon.runtime._elsewhere import INBOX, Inbox
 from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
 from antiphon.runtime._kernel import Kernel
 from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
@@ -50,7 +50,6 @@ from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, s
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
-    from antiphon.runtime._elsewhere import Bus
     from antiphon.runtime._journal import Admit
     from antiphon.runtime._life import Gates, LookOwn
     from antiphon.runtime._reporting import DeadLetter, Observer
@@ -162,23 +161,11 @@ class System:
         """Set `admit`, as in the constructor."""
         self._kernel.admit(admit)
 
-    async def join(self, bus: Bus, name: str) -> None:
-        """Join a bus: reach the actors of other systems, and be reached by them. Spawn or register the actors before.
-
-        Raises:
-            ValueError: another system on the bus has the name, or a kind of actor.
-        """
-        remote = Remote(self._kernel.lifetime, self._kernel.dispatcher, bus, name)
-        await remote.open(self._kernel.tree.kinds())
-        self._kernel.remote = self._kernel.dispatcher.remote = remote
-
     async def close(self) -> None:
         """Stop all actors, the youngest first. Unfinished messages of threads stay open for the next `recover`."""
         kernel = self._kernel
         kernel.lifetime.begin_closing()
         try:
-            if kernel.remote is not None:
-                await kernel.remote.close()
             kernel.dispatcher.close()
             await kernel.lifecycle.stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
         finally:

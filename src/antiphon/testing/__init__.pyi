@@ -1,6 +1,3 @@
-from antiphon.testing._conformance import BUS_CHECKS as BUS_CHECKS
-from antiphon.testing._conformance import MakeBus as MakeBus
-from antiphon.testing._conformance import check_bus as check_bus
 from antiphon.testing._conformance import check_dialect as check_dialect
 from antiphon.testing._ledger import LEDGER_CHECKS as LEDGER_CHECKS
 from antiphon.testing._ledger import MakeLedger as MakeLedger

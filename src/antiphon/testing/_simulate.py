@@ -2,12 +2,12 @@
 
     simulate(7, host=spawn_my_actors, drive=talk_to_them)
 
-The system is killed several times, at any point, and started again on the same ledger. The client reaches it over a bus that
-loses, duplicates, delays and reorders parcels; appends are slow and may fail. When the client is done and the faults are over,
-the world must come to rest: no call is open unless it is parked. The same seed gives the same run, to the last byte of the
-ledger.
+The system is killed several times, at any point, and started again on the same ledger. What the client sends, and what comes
+back, is lost, duplicated, delayed and reordered on the way; appends are slow and may fail. When the client is done and the
+faults are over, the world must come to rest: no call is open unless it is parked. The same seed gives the same run, to the
+last byte of the ledger.
 
-Bus and ledger are real, with faults added. The faults are drawn from the seed, and counted where they happen.
+System and ledger are real, with faults added. The faults are drawn from the seed, and counted where they happen.
 
     simulate_runs(7, program=my_durable_run, freeze=(Point.STARTING, 0))
 
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeAlias, TypeVar, cast
@@ -32,9 +33,8 @@ from antiphon.ledger import Epoch, Ledger, Record, TakenThread, Woken
 from antiphon.ledger import Host as LedgerHost
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
-from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice, Reply, Request
-from antiphon.runtime import Parcel, Settings, System, Take
+from antiphon.runtime import Settings, System
 from antiphon.runtime._points import Point, stop_at
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
 from antiphon.testing._witness import Event, What, content_of
@@ -53,7 +53,7 @@ class Faults:
     downtime: float = 2.0
     """The longest time from a kill to the next start."""
     loss: float = 0.1
-    """The chance that a parcel between client and system is lost."""
+    """The chance that a message from the client, or an answer to it, is lost."""
     duplication: float = 0.1
     """The chance that it arrives twice."""
     delay: float = 0.5
@@ -70,28 +70,19 @@ class Faults:
     """With several systems, the chance that a check for posted messages finds none although there are some."""
 
 
-class FaultyBus:
-    """A bus with faults, between nodes that may be killed."""
+class FaultyLine:
+    """The way between the client and the systems, with faults."""
 
     def __init__(self, loop: VirtualLoop, random: Random, faults: Faults, landed: Counter[str]) -> None:
         self._loop = loop
         self._random = random
         self._faults = faults
         self._landed = landed
-        self._takers: dict[str, tuple[Node, Take]] = {}
         self.is_calm = False
         """Whether the faults are over."""
 
-    async def attach(self, name: str, take: Take) -> None:
-        node, _ = self._takers.get(name, (None, None))
-        if node is not None and node.is_alive:
-            raise ValueError(f"{name!r} is attached already; detach it first")
-        self._takers[name] = (current_node(), take)
-
-    async def detach(self, name: str) -> None:
-        self._takers.pop(name, None)
-
-    async def send(self, parcel: Parcel) -> None:
+    def carry(self, arrive: Callable[[], object]) -> None:
+        """Call a function when a message arrives: perhaps twice, perhaps never."""
         copies = 1
         if not self.is_calm:
             if self._happens("loss", self._faults.loss):
@@ -99,21 +90,12 @@ class FaultyBus:
             elif self._happens("duplication", self._faults.duplication):
                 copies = 2
         for _ in range(copies):
-            self._loop.call_later(self._random.random() * self._faults.delay, self._bring, parcel)
+            self._loop.call_later(self._random.random() * self._faults.delay, arrive)
 
     def _happens(self, what: str, chance: float) -> bool:
         happens = self._random.random() < chance
         self._landed[what] += happens
         return happens
-
-    def _bring(self, parcel: Parcel) -> None:
-        node, take = self._takers.get(kind_of(parcel.to), (None, None))
-        if node is not None and take is not None and node.is_alive:
-            self._loop.start_in(node, _take(take, parcel))
-
-
-async def _take(take: Take, parcel: Parcel) -> None:
-    await take(parcel)
 
 
 class FaultyLedger:
@@ -164,8 +146,12 @@ Host: TypeAlias = Callable[[System], Awaitable[None] | None]
 """Spawns the actors, or registers their kinds; called at each start of the system, before it recovers."""
 
 ReplyT = TypeVar("ReplyT", bound=Reply)
+OutcomeT = TypeVar("OutcomeT")
 
 _PATIENT = 24 * 3600.0
+_RESEND = 0.5
+"""Seconds after which the client sends a message again; doubled each time, up to `_LONGEST`."""
+_LONGEST = 10.0
 _TICK = 1e-9
 
 
@@ -200,8 +186,11 @@ class World:
         self._loop = loop
         self._faults = faults
         self._slow = FaultyLedger(self.ledger, random, faults, self.landed)
-        self._bus = FaultyBus(loop, random, faults, self.landed)
-        self._client: System | None = None
+        self._line = FaultyLine(loop, random, faults, self.landed)
+        self._living: dict[int, tuple[Node, System]] = {}
+        """The systems that the client can reach, by number."""
+        self._asked: list[tuple[Node, asyncio.Task[None]]] = []
+        """Everything that the client has asked a system."""
         self._failed: asyncio.Future[None] = loop.create_future()
         """Set when the system itself has failed."""
 
@@ -222,20 +211,47 @@ class World:
             DeliveryError: the answer is an error.
         """
         own_id = current_port().new_id() if id is None else id
-        while True:
-            try:
-                return await self._system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
-            except DeliveryError as exc:
-                if not exc.retryable:
-                    raise
+        return await self._send(
+            lambda system: system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
+        )
 
     async def tell(self, to: str, notice: Notice, *, thread_id: str | None = None) -> None:
-        """Tell, until it has arrived.
+        """Tell, until a system confirms that the message has arrived.
 
         Raises:
             DeliveryError: it cannot be delivered.
         """
-        await self._system.tell(to, notice, thread_id=thread_id, id=current_port().new_id(), within=_PATIENT)
+        own_id = current_port().new_id()
+        await self._send(lambda system: system.tell(to, notice, thread_id=thread_id, id=own_id, within=_PATIENT))
+
+    async def _send(self, begin: Callable[[System], Coroutine[Any, Any, OutcomeT]]) -> OutcomeT:
+        """Send a message to any system, again and again, until an outcome comes back that a retry does not change."""
+        outcome: asyncio.Future[OutcomeT] = self._loop.create_future()
+        patience = _RESEND
+        try:
+            while not outcome.done():
+                self._line.carry(partial(self._arrive, begin, outcome))
+                await asyncio.wait((outcome,), timeout=patience)
+                patience = min(_LONGEST, 2 * patience)
+            return outcome.result()
+        finally:
+            outcome.cancel()  # an answer that is still on the way finds nobody
+
+    def _arrive(self, begin: Callable[[System], Coroutine[Any, Any, OutcomeT]], outcome: asyncio.Future[OutcomeT]) -> None:
+        living = [found for found in self._living.values() if found[0].is_alive]
+        if living:
+            node, system = living[int(self._random.random() * len(living))]
+            self._asked.append((node, self._loop.start_in(node, self._serve(begin(system), outcome))))
+
+    async def _serve(self, running: Coroutine[Any, Any, OutcomeT], outcome: asyncio.Future[OutcomeT]) -> None:
+        """Wait for what a system answers, and send it back. An error that passes is not sent: the client asks again."""
+        try:
+            answer = await running
+        except Exception as exc:  # noqa: BLE001 (it is raised where the client waits)
+            if not _passes(exc):
+                self._line.carry(partial(_settle, outcome.set_exception, exc, outcome))
+        else:
+            self._line.carry(partial(_settle, outcome.set_result, answer, outcome))
 
     def say(self, what: What, **details: Any) -> None:
         """Record an event. Events at the same moment keep their order."""
@@ -248,31 +264,23 @@ class World:
         """The ledger with its faults, as a program beside the systems uses it: one in which a person answers approvals."""
         return cast("Ledger", self._slow)
 
-    @property
-    def _system(self) -> System:
-        assert self._client is not None  # noqa: S101 (made before the client begins)
-        return self._client
-
     # ------------------------------------------------------------ the faults
 
     async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
         """Run the whole simulation."""
-        async with System(settings=settings) as client:
-            await client.join(self._bus, "@client")
-            self._client = client
-            chaos = asyncio.create_task(self._lives(host, settings))
-            driving = asyncio.create_task(self._drive(drive, chaos))
-            try:
-                await asyncio.wait((driving, self._failed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-                if self._failed.done():
-                    self._failed.result()
-                if not driving.done():
-                    raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
-                await driving
-            finally:
-                for task in (chaos, driving):
-                    task.cancel()
-                await asyncio.gather(chaos, driving, return_exceptions=True)
+        chaos = asyncio.create_task(self._lives(host, settings))
+        driving = asyncio.create_task(self._drive(drive, chaos))
+        try:
+            await asyncio.wait((driving, self._failed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+            if not driving.done():
+                raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
+            await driving
+        finally:
+            for task in (chaos, driving):
+                task.cancel()
+            await asyncio.gather(chaos, driving, return_exceptions=True)
 
     async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
         await drive(self)
@@ -288,16 +296,16 @@ class World:
             node.is_alive = False
             self.landed["crash"] += 1
             await asyncio.sleep(self._random.random() * self._faults.downtime)
-        self._bus.is_calm = self._slow.is_calm = True
+        self._line.is_calm = self._slow.is_calm = True
         self._begin(self._faults.crashes, host, settings)
 
     def _begin(self, number: int, host: Host, settings: Settings) -> Node:
         node = Node(f"life {number}")
         named = replace(settings, host=settings.host or f"life-{number}")  # rows name the host: the same in every simulation
-        self._loop.start_in(node, self._life(host, named))
+        self._loop.start_in(node, self._life(node, host, named))
         return node
 
-    async def _life(self, host: Host, settings: Settings) -> None:
+    async def _life(self, node: Node, host: Host, settings: Settings) -> None:
         """Run the system until it is killed."""
         ledger = cast("Ledger", self._slow)
         try:
@@ -306,7 +314,7 @@ class World:
                 if inspect.isawaitable(hosted):
                     await hosted
                 await system.recover()
-                await system.join(self._bus, "@system")
+                self._living[0] = node, system
                 await asyncio.Event().wait()
         except Exception as exc:  # noqa: BLE001 (it is raised where the world is run)
             self._failed.set_exception(exc)
@@ -441,83 +449,16 @@ class HostsWorld(World):
         super().__init__(seed, loop, faults)
         self._count = systems
         self._shared = SharedLedger(self, self.ledger, self._random, faults)
-        self._living: dict[int, tuple[Node, System]] = {}
-        self._asked: list[tuple[Node, asyncio.Task[Any]]] = []
 
     @property
     def beside(self) -> Ledger:
         return cast("Ledger", self._shared)
 
-    async def ask(
-        self,
-        to: str,
-        request: Request[ReplyT],
-        *,
-        thread_id: str | None = None,
-        id: str | None = None,
-        sender: str = "client",
-    ) -> ReplyT:
-        """Ask through any system. If there is no answer for a while, send the same request through another one too."""
-        own_id = current_port().new_id() if id is None else id
-        waiting: list[asyncio.Task[Any]] = []  # not a set: its order does not depend on the seed only
-        while True:
-            node, system = await self._any_system()
-            asking = system.ask(to, request, thread_id=thread_id, id=own_id, sender=sender, within=_PATIENT)
-            task = self._loop.start_in(node, asking)
-            task.add_done_callback(_take_notice)  # only the first answer is used; errors of the others are ignored
-            waiting.append(task)
-            self._asked.append((node, task))
-            timeout = 1.0 + self._random.random() * 2 * self._faults.sleep
-            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            done, waiting = [each for each in waiting if each.done()], [each for each in waiting if not each.done()]
-            for ended in done:
-                error = None if ended.cancelled() else ended.exception()
-                if isinstance(error, FencedError | OwnedError):
-                    raise error  # a caller outside of the thread never learns its owner
-                if not ended.cancelled() and not _passes(error):
-                    return cast("ReplyT", ended.result())
-                await asyncio.sleep(self._random.random())
+    async def _lives(self, host: Host, settings: Settings) -> None:
+        await asyncio.gather(*(self._slot(slot, host, settings) for slot in range(self._count)))
 
-    async def tell(self, to: str, notice: Notice, *, thread_id: str | None = None) -> None:
-        """Tell through any system, and repeat it until one confirms that the message is in the thread."""
-        own_id = current_port().new_id()
-        while True:
-            node, system = await self._any_system()
-            telling = self._loop.start_in(node, system.tell(to, notice, thread_id=thread_id, id=own_id, within=_PATIENT))
-            await asyncio.wait((telling,), timeout=1.0 + self._random.random() * 2 * self._faults.sleep)
-            if telling.done() and not telling.cancelled():
-                error = telling.exception()
-                if error is None:
-                    return
-                if not _passes(error):
-                    raise error
-
-    async def _any_system(self) -> tuple[Node, System]:
-        while not (up := [found for found in self._living.values() if found[0].is_alive]):  # noqa: ASYNC110 (none is told)
-            await asyncio.sleep(0.5)
-        return up[int(self._random.random() * len(up))]
-
-    async def run(self, host: Host, drive: Drive, settings: Settings, limit: float) -> None:
-        """Run the whole simulation."""
-        chaos = asyncio.gather(*(self._slot(slot, host, settings) for slot in range(self._count)))
-        driving = asyncio.create_task(self._drive_all(drive, chaos))
-        try:
-            await asyncio.wait((driving, self._failed), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                self._failed.result()
-            if not driving.done():
-                raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
-            await driving
-        finally:
-            for task in (chaos, driving):
-                task.cancel()
-            await asyncio.gather(chaos, driving, return_exceptions=True)
-
-    async def _drive_all(self, drive: Drive, chaos: asyncio.Future[Any]) -> None:
-        await drive(self)
-        await chaos
-        while await self._open():  # noqa: ASYNC110 (no event says when a ledger is at rest)
-            await asyncio.sleep(1.0)
+    async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
+        await super()._drive(drive, chaos)
         await asyncio.sleep(2 * self._faults.sleep)
         left = [node.name for node, task in self._asked if node.is_alive and not task.done()]
         if left:
@@ -544,7 +485,7 @@ class HostsWorld(World):
         node, _ = self._start(f"{slot}.{faults.crashes}", slot, host, settings)
         await self._trouble(node)  # also after the last start: no later restart repairs a fault of this time
         self._calm_slots += 1
-        self._shared.is_calm = self._calm_slots == self._count
+        self._shared.is_calm = self._line.is_calm = self._calm_slots == self._count
 
     _calm_slots = 0
 
@@ -585,14 +526,15 @@ _FAR = 0.5
 """The chance that the other systems cannot see that a system was killed: its threads wait for the end of the lease."""
 
 
-def _take_notice(ended: asyncio.Task[Any]) -> None:
-    if not ended.cancelled():
-        ended.exception()
+def _settle(settle: Callable[[Any], None], outcome: object, waiting: asyncio.Future[Any]) -> None:
+    if not waiting.done():
+        settle(outcome)
 
 
-def _passes(error: BaseException | None) -> bool:
-    """Whether an error is transient: a retry may have another outcome."""
-    return isinstance(error, LedgerError) or (isinstance(error, DeliveryError) and error.retryable)
+def _passes(error: Exception) -> bool:
+    """Whether an error is transient: a retry may have another outcome. Who owns a thread concerns no caller outside of it."""
+    is_of_owner = isinstance(error, FencedError | OwnedError)
+    return (isinstance(error, LedgerError) and not is_of_owner) or (isinstance(error, DeliveryError) and error.retryable)
 
 
 def simulate(

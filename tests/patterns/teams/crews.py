@@ -1,6 +1,8 @@
 """Teams for the tests: models that play each of the team by a few lines of Python, and tools that note what they do."""
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -12,7 +14,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Patience
 from antiphon.patterns.teams import ManagerSpec, Team
 
-__all__ = ["QUICK", "Act", "Say", "actors_of", "agent", "manager", "phase", "plan", "play", "team_of", "types_in"]
+__all__ = ["QUICK", "Act", "Say", "actors_of", "agent", "manager", "phase", "plan", "play", "team_of", "types_in", "with_workers_elsewhere"]
 
 QUICK = Patience(attempts=1, backoff=0)
 
@@ -97,6 +99,22 @@ def team_of(
         patience=QUICK,
         **more,
     )
+
+
+@asynccontextmanager
+async def with_workers_elsewhere(
+    parts: dict[str, Part], workers: Iterable[AgentSpec], managers: Iterable[ManagerSpec], **options: Any
+) -> AsyncGenerator[Team]:
+    """Yield a team without workers; another system on the same ledger has them, and hosts their threads."""
+    ledger = MemoryLedger()
+    near = team_of(parts, workers, managers, ledger=ledger, roles=("orchestrator", "manager"), **options)
+    async with team_of(parts, workers, managers, ledger=ledger, roles=("worker",), **options) as far, near:
+        hosting = asyncio.ensure_future(far.system.host())
+        await asyncio.sleep(0.01)  # its first beat says that it has workers
+        yield near
+        hosting.cancel()
+        with suppress(asyncio.CancelledError):
+            await hosting
 
 
 async def types_in(team: Team, thread_id: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.patterns.chains import run
-from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
+from tests.patterns.teams.crews import agent, manager, phase, plan, team_of, with_workers_elsewhere
 
 from antiphon.agents import Toolkit
 from antiphon.errors import (
@@ -27,7 +27,6 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.patterns.teams import DelegationEnd, Team, TeamLimits
 from antiphon.protocol import Stop
-from antiphon.runtime import LocalBus
 
 STEPS = {"steps": [{"name": "Work", "worker": "ada", "task": "Work."}]}
 
@@ -205,73 +204,42 @@ async def test_a_worker_whose_actor_is_stopped_is_down() -> None:
 # ---------------------------------------------------------------- workers of another process
 
 
-def elsewhere(ada: Any, toolkit: Toolkit | None = None, **more: Any) -> tuple[Team, Team]:
-    """Return a team whose workers live in another system, with a ledger of its own; and that one."""
-    given: Any = ([agent("ada", *(("wait",) if toolkit else ()))], [manager("desk", "ada")])
-    here = team_of(parts(ada), *given, toolkit=toolkit, roles=("orchestrator", "manager"), **more)
-    there = team_of(parts(ada), *given, toolkit=toolkit, roles=("worker",), ledger=MemoryLedger())
-    return here, there
+MEMBERS: Any = ([agent("ada")], [manager("desk", "ada")])
 
 
 @pytest.mark.slow
 async def test_workers_may_live_in_another_process() -> None:
     """The delegation is in the team's thread, the worker's trace in one of its own: a thread is written by one system."""
-    bus = LocalBus()
-    here, there = elsewhere("Worked.")
-    async with there, here:
-        await there.system.join(bus, "@there")
-        await here.system.join(bus, "@here")
-        assert (await here.run("Work.", thread_id="t")).response == "Worked."
-        assert await ends(here) == {"desk": "result", "ada": "result"}
-        (thread,) = (await there.ledger.threads()).threads
-        assert [each["type"] for each in await there.store.get_messages(thread.thread_id)] == [
-            "task",
-            "injected_context",
-            "final",
-        ]
+    async with with_workers_elsewhere(parts("Worked."), *MEMBERS) as near:
+        assert (await near.run("Work.", thread_id="t")).response == "Worked."
+        assert await ends(near) == {"desk": "result", "ada": "result"}
+        (thread,) = [each for each in (await near.ledger.threads()).threads if each.thread_id != "t"]
+        assert [each["type"] for each in await near.store.get_messages(thread.thread_id)] == ["task", "injected_context", "final"]
 
 
-@pytest.mark.slow
-async def test_a_worker_whose_process_vanishes_is_down_and_the_team_goes_on() -> None:
-    began, gone = asyncio.Event(), asyncio.Event()
-    toolkit = Toolkit()
-
-    @toolkit.tool(effects="none")
-    async def wait() -> str:
-        """Wait until it is too late."""
-        began.set()
-        await gone.wait()
-        return "late"
-
-    bus = LocalBus()
-    here, there = elsewhere(lambda prompt, spoken: [("wait", {})] if spoken == 0 else "Late.", toolkit)
-    async with here, there:
-        await there.system.join(bus, "@there")
-        await here.system.join(bus, "@here")
-        turn = asyncio.create_task(here.run("Work.", thread_id="t"))
-        await began.wait()
-        for name in ("worker", "@there"):
-            await bus.detach(name)  # no other system reaches it any more
-        outcome = await turn
-        gone.set()
+async def test_without_a_process_that_has_the_worker_it_is_down_and_the_team_goes_on() -> None:
+    async with team_of(parts("Worked."), *MEMBERS, roles=("orchestrator", "manager")) as team:
+        outcome = await team.run("Work.", thread_id="t")
         assert (outcome.status, outcome.error_code) == ("failed", "ACTOR_NOT_FOUND")
-        assert await ends(here) == {"desk": "failure", "ada": "down"}
+        assert await ends(team) == {"desk": "failure", "ada": "down"}
 
 
 @pytest.mark.slow
 async def test_a_worker_that_falls_silent_has_timed_out() -> None:
-    class Lossy(LocalBus):
-        async def send(self, parcel: Any) -> None:
-            if parcel.to != "@here":
-                await super().send(parcel)
+    toolkit = Toolkit()
 
-    bus = Lossy()
-    here, there = elsewhere("Worked.", limits=TeamLimits(phase_seconds=30, task_seconds=0.4))
-    async with there, here:
-        await there.system.join(bus, "@there")
-        await here.system.join(bus, "@here")
-        assert (await here.run("Work.", thread_id="t")).error_code == "TIMEOUT"
-        assert await ends(here) == {"desk": "failure", "ada": "timeout"}
+    @toolkit.tool(effects="none")
+    async def wait() -> str:
+        """Wait for too long."""
+        await asyncio.Event().wait()
+        return "late"
+
+    limits = TeamLimits(phase_seconds=30, task_seconds=0.4)
+    members: Any = ([agent("ada", "wait")], [manager("desk", "ada")])
+    waiting = parts(lambda prompt, spoken: [("wait", {})])
+    async with with_workers_elsewhere(waiting, *members, toolkit=toolkit, limits=limits) as near:
+        assert (await near.run("Work.", thread_id="t")).error_code == "TIMEOUT"
+        assert await ends(near) == {"desk": "failure", "ada": "timeout"}
 
 
 async def test_asking_is_written_down_before_and_after() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in
+from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in, with_workers_elsewhere
 
 from antiphon.agents import AgentBudget, Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
@@ -12,7 +12,6 @@ from antiphon.errors import ParkedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import together
 from antiphon.patterns.teams import Team, TeamLimits
-from antiphon.runtime import LocalBus
 
 STEPS = {"steps": [{"name": "Work", "worker": "ada", "task": "Work."}]}
 
@@ -108,7 +107,13 @@ def _model(number: int) -> Any:
 # ---------------------------------------------------------------- people and failures of another process
 
 
-def elsewhere(ada: Any, paid: list[int]) -> tuple[Team, Team]:
+def worked_by(ada: Any) -> dict[str, Any]:
+    return {"orchestrator": planned(phase("desk", "Work.")), "desk": STEPS, "ada": ada}
+
+
+@pytest.mark.slow
+async def test_a_worker_of_another_process_waits_for_a_person_and_goes_on() -> None:
+    paid: list[int] = []
     toolkit = Toolkit()
 
     @toolkit.tool(approval=True)
@@ -117,34 +122,19 @@ def elsewhere(ada: Any, paid: list[int]) -> tuple[Team, Team]:
         paid.append(amount)
         return "paid"
 
-    parts = {"orchestrator": planned(phase("desk", "Work.")), "desk": STEPS, "ada": ada}
-    given: Any = ([agent("ada", "pay")], [manager("desk", "ada")])
-    here = team_of(parts, *given, toolkit=toolkit, roles=("orchestrator", "manager"))
-    return here, team_of(parts, *given, toolkit=toolkit, roles=("worker",))
-
-
-@pytest.mark.slow
-async def test_a_worker_of_another_process_waits_for_a_person_and_goes_on() -> None:
-    paid: list[int] = []
-    bus = LocalBus()
-    here, there = elsewhere(lambda prompt, spoken: [("pay", {"amount": 5})] if spoken == 0 else "Paid.", paid)
-    async with there, here:
-        await there.system.join(bus, "@there")
-        await here.system.join(bus, "@here")
+    cast = worked_by(lambda prompt, spoken: [("pay", {"amount": 5})] if spoken == 0 else "Paid.")
+    async with with_workers_elsewhere(cast, [agent("ada", "pay")], [manager("desk", "ada")], toolkit=toolkit) as near:
         with pytest.raises(ParkedError):
-            await here.run("Work.", thread_id="t")
-        (waiting,) = await pending_approvals(there.ledger)
-        await answer(there.ledger, waiting.id, principal="grace", approved=True)
-        assert (await here.run("Work.", thread_id="t")).response == "Paid."
+            await near.run("Work.", thread_id="t")
+        (waiting,) = await pending_approvals(near.ledger)
+        await answer(near.ledger, waiting.id, principal="grace", approved=True)
+        assert (await near.run("Work.", thread_id="t")).response == "Paid."
         assert paid == [5]
-        assert await here.ledger.open_calls("t") == ()
+        assert await near.ledger.open_calls("t") == ()
 
 
 async def test_a_worker_of_another_process_that_fails_has_failed_with_its_own_code() -> None:
-    bus = LocalBus()
-    here, there = elsewhere({"status": "failed", "summary": "I cannot."}, [])
-    async with there, here:
-        await there.system.join(bus, "@there")
-        await here.system.join(bus, "@here")
-        outcome = await here.run("Work.", thread_id="t")
+    cast = worked_by({"status": "failed", "summary": "I cannot."})
+    async with with_workers_elsewhere(cast, [agent("ada")], [manager("desk", "ada")]) as near:
+        outcome = await near.run("Work.", thread_id="t")
         assert (outcome.status, outcome.error_code) == ("failed", "TASK_FAILED")

@@ -445,7 +445,7 @@ async def _asked(roster: Roster, context: Context, to: str, request: Request[Rep
 
 
 async def _asked_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
-    """Ask a member whose actor runs in another system, in a separate thread: a thread has one writing system."""
+    """Ask a member whose actor another host has, in a separate thread: a thread has one host."""
     cls = request.reply_class()
 
     async def ask(id: str) -> Json:

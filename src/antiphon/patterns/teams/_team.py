@@ -272,7 +272,7 @@ class Team(Pattern):
         """Make it; nothing runs before the `async with` block.
 
         `roles` are the roles whose actors run in this process. Workers may run in another process, which opens the same team
-        with `roles=["worker"]`; both join a bus (`await team.system.join(bus, name)`).
+        with `roles=["worker"]` on the same ledger, and hosts threads (`await team.system.host()`).
 
         `message_store` is the host's own store of the conversation. If it has an `add_message`, it receives the messages of
         a turn before `run` returns. `operations` are the operations on its result that a worker may request from a client. The
