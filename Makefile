@@ -81,7 +81,7 @@ chaos: $(READY) ## the long runs: many more generated cases
 	@$(BIN)/python -m tests.foreign
 
 soak: $(READY) ## hosts on PostgreSQL with a fault every 5 s, and a table of what was lost; make soak SECONDS=1800
-	@$(BIN)/antiphon soak --seconds $(or $(SECONDS),60) $(ARGS)
+	@$(BIN)/python -m tools.soak --seconds $(or $(SECONDS),60) $(ARGS)
 
 docs: $(READY) ## build the docs into site/, and check their links
 	@$(BIN)/python tools/api.py pages

@@ -28,7 +28,6 @@ cluster
 limits
 schedule list
 up --help
-soak --help
 serve --host 0.0.0.0
 token list
 recover
@@ -73,7 +72,7 @@ delete t --yes --with-branches
 copy antiphon.db other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "restore", "show", "soak", "tail", "trust", "up"}
+ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "restore", "show", "tail", "trust", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",

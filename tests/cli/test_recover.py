@@ -438,13 +438,6 @@ def test_a_host_of_a_tenant_needs_a_ledger_that_has_tenants(tmp_path: Path) -> N
     assert (done.exit_code, "has no tenants" in done.output) == (2, True)
 
 
-@pytest.mark.slow
-def test_a_host_of_two_tenants_offers_no_words(postgres: Server) -> None:
-    options = ["--tenant", "a", "--tenant", "b", "--words", "127.0.0.1:7801"]
-    done = run("host", "--model", "scripted", *options, "--ledger", postgres.url)
-    assert (done.exit_code, "words are offered for one tenant" in done.output) == (2, True)
-
-
 def test_a_host_of_no_threads_is_refused() -> None:
     done = run("host", "--threads", "0")
     assert done.exit_code == 2

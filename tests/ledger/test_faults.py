@@ -20,13 +20,14 @@ from tests.ledger.faults.counts import count
 from tests.ledger.faults.disk import Disk
 from tests.ledger.faults.power import Scribe, a_disk
 from tests.ledger.histories import at, everything, said, with_ledger
+from tools.soak.witness import check_witness, gather_evidence, read_events
 
 from antiphon.errors import FencedError, LedgerUnavailableError
 from antiphon.ledger import Ledger
 from antiphon.ledger._admission import admit
 from antiphon.ledger.sqlite import _appends
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import Event, check_witness, content_of, gather_evidence, read_events
+from antiphon.testing import Event, content_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -197,7 +198,8 @@ def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, reco
 PROCESS = """
 import asyncio, sys
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import Witness, content_of
+from antiphon.testing import content_of
+from tools.soak.witness import Witness
 from tests.ledger.histories import at, said
 
 async def write(path, seen, name, seconds):

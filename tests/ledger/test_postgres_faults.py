@@ -25,6 +25,7 @@ from tests.ledger.faults.late import uncommitted
 from tests.ledger.faults.proxy import Cuts, cutting, pooling
 from tests.ledger.histories import called, everything, said
 from tests.postgres import Server, running_postgres
+from tools.soak.witness import Witness, WitnessReport, check_witness, gather_evidence, read_events
 
 from antiphon import MediaPart, Message, PartsPayload, errors
 from antiphon.ledger import (
@@ -44,7 +45,7 @@ from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _change
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._careful import lock_of
 from antiphon.ledger.postgres._connection import Session
-from antiphon.testing import Witness, WitnessReport, check_ledger, check_witness, content_of, gather_evidence, read_events
+from antiphon.testing import check_ledger, content_of
 
 THREADS = ("a", "b", "c")
 WRITERS = 2

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from tools.soak.host import Bank, Paid, Pay, WitnessedLedger, run_shop
+from tools.soak.witness import Witness
+
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
 from antiphon.runtime import Context, handles, run
-from antiphon.service._soak_host import Bank, Paid, Pay, WitnessedLedger, run_shop
-from antiphon.testing import Witness
 
 
 class UnfencedLedger(WitnessedLedger):

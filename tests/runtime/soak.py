@@ -1,4 +1,4 @@
-"""The soak of `antiphon soak` on the PostgreSQL of the tests; a way to the database that can be cut; a clock that jumps."""
+"""The soak of `make soak` on the PostgreSQL of the tests; a way to the database that can be cut; a clock that jumps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import tools.soak.soak
 from tests.postgres import running_postgres
 from tests.runtime.test_hosts_processes import start_host, wait_for_effects
-
-from antiphon.service import _soak, _soak_host
-from antiphon.service._soak import HEARTBEAT
+from tools.soak import host as host_program
+from tools.soak.soak import HEARTBEAT, ROOT
 
 
 class Wire:
@@ -141,7 +141,7 @@ class JumpingClock:
         return float(subprocess.run(command, env=self.environment, capture_output=True, check=True).stdout)
 
 
-class Soak(_soak.Soak):
+class Soak(tools.soak.soak.Soak):
     """A soak whose hosts start at once, by another way, or as a broken build."""
 
     def add_host(self, how: str = "wait", seconds: float = 0.1, url: str | None = None) -> str:
@@ -153,9 +153,9 @@ class Soak(_soak.Soak):
     def add_host_with_clock(self, clock: JumpingClock, seconds: float) -> str:
         """Start a host that has another wall clock than this process."""
         name = f"h{len(self._children)}"
-        arguments = [sys.executable, "-m", _soak_host.__name__, str(self.folder), name, str(HEARTBEAT), str(seconds)]
+        arguments = [sys.executable, "-m", host_program.__name__, str(self.folder), name, str(HEARTBEAT), str(seconds)]
         environment = {**clock.environment, "ANTIPHON_LEDGER": self.url}
-        child = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         self.hosts[name] = self.started(child)
         return name
 

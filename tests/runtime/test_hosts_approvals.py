@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 from tests.runtime.actors import Ping, Pong, rows
 from tests.runtime.counts import count
+from tools.soak.witness import Evidence, check_witness, gather_evidence
 from typing_extensions import override
 
 from antiphon.agents import LedgerRun, ledger_run
@@ -35,7 +36,7 @@ from antiphon.patterns.cast import left_open
 from antiphon.protocol import PauseThread, ResumeThread, TerminateThread
 from antiphon.runtime import Actor, Context, Effects, Settings, System, handles
 from antiphon.runtime import _recovery as recovery_module
-from antiphon.testing import Event, Evidence, Faults, Simulated, World, check_witness, gather_evidence, simulate
+from antiphon.testing import Event, Faults, Simulated, World, simulate
 from antiphon.testing._simulate import RELEASED_BY_ANOTHER, TAKEN_FROM_THE_LIVING
 from antiphon.testing._virtual_time import VirtualLoop
 

@@ -1,6 +1,6 @@
 """Hosts in processes on a ledger in PostgreSQL: killed, stopped past their lease, their database crashed (F13-F16, F5, F36).
 
-Each order has a `once` effect that writes its own witness. `antiphon.service._soak` has the hosts, the load and the faults.
+Each order has a `once` effect that writes its own witness. `tools.soak` has the hosts, the load and the faults.
 """
 
 import asyncio
@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from tests.runtime.counts import count
 from tests.runtime.soak import JumpingClock, Soak, Wire, soaking
-
-from antiphon.service._soak import LEASE, SoakPlan, suffer_under_load
-from antiphon.testing import Breach
+from tools.soak.soak import LEASE, SoakPlan, suffer_under_load
+from tools.soak.witness import Breach
 
 pytest.importorskip("asyncpg")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if count("F36") < 60 else 7200)]

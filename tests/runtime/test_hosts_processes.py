@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from tests import forked
 from tests.runtime.counts import count
+from tools.soak import soak
+from tools.soak.witness import Witness
 
 from antiphon.ledger import Ledger
-from antiphon.service import _soak as soak
-from antiphon.testing import Event, Witness
+from antiphon.testing import Event
 
 pytest.importorskip("apsw")
 pytestmark = pytest.mark.slow

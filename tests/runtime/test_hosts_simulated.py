@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from tests.runtime.actors import Note, Ping, Pong
 from tests.runtime.counts import count
+from tools.soak.witness import Breach, Evidence, check_witness, gather_evidence
 
 from antiphon.errors import ActorStoppedError, DeliveryError, FencedError, RefusedError
 from antiphon.ledger import _ownership, memory
@@ -18,7 +19,7 @@ from antiphon.ledger._admission import State
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Actor, Context, Settings, System, handles
 from antiphon.runtime._journal import Journal
-from antiphon.testing import Breach, Event, Evidence, Faults, Simulated, World, check_witness, gather_evidence, simulate
+from antiphon.testing import Event, Faults, Simulated, World, simulate
 from antiphon.testing._simulate import RELEASED_BY_ANOTHER, TAKEN_FROM_THE_LIVING
 from antiphon.testing._virtual_time import VirtualLoop
 

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import json
 import os
-import socket
 import stat
 import sys
 import threading
@@ -14,20 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.children import free_port
 from tests.cli.fake_openai import ANSWER, fake_openai
 from tests.forked import Forked
-from tests.nats import FaultySignals, LocalSignals, certificates, running_nats
+from tests.nats import FaultySignals, LocalSignals, running_nats
 
-from antiphon.errors import SetupError
-from antiphon.ledger import Host, Ledger, instance_at, open_ledger, signal_subject
+from antiphon.ledger import Host, Ledger, open_ledger, signal_subject
 from antiphon.ledger._signals import NatsSignals
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import MessageBuilder
 from antiphon.service import Followed, HearWords, SpokenWords, ThreadWords, follow
 from antiphon.service import _live_text as live_text
 from antiphon.service._live_text import offering_words
-from antiphon.service._live_text_tls import TlsEndpoint, connect_tls
 from antiphon.service._trust import trust_list
 
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
@@ -70,12 +65,12 @@ class Speaker:
 
 
 @contextmanager
-def elsewhere(name: str, speaker: Speaker, endpoint: TlsEndpoint | None = None) -> Generator[asyncio.AbstractEventLoop]:
+def elsewhere(name: str, speaker: Speaker) -> Generator[asyncio.AbstractEventLoop]:
     """Offer the words of a host in another event loop, as another process does: it is heard over its port only."""
     loop, opened, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def offer() -> None:
-        async with offering_words(name, speaker, endpoint=endpoint):
+        async with offering_words(name, speaker):
             opened.set()
             await done.wait()
 
@@ -222,136 +217,6 @@ async def test_a_host_runs_where_its_words_cannot_be_offered(tmp_path: Path, mon
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     async with offering_words("one", Speaker()):
         pass
-
-
-# ---------------------------------------------------------------- on other machines
-
-TOKEN = "a token of all hosts"
-
-
-@pytest.fixture
-def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give hosts a certificate, and watchers its authority; all of them a token."""
-    authority, certificate, key = certificates(tmp_path)
-    given = {"TOKEN": TOKEN, "CERTIFICATE": certificate, "KEY": key, "CA": authority}
-    for name, value in given.items():
-        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", str(value))
-
-
-@contextmanager
-def on_another_machine(name: str, speaker: Speaker) -> Generator[tuple[asyncio.AbstractEventLoop, str]]:
-    """Offer the words of a host at a endpoint; its file is not there."""
-    address = f"127.0.0.1:{free_port()}"
-    with elsewhere(name, speaker, TlsEndpoint.at(address)) as loop:
-        live_text._place(name).unlink()
-        yield loop, address
-
-
-async def _owned_at(ledger: Ledger, address: str, name: str, lease: float = 10.0) -> int:
-    host = Host(name, "build", lease=lease, instance=instance_at(address))
-    await ledger.beat(host)
-    return await ledger.claim("t", by=host)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("tls")
-async def test_a_thread_is_followed_to_the_host_that_takes_it_over_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every record once, and the words of both hosts; the first is gone without a farewell."""
-    monkeypatch.setattr(live_text, "_LOOK", 0.02)
-    ledger, one, two, found = MemoryLedger(), Speaker(), Speaker(), list[Followed]()
-
-    async def watch() -> None:
-        async for each in follow(ledger, "t", words=ThreadWords(ledger)):
-            found.append(each)
-
-    def heard() -> list[str]:
-        return [each.words.text for each in found if each.words is not None]
-
-    with on_another_machine("one", one) as (first, address):
-        epoch = await _owned_at(ledger, address, "one", lease=0.3)
-        await ledger.append("t", [MessageBuilder().add_text("hello").to_message()], epoch=epoch)
-        watching = asyncio.ensure_future(watch())
-        await _until(lambda: one.count() == 1)
-        first.call_soon_threadsafe(one.say, "t", "from one")
-        await _until(lambda: heard() == ["from one"])
-    with on_another_machine("two", two) as (second, address):
-        await asyncio.sleep(0.3)  # the lease of the first one
-        epoch = await _owned_at(ledger, address, "two")
-        await _until(lambda: two.count() == 1)
-        second.call_soon_threadsafe(two.say, "t", "from two")
-        await ledger.append("t", [MessageBuilder(policy="ada").add_text("from two").to_message()], epoch=epoch)
-        await _until(lambda: heard() == ["from one", "from two"] and len(found) == 4)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-    assert [each.record.seq for each in found if each.record is not None] == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("tls")
-@pytest.mark.parametrize(
-    ("name", "value"), [("TOKEN", "another token of hosts"), ("TOKEN", ""), ("TOKEN", "short"), ("CA", "")]
-)
-async def test_a_watcher_without_the_token_or_the_authority_hears_nothing(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_text, "_LOOK", 0.02)
-    ledger, speaker, heard = MemoryLedger(), Speaker(), list[SpokenWords]()
-    with on_another_machine("one", speaker) as (_, address):
-        await _owned_at(ledger, address, "one")
-        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", value)
-        async with ThreadWords(ledger)("t", heard.append):
-            await asyncio.sleep(0.2)
-            assert speaker.count() == 0
-
-
-@pytest.mark.usefixtures("tls")
-async def test_a_stranger_at_the_door_hears_nothing() -> None:
-    speaker = Speaker()
-    with on_another_machine("one", speaker) as (_, address):
-        reader, writer = await connect_tls(address, 1024)
-        writer.write(b'{"token": "wrong", "thread_id": "t"}\n')
-        with suppress(ConnectionError):
-            async with asyncio.timeout(5):
-                assert await reader.read() == b""
-        writer.transport.abort()
-    assert speaker.count() == 0
-
-
-@pytest.mark.usefixtures("tls")
-@pytest.mark.parametrize(
-    ("address", "name", "value", "said"),
-    [
-        ("", "", "", "takes HOST:PORT"),
-        ("10.0.0.5", "", "", "takes HOST:PORT"),
-        ("10.0.0.5:0", "", "", "takes HOST:PORT"),
-        ("a:70000", "", "", "takes HOST:PORT"),
-        ("a:1", "TOKEN", "", "needs a token: set ANTIPHON_WORDS_TOKEN"),
-        ("a:1", "TOKEN", "short", "fewer than 16 characters"),
-        ("a:1", "CERTIFICATE", "", "needs TLS: set ANTIPHON_WORDS_CERTIFICATE and ANTIPHON_WORDS_KEY"),
-        ("a:1", "KEY", "/no/such", "are not a certificate and its key"),
-    ],
-)
-def test_an_endpoint_that_cannot_listen_says_what_is_missing(
-    address: str, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name:
-        monkeypatch.setenv(f"ANTIPHON_WORDS_{name}", value)
-    with pytest.raises(SetupError, match=said):
-        TlsEndpoint.at(address)
-
-
-@pytest.mark.usefixtures("tls")
-async def test_a_taken_address_is_refused_and_all_addresses_are_advertised_by_the_machine_s_name() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        endpoint = TlsEndpoint.at(f"127.0.0.1:{taken.getsockname()[1]}")
-        with pytest.raises(SetupError, match="cannot listen at"):
-            async with offering_words("one", Speaker(), endpoint=endpoint):
-                pass
-    assert TlsEndpoint.at("0.0.0.0:7801").advertised == f"{socket.gethostname()}:7801"
-    assert Host("a", "1").address is None
-    assert Host("a", "1", instance=instance_at("[::1]:5")).address == "[::1]:5"
 
 
 # ---------------------------------------------------------------- by signals

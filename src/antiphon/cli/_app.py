@@ -27,7 +27,7 @@ from antiphon.cli._output import EXIT_CODES
 from antiphon.cli._restore import copy, restore
 from antiphon.cli._run import chat, run
 from antiphon.cli._screen import fail, open_console, print_table
-from antiphon.cli._serve import serve, soak, token, up
+from antiphon.cli._serve import serve, token, up
 from antiphon.cli._setup import local, trust
 from antiphon.cli._show import show
 from antiphon.cli._threads import delete, forget, reward, search, tail, threads
@@ -45,7 +45,6 @@ OVERVIEW: Final = {
         "hosts": "List the hosts of a ledger",
         "cluster": "Show the load of all hosts, and stuck threads",
         "up": "Start a database, hosts and a server, to try them",
-        "soak": "Cause faults under load, and count what was lost",
         "schedule": "Ask questions at a set time, or by a cron line",
         "limits": "List or set limits on model requests and cost",
         "serve": "Serve the ledger over HTTP: page, API, events",
@@ -217,7 +216,6 @@ for _command in (
     serve,
     settle,
     show,
-    soak,
     status,
     tail,
     terminate,

@@ -67,10 +67,6 @@ def host(
             help="At the end, finish threads for so long if a host has another build; default: 30.",
         ),
     ] = None,
-    words: Annotated[
-        str | None,
-        typer.Option("--words", metavar="HOST:PORT", help="Stream live text deltas to other machines, over TLS with a token."),
-    ] = None,
     signals: SignalsOption = None,
     ledger: LedgerOption = None,
 ) -> None:
@@ -79,7 +75,7 @@ def host(
     With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
-        more = (teams, config, model, kinds, words, tenants)
+        more = (teams, config, model, kinds, tenants)
         _host_apps(apps, ledger, signals, drain, thread_limit, has_more=any(more))
         return
     chosen, names = choose_model(model, config), list(dict.fromkeys(tenants or ()))
@@ -96,7 +92,6 @@ def host(
                 team_model=model,  # without one, the files name the models of their teams
                 thread_limit=thread_limit,
                 kinds=[kind for given in kinds or () for kind in given.split(",")],
-                words=words,
                 drain=drain,
                 ready=lambda own: _tell_ready(next(places), own),
                 hear=_tell_thread,
@@ -120,7 +115,7 @@ def _host_apps(
     has_more: bool,
 ) -> None:
     if has_more:
-        others = "--team, --config, --model, --kinds, --tenant and --words"
+        others = "--team, --config, --model, --kinds and --tenant"
         fail(f"--app is a host of its own; start another one for {others}", code=2)
 
     async def work(found: Ledger) -> None:
@@ -142,14 +137,11 @@ def _tell_run(run: RecoveredRun) -> None:
 
 @contextmanager
 def until_signal(
-    word: str = "stopping; other hosts take over the threads",
-    *,
-    hurry: Callable[[], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    word: str = "stopping; other hosts take over the threads", *, hurry: Callable[[], None] | None = None
 ) -> Generator[asyncio.Event]:
     """Print a word at the first signal, and have it set an event. The second ends the process at once, as after a crash.
 
-    With `hurry`, the second calls that, and the third ends the process. `tell` prints the word; default: to stdout.
+    With `hurry`, the second calls that, and the third ends the process.
     """
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -161,7 +153,7 @@ def until_signal(
             hurry()
 
     def stop() -> None:
-        (tell or print_line)(word)
+        print_line(word)
         event.set()
         if hurry is None:
             again()

@@ -1,4 +1,4 @@
-"""`antiphon serve`: the HTTP API of a ledger; `up`: with a database and hosts; `soak`: hosts under faults; `token`: access."""
+"""`antiphon serve`: the HTTP API of a ledger; `up`: with a database and hosts; `token`: access."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import shlex
 import sys
 import threading
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,15 @@ from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
 from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
 from antiphon.cli._live import ModelOption, typed
-from antiphon.cli._output import INTERRUPTED, print_json, shown_time
+from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
 from antiphon.cli._screen import fail, note, open_console, print_table
-from antiphon.errors import LedgerError, NotWaitingError
+from antiphon.errors import NotWaitingError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.server import RunningServer, ServeSettings
-    from antiphon.service import NewToken, SoakResult, Token
+    from antiphon.service import NewToken, Token
 
 
 def serve(
@@ -155,62 +154,6 @@ class _UpLines:
         elif line.startswith("token: ") and sys.stderr.isatty():
             page = PageServer.of(self._server, Path(line.removeprefix("token: ")))
             threading.Thread(target=link_page, args=(page,), daemon=True).start()
-
-
-def soak(
-    *,
-    seconds: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="How long to cause faults.")] = 60,
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="The time between two faults.")] = 5,
-    hosts: Annotated[int, typer.Option("--hosts", metavar="N", min=1, max=64, help="How many hosts to run.")] = 3,
-    rate: Annotated[float, typer.Option(min=0.1, max=1000, metavar="N", help="Orders per second.")] = 10,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="How many threads the orders go to.")] = 200,
-    seed: Annotated[int, typer.Option(metavar="N", help="Chooses the faults: the same seed, the same sequence.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Kill, suspend and disconnect hosts and their PostgreSQL under load, then count what was lost.
-
-    It tests the hosts of this version on this machine, with a database of its own in a temporary folder. Every process records
-    what it does, and the record is compared with the ledger. Exit code 1 if a rule is broken. Ctrl-C ends the faults early.
-    Needs the extras `agents`, `up` and `postgres`.
-    """
-    hurried = threading.Event()
-
-    async def work() -> tuple[SoakResult, bool]:
-        task = asyncio.current_task()
-
-        def hurry() -> None:
-            note("ending the hosts and the database")
-            hurried.set()
-            if task is not None:
-                task.cancel()
-
-        with until_signal("no more faults; waiting until all orders have ended", hurry=hurry, tell=note) as stop:
-            plan = service.SoakPlan(seconds=seconds, every=every, hosts=hosts, rate=rate, threads=threads, seed=seed)
-            return await service.run_soak(plan, hear=note, stop=stop), stop.is_set()
-
-    with complaints():
-        try:
-            result, is_stopped = asyncio.run(work())
-        except (asyncio.CancelledError, LedgerError):  # a query that is cancelled may fail instead
-            if not hurried.is_set():
-                raise
-            fail("interrupted before the result was known", code=INTERRUPTED)
-    if is_stopped and any(each.rule == "R0" for each in result.breaches):
-        fail("stopped before the first order was acknowledged, so nothing was tested; let it run for longer", code=INTERRUPTED)
-    _print_result(result, as_json=as_json)
-    if not result.is_clean:
-        for line in result.log:
-            note(line)
-        raise typer.Exit(1)
-
-
-def _print_result(result: SoakResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"is_clean": result.is_clean, "figures": result.figures, "breaches": [*map(asdict, result.breaches)]})
-        return
-    print_table(open_console(), ("count", "what"), [(str(number), name) for name, number in result.figures.items()])
-    for breach in result.breaches[:20]:
-        note(f"{breach.rule} {breach.thread} {breach.id}: {breach.what}")
 
 
 # ---------------------------------------------------------------- tokens

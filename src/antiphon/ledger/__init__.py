@@ -2,7 +2,7 @@
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._encryption import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
-from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken, instance_at
+from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
 from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
 from antiphon.ledger._open import check_opened, command_line, open_ledger
 from antiphon.ledger._permits import ALL_MODELS, START_WITHIN, Limit, LimitStatus, PermitGrant, PermitHolder, PermitWants
@@ -98,7 +98,6 @@ __all__ = [
     "command_line",
     "cursor_order",
     "from_outside",
-    "instance_at",
     "is_foreign",
     "is_not_executed",
     "is_signed",

@@ -32,11 +32,6 @@ def _new_instance() -> str:
     return f"{process_name()}/{current_port().new_id()}"
 
 
-def instance_at(address: str) -> str:
-    """Return the instance name of this process, with the address at which other machines can follow its live text."""
-    return f"{_new_instance()}@{address}"
-
-
 def process_name() -> str:
     """Return a name that no other process of the machine has or had: see `LeaseClock.has_ended`.
 
@@ -105,11 +100,6 @@ class Host:
     """Seconds from a beat to the end of the lease. Beat about three times in that time."""
     instance: str = field(default_factory=_new_instance)
     """Tells two processes of one name apart."""
-
-    @property
-    def address(self) -> str | None:
-        """Where other machines can follow its live text, as `host:port`; None: nowhere. It is the end of `instance`."""
-        return self.instance.rpartition("/")[2].partition("@")[2] or None
 
     def __post_init__(self) -> None:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from antiphon.errors import LedgerError
-from antiphon.ledger import Host, instance_at
+from antiphon.ledger import Host
 from antiphon.runtime._permits import Permits
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import LOG, log_fields, log_text
@@ -126,8 +126,6 @@ class Lease:
 
     async def _register(self) -> Host:
         host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
-        if self._settings.address is not None:
-            host = replace(host, instance=instance_at(self._settings.address))
         self._clock = asyncio.get_running_loop().time
         await self._beat(host)
         return host

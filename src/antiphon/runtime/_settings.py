@@ -228,8 +228,6 @@ class Settings:
     build: str | None = None
     """The version of the program: hosts of one build continue the same threads. None: the environment variable
     `ANTIPHON_BUILD`, or a hash of the program's main file."""
-    address: str | None = None
-    """Where other machines can follow the live text of this host, as `host:port`; stored in the row of the host."""
     heartbeat: float = 2.0
     """Seconds between two heartbeats of a host. Its lease is three times as long."""
     poll: float = 0.2

@@ -155,9 +155,6 @@ from antiphon.service._settings import code_files as code_files
 from antiphon.service._settings import read_budget as read_budget
 from antiphon.service._settings import settings_of as settings_of
 from antiphon.service._settings import trust_named as trust_named
-from antiphon.service._soak import SoakPlan as SoakPlan
-from antiphon.service._soak import SoakResult as SoakResult
-from antiphon.service._soak import run_soak as run_soak
 from antiphon.service._threads import LAST as LAST
 from antiphon.service._threads import RecordWindow as RecordWindow
 from antiphon.service._threads import adopt_redaction as adopt_redaction

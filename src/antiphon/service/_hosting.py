@@ -20,7 +20,6 @@ from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter
 from antiphon.runtime import ActorView, DeadLetter, Settings, System, ThreadLimit
 from antiphon.service._following import chain_words
 from antiphon.service._live_text import both, offering_words
-from antiphon.service._live_text_tls import TlsEndpoint
 from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads, unfit_json
 
@@ -210,7 +209,6 @@ async def run_host(
     team_model: str | None = None,
     thread_limit: int | None = None,
     kinds: Sequence[str] | None = None,
-    words: str | None = None,
     drain: float | None = None,
     ready: Callable[[HostStatus], None] | None = None,
     hear: Callable[[HostedThread], None] | None = None,
@@ -230,29 +228,21 @@ async def run_host(
 
     `config` and `model` are those of the six phases; `team_model` overrides the models of the team files. `thread_limit` is
     how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of threads to
-    take, of those that the actors of the six phases and the teams can run; None: all of them. `words` is an address,
-    `HOST:PORT`, at which other machines may hear the words of its threads; see `TlsEndpoint`. `ready` is called once for each
-    ledger, in their order, with this host as the ledger knows it; `hear` with what happens to its threads; `draining` with
-    the number of threads that end here first.
+    take, of those that the actors of the six phases and the teams can run; None: all of them. `ready` is called once for
+    each ledger, in their order, with this host as the ledger knows it; `hear` with what happens to its threads; `draining`
+    with the number of threads that end here first.
 
     Raises:
         ChainConfigError, TeamFileError: a file cannot be read, or is wrong; or two teams have the same pattern.
         ModelError: the model cannot be used.
-        SetupError: the actors can run no threads of one of `kinds`; or words cannot be offered at the address, or by a host of
-            several tenants.
+        SetupError: the actors can run no threads of one of `kinds`.
         LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.service._models import model_in  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.service._running import new_chain  # noqa: PLC0415
     from antiphon.service._settings import named_model  # noqa: PLC0415
 
-    if words is not None and len(ledgers) > 1:
-        # The address is in the row of a host and the token is one for all, so watchers of one tenant would hear another.
-        raise SetupError("words are offered for one tenant; start a host for each tenant whose words others are to hear")
     settings = _settings(config, teams, f"{model} {team_model}", thread_limit=thread_limit, kinds=kinds, drain=drain)
-    endpoint = None if words is None else TlsEndpoint.at(words)
-    if endpoint is not None:
-        settings = replace(settings, address=endpoint.advertised)
     ready, hear, draining = listener(ready), listener(hear), listener(draining)
     stop, told = stop or asyncio.Event(), [_Told(each, hear, is_one=len(ledgers) == 1) for each in ledgers]
     async with AsyncExitStack() as stack:
@@ -260,7 +250,7 @@ async def run_host(
         for ledger in ledgers:
             chain = new_chain(ledger, model=named_model(model or model_in(config)), config=config)
             patterns: list[Pattern] = [chain, *_teams(ledger, teams, team_model)]
-            systems.append(await _opened(stack, chain, patterns, settings, endpoint))
+            systems.append(await _opened(stack, chain, patterns, settings))
         for ledger, system in zip(ledgers, systems, strict=True):
             # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
             await system.register_host()
@@ -271,9 +261,7 @@ async def run_host(
         await each.released()
 
 
-async def _opened(
-    stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pattern], settings: Settings, endpoint: TlsEndpoint | None
-) -> System:
+async def _opened(stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pattern], settings: Settings) -> System:
     """Open the system of one ledger.
 
     Raises:
@@ -289,7 +277,7 @@ async def _opened(
     if unknown := sorted({*(settings.kinds or ())} - {*system.kinds}):
         raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
     said = both(chain_words(chain), agent_words(chain.ledger))
-    await stack.enter_async_context(offering_words(system.host_name, said, chain.ledger, endpoint))
+    await stack.enter_async_context(offering_words(system.host_name, said, chain.ledger))
     return system
 
 

@@ -8,10 +8,9 @@ watches.
 A watcher never slows the host down: deltas wait in a bounded queue that drops the oldest. The host disconnects a watcher that
 does not read. Deltas are optional: if a host cannot serve them, or a watcher cannot get them, both continue without.
 
-With a TLS endpoint (`_live_text_tls`), a host also serves other machines; its address is in its row of the ledger.
-
-If the ledger sends signals over NATS (`--signals nats://…`), deltas travel the same way: a watcher tells the host every half
-second which thread it watches, and the host publishes the deltas of that thread for as long as it hears so.
+If the ledger sends signals over NATS (`--signals nats://…`), deltas travel the same way, also to other machines: a watcher
+tells the host every half second which thread it watches, and the host publishes the deltas of that thread for as long as it
+hears so.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from antiphon.errors import LedgerError, SetupError
 from antiphon.ledger import signal_subject
 from antiphon.messages import is_name
 from antiphon.service._following import MOST_WORDS, HearWords, SpokenWords, WordQueue, WordSource
-from antiphon.service._live_text_tls import TlsEndpoint, connect_tls, words_token
 from antiphon.service._trust import trust_list
 
 if TYPE_CHECKING:
@@ -80,15 +78,10 @@ def both(first: WordSource, second: WordSource) -> WordSource:
 
 
 @asynccontextmanager
-async def offering_words(
-    name: str, source: WordSource, ledger: Ledger | None = None, endpoint: TlsEndpoint | None = None
-) -> AsyncGenerator[None]:
+async def offering_words(name: str, source: WordSource, ledger: Ledger | None = None) -> AsyncGenerator[None]:
     """Serve the words of a host to the processes of this user, while the block lasts.
 
-    Other machines get them over the ledger's signals, and from the TLS endpoint, if there are any.
-
-    Raises:
-        SetupError: the endpoint cannot listen at its address.
+    Other machines get them over the ledger's signals, if it has any.
     """
     _offered[name] = _Offered(asyncio.get_running_loop(), source)
     offer = _Offer(source)
@@ -101,8 +94,6 @@ async def offering_words(
         path = None
         _log.info("other processes cannot get the live text of host %s: %s", name, type(exc).__name__)
     try:
-        if endpoint is not None:
-            await offer.listen_tls(endpoint)
         yield
     finally:
         del _offered[name]
@@ -116,12 +107,12 @@ async def offering_words(
 
 
 class _Offer:
-    """The listening ports of a host, and the connected watchers."""
+    """The listening port of a host, and the connected watchers."""
 
     def __init__(self, source: WordSource) -> None:
         self._source = source
         self._token = secrets.token_urlsafe(32)
-        self._servers: list[asyncio.Server] = []
+        self._server: asyncio.Server | None = None
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def open(self, name: str) -> Path:
@@ -130,42 +121,27 @@ class _Offer:
         Raises:
             OSError: it cannot listen or write.
         """
-        server = await asyncio.start_server(partial(self._accepted, self._token), "127.0.0.1", 0, limit=_LINE)
-        self._servers.append(server)
-        return _write(_place(name), {"port": server.sockets[0].getsockname()[1], "token": self._token})
-
-    async def listen_tls(self, endpoint: TlsEndpoint) -> None:
-        """Listen for watchers on other machines.
-
-        Raises:
-            SetupError: it cannot listen at the address.
-        """
-        accepted = partial(self._accepted, endpoint.token)
-        try:
-            self._servers.append(
-                await asyncio.start_server(accepted, endpoint.host or None, endpoint.port, limit=_LINE, ssl=endpoint.context)
-            )
-        except OSError as exc:
-            raise SetupError(f"--words: cannot listen at {endpoint.host}:{endpoint.port}: {exc.strerror or exc}") from exc
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=_LINE)
+        return _write(_place(name), {"port": self._server.sockets[0].getsockname()[1], "token": self._token})
 
     async def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        if self._server is not None:
+            self._server.close()
         for task in tuple(self._watchers):
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
 
-    def _accepted(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._watchers) >= _MOST_WATCHERS:
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(self._watched(token, reader, writer))
+        task = asyncio.ensure_future(self._watched(reader, writer))
         self._watchers.add(task)
         task.add_done_callback(self._watchers.discard)
 
-    async def _watched(self, token: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _watched(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            thread_id = await _hello(reader, token)
+            thread_id = await _hello(reader, self._token)
             if thread_id is not None:
                 queue = WordQueue(MOST_WORDS)
                 async with self._source(thread_id, queue.put):
@@ -350,7 +326,7 @@ class ThreadWords:
                     thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())
                 )
             return
-        place = _read(owner) or await self._tls_place(owner)
+        place = _read(owner)
         if place is None:
             return
         tasks = [
@@ -369,15 +345,6 @@ class ThreadWords:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _tls_place(self, owner: str) -> _Place | None:
-        """Return the endpoint of a host on another machine, if it has one and this process has the token."""
-        try:
-            token, hosts = words_token(), await self._ledger.hosts()
-        except (LedgerError, SetupError):
-            return None
-        address = next((each.host.address for each in hosts if each.host.name == owner), None)
-        return None if token is None or address is None else _Place(token, address=address)
 
     async def _owner(self, thread_id: str) -> str | None:
         try:
@@ -399,16 +366,10 @@ def _say(hearing: list[HearWords], words: SpokenWords) -> None:
 
 
 class _Place(NamedTuple):
-    """Where to connect for the words of a host: a port of this machine, or a TLS endpoint."""
+    """Where to connect for the words of a host: a port of this machine."""
 
     token: str
-    port: int = 0
-    address: str | None = None
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.address is not None:
-            return await connect_tls(self.address, 2 * _LINE)
-        return await asyncio.open_connection("127.0.0.1", self.port, limit=2 * _LINE)
+    port: int
 
 
 def _read(name: str) -> _Place | None:
@@ -433,7 +394,7 @@ async def _heard(place: _Place, thread_id: str, hear: HearWords) -> None:
         TimeoutError: it does not answer.
         ValueError: it sends something else.
     """
-    reader, writer = await place.connect()
+    reader, writer = await asyncio.open_connection("127.0.0.1", place.port, limit=2 * _LINE)
     try:
         writer.write(json.dumps({"token": place.token, "thread_id": thread_id}).encode() + b"\n")
         await writer.drain()

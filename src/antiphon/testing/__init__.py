@@ -1,4 +1,4 @@
-"""Tools for tests: conformance checks of ledgers, dialects and buses, a simulation in virtual time, and the witness.
+"""Tools for tests: conformance checks of ledgers and dialects, and a simulation in virtual time.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -1,4 +1,7 @@
 from antiphon.testing._conformance import check_dialect as check_dialect
+from antiphon.testing._events import Event as Event
+from antiphon.testing._events import What as What
+from antiphon.testing._events import content_of as content_of
 from antiphon.testing._ledger import LEDGER_CHECKS as LEDGER_CHECKS
 from antiphon.testing._ledger import MakeLedger as MakeLedger
 from antiphon.testing._ledger import check_ledger as check_ledger
@@ -12,13 +15,3 @@ from antiphon.testing._virtual_time import CountingPort as CountingPort
 from antiphon.testing._virtual_time import StuckError as StuckError
 from antiphon.testing._virtual_time import VirtualLoop as VirtualLoop
 from antiphon.testing._virtual_time import VirtualPort as VirtualPort
-from antiphon.testing._witness import Breach as Breach
-from antiphon.testing._witness import Event as Event
-from antiphon.testing._witness import Evidence as Evidence
-from antiphon.testing._witness import Row as Row
-from antiphon.testing._witness import Witness as Witness
-from antiphon.testing._witness import WitnessReport as WitnessReport
-from antiphon.testing._witness import check_witness as check_witness
-from antiphon.testing._witness import content_of as content_of
-from antiphon.testing._witness import gather_evidence as gather_evidence
-from antiphon.testing._witness import read_events as read_events

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from antiphon.dialects import Dialect, Encoded, get, meaning, names
-from antiphon.messages import Conversation, Message, PartsPayload, TextPart, dumps
+from antiphon.messages import Conversation, Message, PartsPayload, TextPart
 from antiphon.messages.json_values import canonical
 
 _UNKNOWN = "x-not-known"

@@ -36,8 +36,8 @@ from antiphon.messages import Message, current_port, use_port
 from antiphon.protocol import Notice, Reply, Request
 from antiphon.runtime import Settings, System
 from antiphon.runtime._points import Point, stop_at
+from antiphon.testing._events import Event, What, content_of
 from antiphon.testing._virtual_time import Node, StuckError, VirtualLoop, VirtualPort, current_node
-from antiphon.testing._witness import Event, What, content_of
 
 # ---------------------------------------------------------------- faults
 
@@ -168,7 +168,7 @@ class Simulated:
     """The number of faults that happened, by kind."""
     ledger: Ledger
     events: tuple[Event, ...] = ()
-    """With several systems, the appends and claims, for `check_witness`."""
+    """With several systems, the appends and claims in the order in which they happened."""
 
 
 class World:

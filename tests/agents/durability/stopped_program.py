@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import cast
 
 from tests.agents.durability.payers import BLOCKS, HEARTBEAT, PAID, PAYERS, THREAD, Bank, Payment
+from tools.soak.host import WitnessedLedger
+from tools.soak.witness import Witness, read_events
 from typing_extensions import override
 
 from antiphon import open_ledger
@@ -22,8 +24,7 @@ from antiphon.errors import AntiphonError
 from antiphon.ledger import Ledger
 from antiphon.runtime import Settings, _lease
 from antiphon.runtime._points import Point, stop_at
-from antiphon.service._soak_host import WitnessedLedger
-from antiphon.testing import Event, Witness, read_events
+from antiphon.testing import Event
 
 
 class WitnessedBank(Bank):

@@ -14,10 +14,10 @@ from tests.agents.durability.payers import PAID, PAYERS
 from tests.agents.durability.stopped_program import WitnessedBank, pay
 from tests.postgres import Server
 from tests.runtime.counts import count
+from tools.soak.witness import check_witness, gather_evidence
 
 from antiphon import open_ledger
 from antiphon.runtime._points import Point
-from antiphon.testing import check_witness, gather_evidence
 
 pytest.importorskip("apsw")
 

@@ -13,13 +13,14 @@ from contextlib import suppress
 import pytest
 from tests.agents.durability.payers import PAYERS, PLAIN, THREAD, Bank, Payment
 from tests.runtime.counts import count
+from tools.soak.witness import check_witness, gather_evidence
 from typing_extensions import override
 
 from antiphon.errors import DeliveryError, FencedError, OwnedError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.runtime import Settings
 from antiphon.runtime._points import Point
-from antiphon.testing import Faults, check_witness, gather_evidence
+from antiphon.testing import Faults
 from antiphon.testing._simulate import Freeze, RunsWorld, Simulated, simulate_runs
 from antiphon.testing._virtual_time import VirtualLoop, current_node
 

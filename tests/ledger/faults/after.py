@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from tools.soak.witness import Evidence, Row, WitnessReport, check_witness
+
 from antiphon.ledger import Record
 from antiphon.ledger._stored import PageRequest
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 from antiphon.ledger.sqlite._rows import find_thread, page_of_thread
-from antiphon.testing import Event, Evidence, Row, WitnessReport, check_witness, content_of
+from antiphon.testing import Event, content_of
 
 
 def restored(folder: Path, image: dict[str, bytes]) -> Path:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from tests.ledger.faults.after import evidence_of, judged, restored
 from tests.ledger.faults.disk import Disk
 from tests.ledger.histories import answered, at, called, said
+from tools.soak.witness import Evidence
 
 from antiphon import MediaPart, Message, PartsPayload
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger
-from antiphon.testing import Event, Evidence, content_of
+from antiphon.testing import Event, content_of
 
 _NAMES = counting()
 

@@ -14,7 +14,20 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Patience
 from antiphon.patterns.teams import ManagerSpec, Team
 
-__all__ = ["QUICK", "Act", "Say", "actors_of", "agent", "manager", "phase", "plan", "play", "team_of", "types_in", "with_workers_elsewhere"]
+__all__ = [
+    "QUICK",
+    "Act",
+    "Say",
+    "actors_of",
+    "agent",
+    "manager",
+    "phase",
+    "plan",
+    "play",
+    "team_of",
+    "types_in",
+    "with_workers_elsewhere",
+]
 
 QUICK = Patience(attempts=1, backoff=0)
 

@@ -23,7 +23,6 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.ledger import Ledger
-from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.patterns.teams import DelegationEnd, Team, TeamLimits
 from antiphon.protocol import Stop
@@ -214,7 +213,11 @@ async def test_workers_may_live_in_another_process() -> None:
         assert (await near.run("Work.", thread_id="t")).response == "Worked."
         assert await ends(near) == {"desk": "result", "ada": "result"}
         (thread,) = [each for each in (await near.ledger.threads()).threads if each.thread_id != "t"]
-        assert [each["type"] for each in await near.store.get_messages(thread.thread_id)] == ["task", "injected_context", "final"]
+        assert [each["type"] for each in await near.store.get_messages(thread.thread_id)] == [
+            "task",
+            "injected_context",
+            "final",
+        ]
 
 
 async def test_without_a_process_that_has_the_worker_it_is_down_and_the_team_goes_on() -> None:

@@ -9,7 +9,7 @@ Every tenth order needs an approval. This process answers each after a random ti
 `check_approvals` finds approved orders that were not paid once, and paid orders that were not approved.
 
 The faults are real: SIGKILL of one host or of all, SIGSTOP past the lease and within it, SIGTERM, crashes of the database, cut
-connections. A quarter of the time there is none. A host that is killed is replaced. `_soak_host` is the program of a host.
+connections. A quarter of the time there is none. A host that is killed is replaced. `host.py` is the program of a host.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
-from antiphon._listeners import listener
+from tools.soak import host as host_program
+from tools.soak.host import APPROVER, PROCESS, Order
+from tools.soak.witness import Breach, Evidence, Witness, check_witness, gather_evidence, read_events
+
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import AlreadyAnsweredError, LedgerError, SetupError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload
-from antiphon.service import _soak_host
-from antiphon.service._soak_host import APPROVER, PROCESS, Order
 from antiphon.service._up import LOCK, LocalDatabase, locked, place_database
-from antiphon.testing import Breach, Event, Evidence, Witness, check_witness, content_of, gather_evidence, read_events
+from antiphon.testing import Event, content_of
 
 ResultT = TypeVar("ResultT")
+
+ROOT: Final = Path(__file__).parents[2]
+"""The checkout: the program of a host is in its `tools`."""
 
 HEARTBEAT: Final = 0.5
 LEASE: Final = 3 * HEARTBEAT
@@ -62,7 +66,7 @@ _LOOK: Final = 0.2
 """Seconds between two looks for approvals that wait."""
 _LOGGED: Final = 20
 """Lines of the hosts' log that a result keeps."""
-_COMMAND: Final = "antiphon soak"
+_COMMAND: Final = "make soak"
 _PREFIX: Final = "antiphon-soak-"
 """How the temporary folder of a soak is called."""
 _REPORT: Final = 10.0
@@ -118,11 +122,17 @@ class Site:
         Raises:
             SetupError: it has ended before.
         """
-        arguments = (sys.executable, "-m", _soak_host.__name__, str(self.folder), name, str(heartbeat), str(seconds))
+        arguments = (sys.executable, "-m", host_program.__name__, str(self.folder), name, str(heartbeat), str(seconds))
         environment = {**os.environ, "ANTIPHON_LEDGER": self.url}
         with self._log.open("ab") as log:
             child = subprocess.Popen(  # noqa: S603 (this program)
-                arguments, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                arguments,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         return self.started(child)
 
@@ -296,7 +306,7 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakPlan:
-    """What a soak does."""
+    """What a soak does; each field is an option of the command."""
 
     seconds: float = 60.0
     """How long there are faults."""
@@ -629,44 +639,37 @@ def _kill_hosts(folder: Path) -> None:
                     os.kill(int(file.read()), signal.SIGKILL)
 
 
-async def _report(soak: Soak, hear: Callable[[str], None]) -> None:
+async def _report(soak: Soak, tell: Callable[[str], None]) -> None:
     while True:
         await asyncio.sleep(_REPORT)
-        hear(f"{soak.orders} orders, {sum(soak.faults.values())} faults")
+        tell(f"{soak.orders} orders, {sum(soak.faults.values())} faults")
 
 
-def _unheard(line: str) -> None:
-    """Drop a line about the progress."""
-
-
-async def run_soak(
-    plan: SoakPlan, *, hear: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
-) -> SoakResult:
+async def run_soak(plan: SoakPlan, *, tell: Callable[[str], None], stop: asyncio.Event) -> SoakResult:
     """Run hosts on a PostgreSQL of their own under load, with faults, and return what was lost.
 
     Nothing outside of a temporary folder is touched. If an earlier soak was killed, its database and its folder are removed
-    first. `hear` is called with a line about the progress. When `stop` is set, no
-    further fault is caused, and the result covers the time until then.
+    first. `tell` is called with a line about the progress. When `stop` is set, no further fault is caused, and the result
+    covers the time until then.
 
     Raises:
         SetupError: the database or a host cannot be started.
     """
-    told = listener(hear or _unheard)
-    await _in_thread(partial(_remove_left, told))
+    await _in_thread(partial(_remove_left, tell))
     load = f"{plan.hosts} hosts on PostgreSQL, {plan.rate:g} orders a second"
-    begin = partial(told, f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
+    begin = partial(tell, f"{load}, a fault about every {plan.every:g} s, for {plan.seconds:g} s")
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
         soak = await stack.enter_async_context(_soaking(Path(folder), plan.seed, begin))
-        if stop is not None and stop.is_set():
+        if stop.is_set():
             return SoakResult({}, (Breach("R0", "", "", "it was stopped before the first order"),), is_clean=False)
         for _ in range(plan.hosts):
-            if stop is None or not stop.is_set():
+            if not stop.is_set():
                 await soak.in_thread(soak.add_host)
-        reporting = asyncio.ensure_future(_report(soak, told))
+        reporting = asyncio.ensure_future(_report(soak, tell))
         try:
             await suffer_under_load(soak, plan, stop)
         finally:
             reporting.cancel()
-        told("comparing what each process recorded with the ledger")
+        tell("comparing what each process recorded with the ledger")
         return await soak.result()

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.ledger.histories import answered, called, everything, said
+from tools.soak.witness import Evidence, Row, Witness, check_witness, gather_evidence, read_events
 
 from antiphon import Message
 from antiphon.errors import FencedError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.testing import Event, Evidence, Row, Witness, check_witness, content_of, gather_evidence, read_events
+from antiphon.testing import Event, content_of
 
 # ---------------------------------------------------------------- a run that is whole
 

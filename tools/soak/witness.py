@@ -19,64 +19,29 @@ from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
-from antiphon.messages import Message
-from antiphon.messages.trusted import house_bytes
+from antiphon.testing import Event, What, content_of
 
 # ---------------------------------------------------------------- events
 
 _LINE = 4096
 """The most bytes of a line: a write of this size is complete or does not happen."""
 
-What: TypeAlias = Literal[
-    "inv",  # it is about to append: id, content, epoch
-    "ok",  # the append was acknowledged: id
-    "fail",  # the append was refused: id. With neither, the outcome is unknown
-    "claim",  # the thread was claimed: epoch
-    "read",  # the thread was read, from `began` on: ids
-    "rx",  # a message came out of a tail of all threads: id
-    "fx",  # an effect starts, recorded by the tool itself: id (its invocation), key, is_once, and the epoch if it knows it
-    "fxend",  # it has ended: id, content (of its result)
-    "park",  # a call was handed to a person: id (its invocation)
-    "pause",  # acknowledged for the thread
-    "resume",
-    "terminate",
-    "fault",  # a fault has really happened: content is its kind
-]
+
+def load_event(line: bytes) -> Event:
+    """Read a line of a witness."""
+    return _events().validate_json(line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """An action or observation of a process."""
-
-    what: What
-    at: float
-    who: str = ""
-    thread: str = ""
-    id: str = ""
-    content: str = ""
-    """A digest of the message (see `content_of`)."""
-    key: str = ""
-    epoch: int = 0
-    is_once: bool = False
-    """Whether the effect must not start twice."""
-    began: float = 0.0
-    ids: tuple[str, ...] = ()
-
-    @staticmethod
-    def load(line: bytes) -> Event:
-        """Read a line of a witness."""
-        return _events().validate_json(line)
-
-    def dump(self) -> bytes:
-        """Return it as a line, without defaults."""
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        return orjson.dumps({name: value for name, value in said.items() if value or name == "at"}) + b"\n"
+def dump_event(event: Event) -> bytes:
+    """Return an event as a line, without defaults."""
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    return orjson.dumps({name: value for name, value in values.items() if value or name == "at"}) + b"\n"
 
 
 @cache
@@ -102,7 +67,7 @@ class Witness:
         Raises:
             ValueError: it is longer than a line may be.
         """
-        line = Event(what=what, at=self.now(), who=self._who, **details).dump()
+        line = dump_event(Event(what=what, at=self.now(), who=self._who, **details))
         if len(line) > _LINE:
             raise ValueError(f"an event of {len(line)} bytes; give ids and digests, not contents")
         os.write(self._file, line)
@@ -115,7 +80,7 @@ class Witness:
 def read_events(paths: Iterable[Path]) -> list[Event]:
     """Read the files of several witnesses, sorted by time. An incomplete last line is ignored: no process relied on it."""
     lines = [line for path in paths for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-    return sorted((Event.load(line) for line in lines), key=lambda event: event.at)
+    return sorted((load_event(line) for line in lines), key=lambda event: event.at)
 
 
 # ---------------------------------------------------------------- evidence from the ledger
@@ -145,11 +110,6 @@ class Evidence:
     rows: Sequence[Row]
     """Each thread's in its order."""
     statuses: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
-
-
-def content_of(message: Message) -> str:
-    """Return a digest of the policy and the payload of a message, without its other fields."""
-    return sha256(message.policy.encode() + b"\n" + house_bytes(message.payload)).hexdigest()[:16]
 
 
 async def gather_evidence(ledger: Ledger) -> Evidence:

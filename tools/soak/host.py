@@ -1,6 +1,6 @@
 """The program of a host of a soak: a shop that takes orders, a bank that pays, and a witness of what the host does.
 
-Run it as `python -m antiphon.service._soak_host FOLDER NAME HEARTBEAT SECONDS`. The URL of the ledger is in `ANTIPHON_LEDGER`,
+Run it as `python -m tools.soak.host FOLDER NAME HEARTBEAT SECONDS`. The URL of the ledger is in `ANTIPHON_LEDGER`,
 because everybody on the machine can read the arguments of a process.
 
 Some orders need an approval. They wait for the answer of a person, in the way of any tool of a toolkit, and pay only after it.
@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from tools.soak.witness import Witness
+
 from antiphon.agents import Toolkit, ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledger
@@ -23,7 +25,7 @@ from antiphon.messages import Message
 from antiphon.patterns.cast import left_open
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles, run
-from antiphon.testing import Witness, content_of
+from antiphon.testing import content_of
 
 APPROVER: Final = "grace"
 """The person who answers."""
