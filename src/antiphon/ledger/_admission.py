@@ -75,8 +75,8 @@ class State(NamedTuple):
     cost: str
     forked_from: str | None
     forked_at: int | None
-    is_redacted: bool | None = None
-    """Whether appended messages are redacted, decided when the thread was created; None for threads of older formats."""
+    is_redacted: bool
+    """Whether appended messages are redacted, decided when the thread was created."""
     owner: int | None = None
     """The key of the host that owns it (see `_ownership`)."""
     kind: str | None = None
@@ -125,7 +125,7 @@ class Lookup(Protocol):
         ...
 
 
-def new_state(thread_id: str, now: int, *, is_redacted: bool | None = None) -> State:
+def new_state(thread_id: str, now: int, *, is_redacted: bool = False) -> State:
     """Return the state of an empty thread."""
     return State(thread_id, 0, genesis(thread_id), 0, 0, None, None, None, now, now, 0, 0, "0", None, None, is_redacted)
 

@@ -375,14 +375,10 @@ class LedgerRedaction(NamedTuple):
     """The rules of an open ledger, and which threads they apply to.
 
     A thread stays redacted or unredacted as it began: otherwise a repeated message would have other bytes under the same id.
-    Threads of older formats have no record of it. At that time a ledger redacted only with given rules. So given rules apply
-    to such a thread, and the standard rules do not.
     """
 
     rules: Redaction | None = None
     """None if nothing is redacted."""
-    is_given: bool = True
-    """Whether the program passed the rules; if not, they are the standard ones."""
 
     @classmethod
     def of(cls, redaction: Redacting) -> LedgerRedaction:
@@ -392,7 +388,7 @@ class LedgerRedaction(NamedTuple):
             TypeError: the argument is not rules, "off" or None.
         """
         if redaction is None:
-            return cls(STANDARD_REDACTION, is_given=False)
+            return cls(STANDARD_REDACTION)
         if redaction == "off":
             return cls()
         if not isinstance(redaction, Redaction):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -437,10 +433,9 @@ class LedgerRedaction(NamedTuple):
                     f"host {each.host.name!r} is alive, and uses the present rules; stop it, then try again"
                 )
 
-    def for_thread(self, is_redacted: bool | None) -> Redaction | None:
-        """Return the rules for a thread that is redacted (True), is not (False), or has no record of it (None)."""
-        is_for_it = self.is_given if is_redacted is None else is_redacted
-        return self.rules if is_for_it else None
+    def for_thread(self, is_redacted: bool) -> Redaction | None:
+        """Return the rules for a thread that is redacted, or is not."""
+        return self.rules if is_redacted else None
 
     def check_name(self, name: str, what: str) -> None:
         """Refuse a name that looks like a secret.

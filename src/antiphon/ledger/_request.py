@@ -180,8 +180,8 @@ class AppendRequest(NamedTuple):
     refusal: SecretNameError | None = None
     """The error if the thread is redacted."""
 
-    def for_thread(self, is_redacted: bool | None) -> AppendRequest:
-        """Return the request for a thread that is redacted (True), is not (False), or has no record of it (None).
+    def for_thread(self, is_redacted: bool) -> AppendRequest:
+        """Return the request for a thread that is redacted, or is not.
 
         Raises:
             SecretNameError: a name in it looks like a secret, and the thread is redacted.

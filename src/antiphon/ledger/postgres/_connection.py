@@ -589,7 +589,8 @@ def translated(exc: BaseException, place: str | None = None) -> LedgerError:
             | asyncpg.NotNullViolationError()  # a column that this version does not know, or no era: see `ERA`
         ):
             return LedgerFormatError(
-                f"{where}: {_line_of(exc)}; the tables are not those of a ledger, or someone altered them"
+                f"{where}: {_line_of(exc)}; the tables are not those of a ledger, or another antiphon made them: "
+                "`antiphon export` there, and `antiphon import` here"
             )
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return LedgerCorruptError(f"{where}: {_line_of(exc)}; restore a dump")

@@ -40,8 +40,6 @@ WHERE t.tenant = $1 AND (t.thread_id = $2 OR starts_with(t.thread_id, $2 || '/')
 _HELD = "SELECT master FROM antiphon.thread_keys WHERE tenant = $1 AND thread = $2 FOR KEY SHARE"
 _INSERT = "INSERT INTO antiphon.thread_keys (tenant, thread, master, wrapped) VALUES ($1, $2, $3, $4)"
 _UPDATE = "UPDATE antiphon.thread_keys SET master = $3, wrapped = $4 WHERE tenant = $1 AND thread = $2"
-_NEEDS_KEYS = "UPDATE antiphon.ledger SET oldest = 2 WHERE oldest < 2"
-"""Programs that do not know keys would append readable messages."""
 _LEDGER = 0
 """In place of a thread: the tenant's own key."""
 
@@ -109,7 +107,6 @@ async def store_key(session: Session, thread: int, key: WrappedKey) -> None:
         # Another process may do the same: this waits for its transaction, and the first key stays.
         await session.execute(f"{_INSERT} ON CONFLICT DO NOTHING", _LEDGER, *own)
         session.keyring.check(await ledger_key(session))
-        await session.connection.execute(_NEEDS_KEYS)
     await session.execute(_INSERT, thread, *key)
 
 

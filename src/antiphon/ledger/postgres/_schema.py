@@ -1,4 +1,4 @@
-"""The tables of a ledger in PostgreSQL, as numbered steps, and the checks when a database is opened.
+"""The tables of a ledger in PostgreSQL, and the checks when a database is opened.
 
 All tables are in the schema `antiphon`, and every key begins with the tenant. Row-level security is a second barrier behind
 the condition `tenant = $1` of each statement: a connection sees only rows of the tenant in its setting `antiphon.tenant`.
@@ -12,20 +12,23 @@ those of the old one.
 **Updates in place.** A row of `threads` changes with every append. PostgreSQL updates no index if the indexed columns of a row
 stay the same. So the time of the last message is indexed in steps of eight seconds (`active_at`), and sorted within a step.
 
-**Versions (G25).** `version` is the format of the tables, `oldest` the oldest format that may still use them. A step that only
-adds raises `version`; only a step that breaks earlier programs raises `oldest`. To add a step, append it to `MIGRATIONS`.
+**Formats (G25).** `format` is the format of the tables, `oldest` the oldest format whose programs may still use them. A change
+that only adds raises `format`; only a change that breaks earlier programs raises `oldest`.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger.postgres._connection import Connection
 
-_FIRST = """
+FORMAT: Final = 1
+"""The format of the tables below."""
+
+_TABLES = """
 CREATE TABLE antiphon.ledger (
-    version integer NOT NULL,
+    format integer NOT NULL,
     oldest integer NOT NULL,
     era integer NOT NULL,
     columns text NOT NULL,
@@ -50,7 +53,7 @@ CREATE TABLE antiphon.threads (
     cost text NOT NULL,
     forked_from text,
     forked_at bigint,
-    is_redacted boolean,
+    is_redacted boolean NOT NULL,
     owner bigint,
     kind text,
     due_at bigint,
@@ -185,9 +188,17 @@ CREATE INDEX term_entries_found ON antiphon.term_entries USING gin (terms);
 CREATE TABLE antiphon.vector_spaces (
     tenant text NOT NULL, name text NOT NULL, model text NOT NULL, dimension integer NOT NULL, PRIMARY KEY (tenant, name)
 );
+
+CREATE TABLE antiphon.thread_keys (
+    tenant text NOT NULL, thread bigint NOT NULL, master text NOT NULL, wrapped bytea, PRIMARY KEY (tenant, thread)
+);
+CREATE TABLE antiphon.redaction_rules (tenant text PRIMARY KEY, digest bigint NOT NULL);
+CREATE TABLE antiphon.limits (
+    tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, PRIMARY KEY (tenant, model)
+);
 """
 
-_TABLES = (
+_WALLED = (
     "threads",
     "messages",
     "media",
@@ -200,6 +211,9 @@ _TABLES = (
     "term_sources",
     "term_entries",
     "vector_spaces",
+    "thread_keys",
+    "redaction_rules",
+    "limits",
 )
 """The tables that have a tenant."""
 
@@ -209,43 +223,16 @@ ALTER TABLE antiphon.{0} FORCE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON antiphon.{0} USING (tenant = current_setting('antiphon.tenant', true));
 """
 
-_SECOND = """
-CREATE TABLE antiphon.thread_keys (
-    tenant text NOT NULL, thread bigint NOT NULL, master text NOT NULL, wrapped bytea, PRIMARY KEY (tenant, thread)
-);
-"""
-"""The keys of encrypted threads. With the first of them, `oldest` becomes 2 (see `_keys`)."""
-
-_THIRD = """
-CREATE TABLE antiphon.redaction_rules (tenant text PRIMARY KEY, digest bigint NOT NULL);
-"""
-"""The digest of the redaction rules of a tenant's hosts."""
-
-_FOURTH = """
-CREATE TABLE antiphon.limits (
-    tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, PRIMARY KEY (tenant, model)
-);
-"""
-"""The limits on model requests, each with its use by all hosts."""
-
-MIGRATIONS: tuple[str, ...] = (
-    _FIRST + "".join(_WALL.format(table) for table in _TABLES),
-    _SECOND + _WALL.format("thread_keys"),
-    _THIRD + _WALL.format("redaction_rules"),
-    _FOURTH + _WALL.format("limits"),
-)
-"""The steps from each version to the next, beginning with an empty database. Never change a released step."""
-_OLDEST = 1
-"""The oldest format whose programs may use a database of the current format."""
-ERA = "(SELECT era FROM antiphon.ledger WHERE oldest <= <format>)".replace("<format>", str(len(MIGRATIONS)))
+ERA = f"(SELECT era FROM antiphon.ledger WHERE oldest <= {FORMAT})"  # noqa: S608 (a number of ours)
 """The era for a new row; NULL, which PostgreSQL refuses, if a newer antiphon has made the tables unusable for this one."""
 
 _STATISTICS = """
 INSERT INTO antiphon.threads (
-    tenant, key, thread_id, seq, hash, epoch, run, created_at, updated_at, input_tokens, output_tokens, cost, posted,
-    open_calls, base_seq
+    tenant, key, thread_id, seq, hash, epoch, run, created_at, updated_at, input_tokens, output_tokens, cost, is_redacted,
+    posted, open_calls, base_seq
 ) OVERRIDING SYSTEM VALUE
-SELECT current_setting('antiphon.tenant'), -n, n::text, 0, '', 0, 0, 0, 0, 0, 0, '', 0, 0, 0 FROM generate_series(1, 100) AS n;
+SELECT current_setting('antiphon.tenant'), -n, n::text, 0, '', 0, 0, 0, 0, 0, 0, '', true, 0, 0, 0
+FROM generate_series(1, 100) AS n;
 INSERT INTO antiphon.messages (tenant, thread, seq, era, xid, ord, id_key, recorded_at, hash, body)
 SELECT current_setting('antiphon.tenant'), -n, 0, 0, 0, n, 0, 0, '', '' FROM generate_series(1, 100) AS n;
 INSERT INTO antiphon.open_calls (tenant, thread, seq, option_key, call, era, xid, ord)
@@ -299,11 +286,9 @@ A second policy for all users also opens the barrier: a row that one of them all
 _UNIQUE = ("threads_pkey", "threads_tenant_thread_id_key", "messages_pkey", "messages_by_id", "messages_by_place")
 """The indexes that refuse a thread, a message or a place that already exists."""
 
-_MIGRATION_LOCK = 0x616E7470
-"""`antp`: the advisory lock of processes that create or migrate the tables."""
-_LONGEST_STEP = 3600.0
-"""Seconds that a step may take on a large database."""
-_STATE = "SELECT version, oldest, columns FROM antiphon.ledger"
+_CREATION_LOCK = 0x616E7470
+"""`antp`: the advisory lock of processes that create the tables, or start an era."""
+_STATE = "SELECT format, oldest, columns FROM antiphon.ledger"
 _EXISTS = "SELECT to_regclass('antiphon.ledger') IS NOT NULL"
 _LATER = """
 SELECT EXISTS (
@@ -317,23 +302,32 @@ _State: TypeAlias = tuple[int, int, str]
 
 
 async def prepare(connection: Connection, *, create: bool) -> str:
-    """Create the tables or migrate them, check them, and return the name that the ledger was given when it was created.
+    """Create the tables if there are none, check them, and return the name that the ledger was given when it was created.
 
     Raises:
         LedgerCorruptError: the tables were altered.
-        LedgerFormatError: a later version made them, which this one cannot use.
+        LedgerFormatError: another version made them, and this one cannot use them.
         LedgerUnavailableError: there is no ledger, and `create` is False.
     """
-    if not await connection.fetchval(_EXISTS) and not create:
-        raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or check the URL")
-    if not await connection.fetchval(_EXISTS) or await _version(connection) < len(MIGRATIONS):
+    if not await connection.fetchval(_EXISTS):
+        if not create:
+            raise LedgerUnavailableError("the database has no ledger; leave out `create=False`, or check the URL")
         async with connection.transaction():
-            # Read again under the lock: another process may have done the same in between.
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
-            await _migrate(connection)
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATION_LOCK)
+            if not await connection.fetchval(_EXISTS):  # under the lock: another process may have created them in between
+                await _create(connection)
     await _check(connection)
     await _open_era(connection)
     return str(await connection.fetchval("SELECT name FROM antiphon.ledger"))
+
+
+async def _create(connection: Connection) -> None:
+    await connection.execute("CREATE SCHEMA IF NOT EXISTS antiphon")
+    await connection.execute(_TABLES + "".join(_WALL.format(table) for table in _WALLED))
+    async with connection.transaction():  # in the transaction that has created a table, `TRUNCATE` keeps its size
+        await connection.execute(_STATISTICS)
+    columns = await connection.fetchval(_COLUMNS)
+    await connection.execute("INSERT INTO antiphon.ledger VALUES ($1, $1, 1, $2, gen_random_uuid()::text)", FORMAT, columns)
 
 
 async def check_format(connection: Connection) -> None:
@@ -342,58 +336,35 @@ async def check_format(connection: Connection) -> None:
     Raises:
         LedgerFormatError: it has.
     """
-    await _version(connection)
-
-
-async def _version(connection: Connection) -> int:
-    version, oldest, _ = await _state(connection)
-    if oldest > len(MIGRATIONS):
+    stored, oldest, _ = await _state(connection)
+    if not oldest <= FORMAT <= stored:
         raise LedgerFormatError(
-            f"a newer antiphon has upgraded the database to ledger format {version}, which needs at least {oldest}, and this "
-            f"one has {len(MIGRATIONS)}: upgrade it, and start it again"
+            f"the database has ledger format {stored}, which needs an antiphon of at least {oldest}, and this one has "
+            f"{FORMAT}: use the antiphon that wrote it, or bring it over: `antiphon export` there, and `antiphon import` here"
         )
-    return version
 
 
 async def _state(connection: Connection) -> _State:
     rows = await connection.fetch(_STATE)
     if len(rows) != 1:
         raise LedgerCorruptError("the table antiphon.ledger does not have its one row; restore a dump")
-    return rows[0]["version"], rows[0]["oldest"], rows[0]["columns"]
-
-
-async def _migrate(connection: Connection) -> None:
-    version = await _version(connection) if await connection.fetchval(_EXISTS) else 0
-    if not version:
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS antiphon")
-    for step in MIGRATIONS[version:]:
-        await connection.execute(step, timeout=_LONGEST_STEP)
-    if not version:
-        async with connection.transaction():  # in the transaction that has created a table, `TRUNCATE` keeps its size
-            await connection.execute(_STATISTICS)
-        await connection.execute("INSERT INTO antiphon.ledger VALUES (0, 0, 1, '', gen_random_uuid()::text)")
-    columns = await connection.fetchval(_COLUMNS)
-    await connection.execute(
-        "UPDATE antiphon.ledger SET version = $1, oldest = greatest(oldest, $2), columns = $3",
-        len(MIGRATIONS),
-        _OLDEST,
-        columns,
-    )
+    return rows[0]["format"], rows[0]["oldest"], rows[0]["columns"]
 
 
 async def _check(connection: Connection) -> None:
-    """Compare the tables with those that the steps create."""
-    version, _, expected = await _state(connection)
+    """Compare the tables with those that `_create` creates."""
+    await check_format(connection)
+    stored, _, expected = await _state(connection)
     found = await connection.fetchval(_COLUMNS)
     if found != expected:
         differing = sorted(set(found.split("\n")) ^ set(expected.split("\n")))
         raise LedgerCorruptError(
-            f"the tables of the ledger (format {version}) were altered: {', '.join(differing[:3])}; "
+            f"the tables of the ledger (format {stored}) were altered: {', '.join(differing[:3])}; "
             "undo that, or restore a dump"
         )
     if missing := await connection.fetch(_GUARDS, list(_UNIQUE)):
         raise LedgerCorruptError(
-            f"the tables of the ledger (format {version}) were altered: {missing[0][0]} is not what it was; "
+            f"the tables of the ledger (format {stored}) were altered: {missing[0][0]} is not what it was; "
             "undo that, or restore a dump"
         )
 
@@ -407,7 +378,7 @@ async def _open_era(connection: Connection) -> None:
     if not await connection.fetchval(_LATER):
         return
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _CREATION_LOCK)
         if await connection.fetchval(_LATER):
             await connection.execute("LOCK TABLE antiphon.messages IN SHARE MODE")
             await connection.execute("UPDATE antiphon.ledger SET era = era + 1")

@@ -27,7 +27,7 @@ from antiphon.ledger._records import OpenCall, OpenCalls, Pairing, Record, snaps
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread, ThreadSegment, split
 from antiphon.ledger.sqlite._checksums import NO_CHECKSUM, check_written, message_checksum, state_checksum, thread_checksum
-from antiphon.ledger.sqlite._keys import call_columns, find_key, has_keys, ledger_key, store_key
+from antiphon.ledger.sqlite._keys import call_columns, find_key, ledger_key, store_key
 from antiphon.ledger.sqlite._rows import (
     find_open_calls,
     find_thread,
@@ -221,7 +221,7 @@ class Appends:
     def has_keys(self, connection: Connection) -> bool:
         """Whether any thread is encrypted."""
         if self._has_keys is None:
-            self._has_keys = has_keys(connection)
+            self._has_keys = ledger_key(connection) is not None
         return self._has_keys
 
     def take(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:

@@ -28,22 +28,20 @@ from antiphon.ledger.sqlite._sql import Connection
 COUNTERS = (
     "searchable",
     "repeated",
-    "unchecked",
     "removed messages",
     "removed threads",
     "removed hosts",
     "redaction",
     "limits",
 )
-"""All counters. `unchecked` is the last position from before checksums existed; `redaction` is a digest (see `Redaction`)."""
+"""All counters. `redaction` is a digest (see `Redaction`)."""
 
 NO_CHECKSUM = -(2**31)
 """The value until the checksum is known; it has the size of a checksum."""
 
 
 _OWNERSHIP = State._fields.index("owner")
-"""The index of the first field of a state that format 4 added; all later fields are of format 4 too."""
-_UNOWNED = tuple(State._field_defaults[name] for name in State._fields[_OWNERSHIP:])
+"""The index of the first field of a state that says who owns the thread and what it has to do; so do all that follow."""
 _OWNER = """
 UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit = ?, checksum = ? WHERE key = ?
 """
@@ -55,16 +53,10 @@ def message_checksum(position: int, digest: bytes) -> int:
 
 
 def state_checksum(key: int, state: State) -> int:
-    """Return the part of a thread's checksum that most appends do not change.
-
-    Add a later column here. Hash it only if its value differs from that of older rows, so that their checksums stay valid.
-    """
-    covered = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
-    digest = crc32(b"%a %a %a %a %a %a" % covered)  # as `ascii`: what `repr` escapes depends on the version of Python
-    if state.is_redacted is not None:
-        digest = crc32(b" %d" % state.is_redacted, digest)
-    ownership = state[_OWNERSHIP:]
-    return digest if ownership == _UNOWNED else crc32(b" %a %a %a %a %a" % ownership, digest)
+    """Return the part of a thread's checksum that most appends do not change."""
+    of_thread = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    covered = (*of_thread, int(state.is_redacted), *state[_OWNERSHIP:])
+    return crc32(ascii(covered).encode())  # as `ascii`: what `repr` escapes depends on the version of Python
 
 
 def thread_checksum(part: int, updated_at: int) -> int:

@@ -21,7 +21,7 @@ import apsw
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._listing import words_of
-from antiphon.ledger.sqlite._schema import OTHER_FILE, check_format, migrate
+from antiphon.ledger.sqlite._schema import OTHER_FILE, check_format, prepare
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
 
 _LEAST = (3, 51, 3)
@@ -88,7 +88,7 @@ def connect(place: LedgerFile, *, create: bool = False, only_read: bool = False)
     try:
         _prepare(connection, place, is_protected=is_protected)
         if create:
-            migrate(connection, place.path)
+            prepare(connection, place.path)
         if only_read:
             connection.setting("query_only", True)
     except apsw.Error as exc:

@@ -3,7 +3,7 @@
 Each change is a function over a connection that is inside a transaction. Python decides which hosts are alive, from the rows
 of `hosts`, which are few. The end of a lease (`ends`) is stored with the boot of the machine in which it was measured.
 
-A limit is one row, whose text holds its state (see `ledger._permits`). The table is created with the first limit.
+A limit is one row, whose text holds its state (see `ledger._permits`).
 
 `take` searches two indexes: due threads without an owner, by kind; and threads of dead hosts. A reader checks first (see
 `has_due`), so that a call that finds nothing writes nothing.
@@ -38,7 +38,6 @@ from antiphon.ledger.sqlite._appends import insert_thread
 from antiphon.ledger.sqlite._checksums import check_written, host_checksum, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._keys import find_key
 from antiphon.ledger.sqlite._rows import find_thread, thread_of
-from antiphon.ledger.sqlite._schema import LIMIT_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 _HOSTS = """
@@ -359,7 +358,6 @@ def note_seen(connection: Connection, by: Host, seen: Mapping[str, int]) -> tupl
 
 # ---------------------------------------------------------------- limits for all hosts
 
-_HAS_LIMITS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'limits')"
 _LIMITS = "SELECT model, state, checksum FROM limits ORDER BY model"
 _LIMIT = "INSERT INTO limits VALUES (?1, ?2, ?3) ON CONFLICT (model) DO UPDATE SET state = ?2, checksum = ?3"
 
@@ -371,7 +369,7 @@ def _limits(connection: Connection) -> dict[str, LimitState]:
         LedgerCorruptError: one was altered.
     """
     found: dict[str, LimitState] = {}
-    for model, state, checksum in connection.rows(_LIMITS) if connection.value(_HAS_LIMITS) else ():
+    for model, state, checksum in connection.rows(_LIMITS):
         if host_checksum((model, state)) != checksum:
             raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup, or set it again")
         found[model] = LimitState.load(model, state)
@@ -386,10 +384,6 @@ def _write_limit(connection: Connection, state: LimitState) -> None:
 
 def set_limit(connection: Connection, limit: Limit) -> None:
     """Set the limits of a model, or remove them."""
-    if not connection.value(_HAS_LIMITS):
-        if limit.is_none:
-            return
-        connection.run(LIMIT_TABLES)
     if limit.is_none:
         connection.run("DELETE FROM limits WHERE model = ?", (limit.model,))
     else:

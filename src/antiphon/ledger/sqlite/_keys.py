@@ -1,7 +1,7 @@
 """The keys of encrypted threads in a file: store, look up, delete and rotate them.
 
 `thread_keys` has a row for each encrypted thread, with its wrapped key, or without it if it was forgotten. The row of thread 0
-is the ledger's own key. The table is created with the first encrypted thread. A key is looked up in the transaction that uses
+is the ledger's own key. A key is looked up in the transaction that uses
 it, so a `forget` in another process takes effect at once; only unwrapped keys are cached (see `ledger._encryption`).
 """
 
@@ -24,10 +24,8 @@ from antiphon.ledger._encryption import (
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._records import OpenCall
 from antiphon.ledger.sqlite._checksums import check_written, set_owner
-from antiphon.ledger.sqlite._schema import KEY_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
-_HAS_KEYS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'thread_keys')"
 _KEY = "SELECT master, wrapped FROM thread_keys WHERE thread = ?"
 _NAMED = """
 SELECT thread_id, master, wrapped FROM thread_keys JOIN threads ON threads.key = thread_keys.thread WHERE thread = ?
@@ -44,14 +42,9 @@ _LEDGER = 0
 """In place of a thread: the ledger's own key."""
 
 
-def has_keys(connection: Connection) -> bool:
-    """Whether a thread was ever encrypted."""
-    return bool(connection.value(_HAS_KEYS))
-
-
 def find_key(connection: Connection, thread: int) -> WrappedKey | None:
     """Return the wrapped key of a thread; None if it is not encrypted."""
-    row = connection.row(_KEY, (thread,)) if has_keys(connection) else None
+    row = connection.row(_KEY, (thread,))
     return None if row is None else WrappedKey(*row)
 
 
@@ -67,7 +60,7 @@ def thread_key(connection: Connection, thread: int) -> ThreadKey | None:
         EncryptionError: it was forgotten, or the master key is missing or wrong.
         LedgerCorruptError: it was altered.
     """
-    row = connection.row(_NAMED, (thread,)) if has_keys(connection) else None
+    row = connection.row(_NAMED, (thread,))
     return None if row is None else connection.keyring.key(row[0], WrappedKey(*row[1:]))
 
 
@@ -88,14 +81,13 @@ def check_collection(connection: Connection, name: str) -> None:
     Raises:
         NotSearchableError: it has one.
     """
-    if has_keys(connection) and connection.value(_COVERED, (name,)):
+    if connection.value(_COVERED, (name,)):
         raise not_indexable(name)
 
 
 def store_key(connection: Connection, thread: int, key: WrappedKey) -> None:
-    """Store the key of a new thread. The first one creates the table, and the ledger's own key."""
-    if not has_keys(connection):
-        connection.run(KEY_TABLES)
+    """Store the key of a new thread. With the first one, the ledger gets a key of its own."""
+    if ledger_key(connection) is None:
         _insert(connection, _LEDGER, connection.keyring.new_key(LEDGER_KEY))
     _insert(connection, thread, key)
 
@@ -117,8 +109,7 @@ def _checksum(thread: int, key: WrappedKey) -> int:
 
 def remove_key(connection: Connection, thread: int) -> None:
     """Remove the key of a thread that is deleted."""
-    if has_keys(connection):
-        connection.run("DELETE FROM thread_keys WHERE thread = ?", (thread,))
+    connection.run("DELETE FROM thread_keys WHERE thread = ?", (thread,))
 
 
 def call_columns(connection: Connection, thread: int, call: OpenCall, key: ThreadKey | None) -> tuple[object, ...]:
@@ -164,7 +155,7 @@ def forget(connection: Connection, family: list[tuple[int, State]], *, with_bran
 def rotate(connection: Connection, new: MasterKey) -> int:
     """Wrap all keys with another master key, and return how many threads have one."""
     count = 0
-    for thread, name, master, wrapped in connection.rows(_ALL) if has_keys(connection) else []:
+    for thread, name, master, wrapped in connection.rows(_ALL):
         key = WrappedKey(master, wrapped)
         _update(connection, thread, connection.keyring.rewrapped(LEDGER_KEY if thread == _LEDGER else name, key, new))
         count += thread != _LEDGER and wrapped is not None
@@ -182,8 +173,6 @@ def status(connection: Connection) -> EncryptionStatus | None:
 
 def complaints_about_keys(connection: Connection) -> Iterator[str]:
     """Yield faults in the table of keys."""
-    if not has_keys(connection):
-        return
     for thread, master, wrapped, checksum in connection.rows("SELECT thread, master, wrapped, checksum FROM thread_keys"):
         if checksum != _checksum(thread, WrappedKey(master, wrapped)):
             yield "the key of a thread is not what it was"

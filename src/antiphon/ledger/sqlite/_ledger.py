@@ -101,7 +101,7 @@ class SqliteLedger(Verbs):
         self._place = place
         self._clock = BootClock() if clock is None else clock
         self.redaction = redaction
-        self._redacted: dict[str, bool | None] = {}
+        self._redacted: dict[str, bool] = {}
         """By thread that was claimed here, whether it is redacted: an owner need not read that from the file."""
         self._commits = CommitSignal()
         self._readers = Readers(place)

@@ -25,7 +25,6 @@ from antiphon.ledger._stored import (
     segments_of,
 )
 from antiphon.ledger.sqlite._keys import check_remembered, thread_key
-from antiphon.ledger.sqlite._schema import MEDIA_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 # ---------------------------------------------------------------- media
@@ -33,7 +32,6 @@ from antiphon.ledger.sqlite._sql import Connection
 
 def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> None:
     """Store the media of a row."""
-    connection.run(MEDIA_TABLES)
     for place, text in holes:
         digest = sha256(text).digest()
         connection.run("INSERT INTO media (hash, text) VALUES (?, ?) ON CONFLICT DO NOTHING", (digest, text))
@@ -43,7 +41,6 @@ def keep_media(connection: Connection, position: int, holes: Iterable[Hole]) -> 
 
 def forget_media(connection: Connection, positions: Iterable[int]) -> None:
     """Delete the media of rows, unless other rows use them."""
-    connection.run(MEDIA_TABLES)
     for position in positions:
         connection.run("DELETE FROM media_uses WHERE position = ?", (position,))
     connection.run("DELETE FROM media WHERE key NOT IN (SELECT media FROM media_uses)")
@@ -386,9 +383,7 @@ def records_by_number(connection: Connection, kind: str, name: str, segments: It
         LedgerCorruptError: one of them is not as it was written.
     """
     found: list[Record] = []
-    numbers = dict.fromkeys((key_of(name), number_of(name)))  # the rows before format 10 have the first, and come first
     for key, first, last in [(None, None, None)] if segments is None else segments:
-        for number in numbers:
-            rows = connection.rows(_BY_NUMBER[kind], (number, key, first, last))
-            found += [record for _, record in records_of(connection, rows, with_forgotten=segments is not None)]
+        rows = connection.rows(_BY_NUMBER[kind], (number_of(name), key, first, last))
+        found += [record for _, record in records_of(connection, rows, with_forgotten=segments is not None)]
     return found

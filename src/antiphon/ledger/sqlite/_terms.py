@@ -21,7 +21,7 @@ from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMat
 from antiphon.ledger.sqlite._checksums import check_written
 from antiphon.ledger.sqlite._keys import check_collection
 from antiphon.ledger.sqlite._rows import record_at, records_of
-from antiphon.ledger.sqlite._schema import TERM_TABLES, VECTOR_TABLES
+from antiphon.ledger.sqlite._schema import TERM_TABLES
 from antiphon.ledger.sqlite._sql import Connection
 
 _STEP = 200
@@ -34,7 +34,6 @@ _MANY = 2000
 """The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
 
 _HAS_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
-_HAS_VECTORS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_vectors')"
 _STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 _NEXT = """
@@ -129,13 +128,11 @@ def _insert(connection: Connection, name: str, position: int, digest: bytes, ent
 def _forget(connection: Connection, rows: Iterable[tuple[int, str, str]]) -> list[int]:
     """Remove entries, and return the length of each. The index of words needs their terms again to remove them."""
     lengths: list[int] = []
-    has_vectors = connection.value(_HAS_VECTORS)
     for position, heading, body in rows:
         connection.run(_DELETED, (position, heading, body))
         connection.run("DELETE FROM term_entries WHERE position = ?", (position,))
         check_written(connection.changes(), 1)
-        if has_vectors:
-            connection.run("DELETE FROM term_vectors WHERE position = ?", (position,))
+        connection.run("DELETE FROM term_vectors WHERE position = ?", (position,))
         lengths.append(len(heading.split()) + len(body.split()))
     return lengths
 
@@ -160,8 +157,7 @@ def drop(connection: Connection, name: str) -> None:
     else:  # in one statement, which also works if the index is damaged
         connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
         connection.run("DELETE FROM term_entries")
-        if connection.value(_HAS_VECTORS):
-            connection.run("DELETE FROM term_vectors")
+        connection.run("DELETE FROM term_vectors")
     connection.run("DELETE FROM term_indexes WHERE name = ?", (name,))
 
 
@@ -244,7 +240,6 @@ _WITHOUT = """
 SELECT position FROM term_entries WHERE name = ?
     AND position NOT IN (SELECT position FROM term_vectors) ORDER BY position LIMIT ?
 """
-_ANY = "SELECT position FROM term_entries WHERE name = ? ORDER BY position LIMIT ?"
 _NEAREST = """
 SELECT position FROM term_vectors JOIN term_entries USING (position)
 WHERE name = ?1 AND (?2 IS NULL OR source GLOB ?2) ORDER BY vec_distance_cosine(vector, ?3), position LIMIT ?4
@@ -254,7 +249,7 @@ WHERE name = ?1 AND (?2 IS NULL OR source GLOB ?2) ORDER BY vec_distance_cosine(
 def space_of(connection: Connection, index: TermIndex) -> VectorSpace | None:
     """Return the space of the vectors that are stored."""
     sql = "SELECT model, dimension FROM vector_spaces WHERE name = ?"
-    row = connection.row(sql, (index.name,)) if connection.value(_HAS_VECTORS) else None
+    row = connection.row(sql, (index.name,)) if connection.value(_HAS_TABLES) else None
     return None if row is None else VectorSpace(*row)
 
 
@@ -263,7 +258,7 @@ def without_vectors(connection: Connection, index: TermIndex, space: VectorSpace
     check_vector(space, space_of(connection, index))
     if not connection.value(_HAS_TABLES):
         return ()
-    rows = connection.rows(_WITHOUT if connection.value(_HAS_VECTORS) else _ANY, (index.name, limit))
+    rows = connection.rows(_WITHOUT, (index.name, limit))
     records = (record_at(connection, position) for (position,) in rows)
     return tuple(record for record in records if record is not None)
 
@@ -273,8 +268,8 @@ def store_vectors(
 ) -> None:
     """Store vectors of messages that are in the index."""
     check_vector(space, space_of(connection, index), vectors.values())
-    if not connection.value(_HAS_VECTORS):
-        connection.run(VECTOR_TABLES)
+    if not connection.value(_HAS_TABLES):
+        connection.run(TERM_TABLES)
     row = (index.name, space.model, space.dimension)
     connection.run("INSERT OR REPLACE INTO vector_spaces VALUES (?, ?, ?, ?)", (*row, row_checksum(row)))
     sql = "SELECT position FROM term_entries JOIN messages USING (position) WHERE hash = ? AND name = ?"
@@ -291,7 +286,7 @@ def find_vectors(
 ) -> tuple[TermMatch, ...]:
     """Return the messages whose vectors are nearest. Only readers load the extension, and only for this."""
     check_vector(space, space_of(connection, index), [vector])
-    if not connection.value(_HAS_VECTORS):
+    if not connection.value(_HAS_TABLES):
         return ()
     load_vec(connection)
     rows = connection.rows(_NEAREST, (index.name, source, pack(f"<{len(vector)}f", *vector), limit))
@@ -300,7 +295,7 @@ def find_vectors(
 
 def drop_vectors(connection: Connection, name: str) -> None:
     """Remove all vectors of an index."""
-    if connection.value(_HAS_VECTORS):
+    if connection.value(_HAS_TABLES):
         connection.run(
             "DELETE FROM term_vectors WHERE position IN (SELECT position FROM term_entries WHERE name = ?)", (name,)
         )
@@ -380,8 +375,7 @@ def complaints_about_terms(connection: Connection) -> Iterator[str]:
             yield "the figures of an index of terms are not what they were"
     if totals:
         yield "an index of terms has entries, and no row of its own"
-    if connection.value(_HAS_VECTORS):
-        yield from _complaints_about_vectors(connection)
+    yield from _complaints_about_vectors(connection)
 
 
 _VECTORS = """

@@ -207,22 +207,11 @@ def _complaint(connection: Connection, thread: int, row: Sequence[Any], message:
     used = connection.rows(_USED, (position,)) if media else []
     if len(used) != (media or 0) or any(sha256(text).digest() != medium for medium, text in used):
         return "a medium in it is not what it was"
-    if checksum is None:
-        return _complaint_about_old_position(connection, thread, seq, position)
     return None if checksum == message_checksum(position, digest) else "its place in the order of commits is not what it was"
 
 
 def _is_number_of(number: int | None, name: str | None) -> bool:
-    """Whether a lookup of a name finds a row with this number; before format 10, the number was that of `key_of`."""
-    return number is None if name is None else number in (number_of(name), key_of(name))
-
-
-def _complaint_about_old_position(connection: Connection, thread: int, seq: int, position: int) -> str | None:
-    """Return a fault in the position of a row from before checksums existed."""
-    if position > connection.value("SELECT value FROM counters WHERE name = 'unchecked'"):
-        return "it has no checksum"
-    before = connection.value("SELECT position FROM messages WHERE thread = ? AND seq = ?", (thread, seq - 1))
-    return "it comes before the message that precedes it" if before is not None and before >= position else None
+    return number == (None if name is None else number_of(name))
 
 
 def _is_found(connection: Connection, thread: int, seq: int, id_key: int, id: str) -> bool:
@@ -262,12 +251,11 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     damages += [Damage(name, seq, "there is a message outside the thread") for name, seq in connection.rows(sql)]
     altered = [name for name, row, checksum in _hosts(connection) if host_checksum(row) != checksum]
     damages += [Damage(None, None, f"the host {name!r} is not what it was") for name in altered]
-    if _counted_limits(connection) != connection.value("SELECT value FROM counters WHERE name = 'limits'"):
+    if connection.value("SELECT count(*) FROM limits") != connection.value("SELECT value FROM counters WHERE name = 'limits'"):
         damages.append(Damage(None, None, "limits were added or taken out"))
-    if _has(connection, "limits"):
-        rows = connection.rows("SELECT model, state, checksum FROM limits")
-        altered = [str(row[0]) for row in rows if host_checksum(row[:-1]) != row[-1]]
-        damages += [Damage(None, None, f"the limit of {name!r} is not what it was") for name in altered]
+    rows = connection.rows("SELECT model, state, checksum FROM limits")
+    altered = [str(row[0]) for row in rows if host_checksum(row[:-1]) != row[-1]]
+    damages += [Damage(None, None, f"the limit of {name!r} is not what it was") for name in altered]
     if _has(connection, "terms"):
         damages += [Damage(None, None, complaint) for complaint in complaints_about_terms(connection)]
     damages += [Damage(None, None, complaint) for complaint in complaints_about_keys(connection)]
@@ -275,11 +263,6 @@ WHERE messages.seq > threads.seq OR messages.seq <= threads.base_seq GROUP BY th
     complaints = connection.rows("PRAGMA integrity_check(10)")
     damages += [Damage(None, None, f"the file: {text}") for (text,) in complaints if text != "ok"]
     return damages
-
-
-def _counted_limits(connection: Connection) -> object:
-    """Return how many limits there are."""
-    return connection.value("SELECT count(*) FROM limits") if _has(connection, "limits") else 0
 
 
 def _hosts(connection: Connection) -> Iterator[tuple[str, tuple[Any, ...], object]]:
@@ -304,7 +287,7 @@ def _complaints_about_counters(connection: Connection) -> Iterator[str]:
             yield f"rows of {table} were added or taken out, or the last number given out is not what it was"
     if given:
         yield "numbers are given out to tables that have none"
-    if not 0 <= max(counters["searchable"], counters["unchecked"]) <= connection.value(_GIVEN):
+    if not 0 <= counters["searchable"] <= connection.value(_GIVEN):
         yield "a counter names messages that there never were"
 
 
