@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
 from antiphon.messages import Message
-from antiphon.messages.trusted import house_bytes
+from antiphon.messages._unchecked import house_bytes
 
 # ---------------------------------------------------------------- events
 
