@@ -35,7 +35,7 @@ def words(*texts: str) -> PartsPayload:
 
 
 def test_a_message_that_is_edited_while_it_is_read_comes_back_as_it_came() -> None:
-    history = dumped(HISTORIES["failures"])
+    history = ALL_HISTORIES["failures"]
 
     def named(message: Message) -> Message:
         if not isinstance(message.payload, OptionResultPayload) or not message.payload.is_error:
