@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from antiphon.messages import trusted
+from antiphon.messages import _unchecked as unchecked
 from benchmarks import _atlas
 from benchmarks._harness import Goal, Table, clocked
 from benchmarks._messages import Case, cases
@@ -16,7 +16,7 @@ __all__ = ["tables"]
 
 RAW = "raw pydantic"
 CHECKED = "raw pydantic, JsonValue"
-TRUSTED = "antiphon, trusted"
+UNCHECKED = "antiphon, unchecked"
 
 PEERS: dict[str, Callable[[Case], Work | None]] = {
     "antiphon": antiphon_.work,
@@ -29,7 +29,7 @@ PEERS: dict[str, Callable[[Case], Work | None]] = {
 }
 
 GOALS: dict[tuple[str, str], tuple[Goal, ...]] = {
-    ("construct", "conversation"): (Goal("antiphon", 1.15, RAW), Goal(TRUSTED, 0.50, RAW)),
+    ("construct", "conversation"): (Goal("antiphon", 1.15, RAW), Goal(UNCHECKED, 0.50, RAW)),
     ("load", "short text"): (Goal("antiphon", 1.15, RAW),),
     ("load", "conversation"): (Goal("antiphon", 1.0, RAW),),
     ("dump", "conversation"): (Goal("antiphon", 0.20, RAW), Goal("antiphon", 1.5, "msgspec")),
@@ -39,7 +39,7 @@ NOTES = {
     "construct": (
         "raw pydantic neither looks at nor copies what stands in an Any; JsonValue looks and copies, as antiphon does",
         "a constructed antiphon message keeps nested JSON as text until someone looks at it",
-        "trusted: the private way for values that are checked already; like raw pydantic it neither looks nor copies",
+        "unchecked: the private way for values that are checked already; like raw pydantic it neither looks nor copies",
     ),
     "load": ("antiphon with every check on; the peers below msgspec have other fields, so their work is only about the same",),
     "dump": (
@@ -61,7 +61,7 @@ def tables(part: str = "") -> Iterator[Table]:
 def _table(operation: str, case: Case) -> Table:
     works = {name: work(case) for name, work in PEERS.items()}
     if operation == "construct":
-        works[TRUSTED] = _unchecked(case)
+        works[UNCHECKED] = _unchecked(case)
     if operation == "dump":
         works["antiphon, looked at"] = antiphon_.looked_at(case)
     return Table(
@@ -82,13 +82,13 @@ def _table(operation: str, case: Case) -> Table:
 def _unchecked(case: Case) -> Work:
     """Construct as antiphon's own readers do, from values that are known to be good."""
     vocabulary = Vocabulary(
-        message=trusted.message,
+        message=unchecked.message,
         payloads={
-            "parts": trusted.parts_payload,
-            "option_call": trusted.option_call_payload,
-            "option_result": trusted.option_result_payload,
+            "parts": unchecked.parts_payload,
+            "option_call": unchecked.option_call_payload,
+            "option_result": unchecked.option_result_payload,
         },
-        parts={"text": trusted.text_part, "media": trusted.media_part},
+        parts={"text": unchecked.text_part, "media": unchecked.media_part},
     )
 
     def construct() -> list[object]:

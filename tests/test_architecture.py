@@ -151,6 +151,21 @@ def test_a_command_calls_the_service_and_no_actor_agent_or_pattern(path: Path) -
     assert [name for name in names if f"{name}.".startswith(below)] == []
 
 
+def test_what_reads_and_writes_a_format_is_private_to_its_dialect() -> None:
+    """So a format has one reader and one writer: nobody else can begin a second one with the pieces of the first."""
+    pattern = re.compile(r"antiphon\.dialects\.(\w+\.)?_\w")
+    found = [
+        (str(path.relative_to(ROOT)), name)
+        for path, tree in trees_with([each for each in SOURCES if "dialects" not in each.parts], "antiphon.dialects")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in _names_of(node)
+        if pattern.match(name)
+    ]
+
+    assert found == []
+
+
 def _names_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from antiphon import Message
-from antiphon.messages.trusted import json_bytes_of, json_text_of
+from antiphon.messages._unchecked import json_bytes_of, json_text_of
 
 __all__ = ["LOOPS"]
 

@@ -20,8 +20,8 @@ from tests import strategies
 from antiphon import Conversation, DataPart, MediaPart, Message, OptionCallPayload, PartsPayload, TextPart, dumps, loads
 from antiphon.errors import DecodeError, NewerVersionError
 from antiphon.messages import HOUSE_VERSION, Limits, OptionResultPayload, Tool, _house, current_limits, use_limits
+from antiphon.messages._unchecked import house_bytes
 from antiphon.messages.json_values import write
-from antiphon.messages.trusted import house_bytes
 
 SAMPLES = Path(__file__).parent / "house"
 MIB = 1024 * 1024

@@ -31,7 +31,7 @@ from antiphon import (
 )
 from antiphon.messages import RESERVED_POLICIES, Limits, RoleHint, use_limits, use_port
 from antiphon.messages._message import is_surely_small
-from antiphon.messages.trusted import house_bytes
+from antiphon.messages._unchecked import house_bytes
 from antiphon.testing import CountingPort
 
 MIB = 1024 * 1024

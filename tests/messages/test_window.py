@@ -9,7 +9,7 @@ from tests.messages.test_conversation import answer, call, histories, ids, say
 
 from antiphon import Conversation, MediaPart, Message, OptionResultPayload, PartsPayload, TextPart, dumps
 from antiphon.messages import estimate_tokens
-from antiphon.messages.trusted import house_bytes
+from antiphon.messages._unchecked import house_bytes
 
 TALK = Conversation(
     [

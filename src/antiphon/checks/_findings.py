@@ -44,7 +44,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages.trusted import EMPTY, plain_of
+from antiphon.messages._unchecked import EMPTY, plain_of
 
 # ---------------------------------------------------------------- findings and changes
 

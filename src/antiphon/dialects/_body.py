@@ -29,8 +29,8 @@ from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, Tool, Usage, thaw
+from antiphon.messages._unchecked import EMPTY
 from antiphon.messages.json_values import plain
-from antiphon.messages.trusted import EMPTY
 
 # ---------------------------------------------------------------- a body, and the functions of a format
 
@@ -125,9 +125,18 @@ def opened(form: BodyFormat, data: object) -> Body:
     return body
 
 
-def read_body(form: BodyFormat, body: Body, aliases: Mapping[str, str], writing: BodyWriting) -> Conversation:
+def read_body(
+    form: BodyFormat,
+    body: Body,
+    aliases: Mapping[str, str],
+    writing: BodyWriting,
+    edit: Callable[[Message], Message] | None = None,
+) -> Conversation:
     """Read a body with the residue of each unit; `writing` writes the units again to compute it."""
     units = read_units(form, body, aliases)
+    if edit is not None:
+        for unit in units:
+            unit.made = list(map(edit, unit.made))
     writing.aliases.begin([message for unit in units for message in unit.made], {})
     messages: list[Message] = []
     previous: list[Message] = []

@@ -6,7 +6,7 @@ a growing conversation without rewriting all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, cast
@@ -59,8 +59,14 @@ def _invocations(messages: Sequence[Message]) -> set[str]:
 class BodyDialect(BodyFormat):
     """A provider's format, with the verbs of a dialect."""
 
-    def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
-        return read_body(self, opened(self, data), aliases or {}, began(self, None, {}))
+    def decode(
+        self, data: object, *, aliases: Mapping[str, str] | None = None, edit: Callable[[Message], Message] | None = None
+    ) -> Conversation:
+        """Read a conversation; `edit` may change the payloads of its messages.
+
+        An edited message still encodes to the data that it was read from.
+        """
+        return read_body(self, opened(self, data), aliases or {}, began(self, None, {}), edit)
 
     def places(self, data: object) -> tuple[Path, ...]:
         return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.made)

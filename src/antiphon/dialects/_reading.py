@@ -30,10 +30,10 @@ from antiphon.messages import (
     current_limits,
     is_name,
     thaw,
-    trusted,
 )
+from antiphon.messages import _unchecked as unchecked
+from antiphon.messages._unchecked import EMPTY, plain_of
 from antiphon.messages.json_values import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
-from antiphon.messages.trusted import EMPTY, plain_of
 
 _SAMPLE = 20
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -47,7 +47,7 @@ _FACTS = (
     *("id", "role_hint_for_llm", "step_num", "turn_id", "thread_id", "to", "lane"),
     *("correlation_id", "in_reply_to", "parent_id", "created_at", "usage", "metadata"),
 )
-"""The fields of a message besides its policy and payload, in the order of the parameters of `trusted.message`."""
+"""The fields of a message besides its policy and payload, in the order of the parameters of `_unchecked.message`."""
 
 
 def sample_units(data: Any) -> list[dict[str, object]]:
@@ -428,9 +428,9 @@ class Unit:
         if (
             self.is_small
             and (self.reading.is_checked or names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to))
-            and (known := trusted_payload(payload, names)) is not None
+            and (known := unchecked_payload(payload, names)) is not None
         ):
-            message = trusted.message(policy, known, *facts)
+            message = unchecked.message(policy, known, *facts)
         else:
             message = self._carefully(policy, payload, dict(zip(_FACTS, facts, strict=True)))
         made.append(message)
@@ -450,7 +450,7 @@ class Unit:
         limits = self.reading.limits
         if self.is_small and len(write(metadata)) <= min(limits.message_bytes // 4, limits.nodes):
             fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}
-            return trusted.message(**fields)
+            return unchecked.message(**fields)
         try:
             return message.model_copy(update={"metadata": metadata})
         except ValidationError as exc:
@@ -467,10 +467,10 @@ class Unit:
             self.refuse(exc)
 
 
-def trusted_payload(fields: PayloadFields, names: GoodNames) -> Payload | None:
+def unchecked_payload(fields: PayloadFields, names: GoodNames) -> Payload | None:
     """Return a payload from its fields, unless one of them is in doubt."""
     if fields["kind"] == "parts":
-        return trusted.parts_payload(tuple(fields["parts"]))
+        return unchecked.parts_payload(tuple(fields["parts"]))
     invocation, option = fields["invocation_id"], fields["option_name"]
     if not invocation or not option or not names.hold(invocation, option):
         return None
@@ -478,13 +478,13 @@ def trusted_payload(fields: PayloadFields, names: GoodNames) -> Payload | None:
         arguments, text = fields["arguments"], fields.get("arguments_text")
         if type(arguments) is not dict or not (text is None or type(text) is str):
             return None
-        return trusted.option_call_payload(invocation, option, arguments, text)
+        return unchecked.option_call_payload(invocation, option, arguments, text)
     is_error, error_type = fields.get("is_error", False), fields.get("error_type")
     if is_error and not error_type:
         return None
     shown = tuple(fields.get("parts", ()))
     error = (is_error, error_type, fields.get("error_message"), fields.get("retryable"))
-    return trusted.option_result_payload(invocation, option, fields.get("result"), shown, *error)
+    return unchecked.option_result_payload(invocation, option, fields.get("result"), shown, *error)
 
 
 def kind_of(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from antiphon.dialects._reading import Unit, as_object, notes_of
 from antiphon.messages import Message, OptionCallPayload, Part, PartsPayload, TextPart, thaw
-from antiphon.messages.trusted import EMPTY, plain_of
+from antiphon.messages._unchecked import EMPTY, plain_of
 
 SHARED: Final = "shared"
 """The namespace."""

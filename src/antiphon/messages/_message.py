@@ -210,15 +210,20 @@ def stored_form(message: Message, thread_id: str | None = None) -> dict[str, Any
     return form
 
 
+_FEW = 8
+"""Receivers whose names together are far below the limits of a message."""
+
+
 def is_surely_small(message: Message) -> bool:
     """Whether a message is far below the default limits by an estimate that reads no text."""
     fields = message.__dict__
+    metadata = fields["metadata"]
     return (
         current_limits() is DEFAULT_LIMITS
-        and fields["metadata"] is EMPTY
+        and type(metadata) is bytes  # a parsed value can only be measured by writing it
         and fields["usage"] is None
-        and not fields["to"]
-        and fields["payload"].__weight__() <= MUCH
+        and len(fields["to"]) <= _FEW
+        and fields["payload"].__weight__() + len(metadata) <= MUCH
     )
 
 

@@ -26,8 +26,8 @@ from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
 from antiphon.messages import Json, JsonObject, Text
+from antiphon.messages._unchecked import JsonField
 from antiphon.messages.json_values import canonical, freeze, plain, unpacked
-from antiphon.messages.trusted import JsonField
 
 # ---------------------------------------------------------------- frozen values that keep unknown keys
 

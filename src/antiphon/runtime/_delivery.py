@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
-from antiphon.messages.trusted import quick_call, quick_message
 from antiphon.protocol import Notice, Request, Restart, Stop
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 
@@ -363,35 +362,36 @@ class DeliveryState:
         said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
         payload: PartsPayload | OptionCallPayload
         if isinstance(said, Request):
-            payload = quick_call(self.id, said.message_type, said.to_data())
+            payload = OptionCallPayload(invocation_id=self.id, option_name=said.message_type, arguments=said.to_data())
         else:
             payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
-        fields: dict[str, Any] = {
-            "id": self.id,
-            "thread_id": envelope.thread_id,
-            "to": (str(envelope.to),),
-            "lane": "control",
-            "correlation_id": self.exchange,
-            "parent_id": None if parent is None else parent.invocation_id,
-            "created_at": now,
-        }
-        own = self._own_metadata(now)
-        if not said.enclosure:
-            return quick_message(str(envelope.sender), payload, metadata=own, **fields)
-        enclosed = {OWN: {**(own or {}).get(OWN, {}), "enclosure": thaw(said.enclosure)}}
-        return Message(policy=str(envelope.sender), payload=payload, metadata=enclosed, **fields)  # it may be long: measured
+        facts = self._facts(now)
+        if said.enclosure:
+            facts["enclosure"] = thaw(said.enclosure)
+        return Message(
+            id=self.id,
+            policy=str(envelope.sender),
+            payload=payload,
+            thread_id=envelope.thread_id,
+            to=(str(envelope.to),),
+            lane="control",
+            correlation_id=self.exchange,
+            parent_id=None if parent is None else parent.invocation_id,
+            created_at=now,
+            metadata={OWN: facts} if facts else {},
+        )
 
-    def _own_metadata(self, now: datetime) -> dict[str, dict[str, Json]] | None:
-        """Return the metadata that recovery needs: deadline, hops and trace."""
-        own: dict[str, Json] = {}
+    def _facts(self, now: datetime) -> dict[str, Json]:
+        """Return what recovery needs: deadline, hops and trace."""
+        facts: dict[str, Json] = {}
         if self.deadline is not None:
             left = self.deadline - get_running_loop().time()
-            own["deadline"] = (now + timedelta(seconds=left)).isoformat()
+            facts["deadline"] = (now + timedelta(seconds=left)).isoformat()
         if self.envelope.hops:
-            own["hops"] = self.envelope.hops
+            facts["hops"] = self.envelope.hops
         if self.origin is not None:
-            own["traceparent"] = self.origin
-        return {OWN: own} if own else None
+            facts["traceparent"] = self.origin
+        return facts
 
     def set_origin(self, origin: str) -> None:
         """Set the trace that it belongs to, also in the message, so that recovery knows it."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
+from antiphon.messages._unchecked import MUCH
 from antiphon.messages.keys import kind_of
-from antiphon.messages.trusted import MUCH
 from antiphon.runtime._exchange import error_of, error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text

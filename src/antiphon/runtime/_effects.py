@@ -49,8 +49,8 @@ from antiphon import errors
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Fold
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
+from antiphon.messages._unchecked import MUCH
 from antiphon.messages.keys import child_id, renamed
-from antiphon.messages.trusted import MUCH
 from antiphon.runtime._delivery import Course
 from antiphon.runtime._exchange import error_of
 from antiphon.runtime._points import Point, reached

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages.keys import child_id
-from antiphon.messages.trusted import quick_message
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._exchange import SYSTEM_TYPES
@@ -175,9 +174,9 @@ class Timers:
         """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
-        said = quick_message(
-            to,
-            PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
+        said = Message(
+            policy=to,
+            payload=PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             id=f"{row_id}!",
             thread_id=thread_id,
             to=(to,),

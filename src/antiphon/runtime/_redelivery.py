@@ -27,7 +27,6 @@ from pydantic import ValidationError
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import again_id, is_below, parent_of, park_id, renamed, reopen_id, settled_id, withdrawn_id
-from antiphon.messages.trusted import quick_message
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
@@ -189,9 +188,9 @@ def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any]
 
 def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any] = _WITHDRAWN) -> Message:
     result = OptionResultPayload(invocation_id=payload.invocation_id, option_name=payload.option_name, **outcome)
-    row = quick_message(
-        RUNTIME_POLICY,
-        result,
+    row = Message(
+        policy=RUNTIME_POLICY,
+        payload=result,
         id=withdrawn_id(payload.invocation_id),
         thread_id=call.thread_id,
         to=(call.policy,),

@@ -53,7 +53,6 @@ from antiphon.messages import (
 from antiphon.messages.json_values import fits
 from antiphon.messages.keys import attempt_id, begun_id, ended_id, is_below
 from antiphon.messages.long_values import cut, cut_text
-from antiphon.messages.trusted import quick_call, quick_message, quick_result
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
@@ -196,8 +195,8 @@ def begun(
     policy: str = RUNTIME_POLICY,
 ) -> Message:
     """Return the row that opens something. The same arguments give the same row, so it can be appended twice."""
-    payload = quick_call(invocation_id, option, dict(arguments or {}))
-    return quick_message(str(policy), payload, id=begun_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
+    payload = OptionCallPayload(invocation_id=invocation_id, option_name=option, arguments=dict(arguments or {}))
+    return _row(begun_id(invocation_id), payload, thread_id, parent_id, policy)
 
 
 def attempted(effect: str, attempt: int, *, thread_id: str, policy: str, failure: str | None = None) -> Message:
@@ -205,9 +204,16 @@ def attempted(effect: str, attempt: int, *, thread_id: str, policy: str, failure
     data: dict[str, Json] = {"attempt": attempt}
     if failure is not None:
         data["failure"] = cut_text(failure, current_limits().message_bytes // 8)
-    said = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": data}),))
-    row_id = attempt_id(effect, attempt)
-    return quick_message(str(policy), said, id=row_id, thread_id=thread_id, correlation_id=effect, parent_id=effect)
+    payload = PartsPayload(parts=(DataPart(data={"type": "ATTEMPT", "data": data}),))
+    return Message(
+        id=attempt_id(effect, attempt),
+        policy=str(policy),
+        payload=payload,
+        thread_id=thread_id,
+        lane="effect",
+        correlation_id=effect,
+        parent_id=effect,
+    )
 
 
 def ended(
@@ -220,13 +226,12 @@ def ended(
     **outcome: Any,
 ) -> Message:
     """Return the row that ends something; `outcome` has the fields of the result."""
-    is_plain = outcome.keys() == {"result"}
-    payload = (
-        quick_result(invocation_id, option, outcome["result"])
-        if is_plain
-        else OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
-    )
-    return quick_message(str(policy), payload, id=ended_id(invocation_id), thread_id=thread_id, parent_id=parent_id)
+    payload = OptionResultPayload(invocation_id=invocation_id, option_name=option, **outcome)
+    return _row(ended_id(invocation_id), payload, thread_id, parent_id, policy)
+
+
+def _row(row_id: str, payload: Payload, thread_id: str, parent_id: str | None, policy: str) -> Message:
+    return Message(id=row_id, policy=str(policy), payload=payload, thread_id=thread_id, lane="effect", parent_id=parent_id)
 
 
 _REDACTED = "[redacted:"

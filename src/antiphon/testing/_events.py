@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from antiphon.messages import Message
-from antiphon.messages.trusted import house_bytes
+from antiphon.messages._unchecked import house_bytes
 
 What: TypeAlias = Literal[
     "inv",  # it is about to append: id, content, epoch

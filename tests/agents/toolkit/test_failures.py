@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.exceptions import ModelHTTPError, ToolFailed
+from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from tests.agents.durability.agents import Desk, script
 from tests.agents.toolkit.kit import call, returns, rows
 
 from antiphon.agents import LedgerDurability, ledger_run
-from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._prompt import dump
 from antiphon.agents.durability._talk import restore_unit
 from antiphon.agents.toolkit import Toolkit
@@ -65,7 +64,7 @@ async def test_a_failed_call_of_an_agent_is_talk_with_its_code_its_reason_and_wh
     tool: str, arguments: dict[str, Any], code: str, reason: str | None, retryable: bool
 ) -> None:
     """G14: the talk says of a failure what the effect does; `error_type` is no name of a tool."""
-    # Mutant: return `list(messages)` in `ToolFailures.coded` (agents/durability/_failures.py) -> this test is red.
+    # Mutant: return `message` in `ToolFailures.coded` (agents/durability/_failures.py) -> this test is red.
     ledger = MemoryLedger()
     messages = await _run(ledger, (call(tool, "c1", **arguments),), DONE)
     ((found, words, again),) = _failures(await rows(ledger))
@@ -107,22 +106,3 @@ async def test_an_error_text_that_begins_with_the_name_of_the_tool_is_no_error_t
         result = await agent.run("go")
     assert returns(result.all_messages()) == [("failed", "sink: it leaks")]
     assert _failures(await rows(ledger)) == [("Error", "sink: it leaks", None)]
-
-
-async def test_a_run_that_was_begun_with_failures_of_the_old_form_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G11, G25: rows that say `error_type` = the tool's name stay, the prompt is the same, and nothing is done again."""
-    ledger, turn = MemoryLedger(), (call("dive", "c1", city="atlantis"),)
-    with monkeypatch.context() as before:
-        before.setattr(ToolFailures, "coded", lambda _, messages, __: list(messages))
-        with pytest.raises(ModelHTTPError):
-            await _run(ledger, turn, ModelHTTPError(500, "m"))
-    old = [("dive", f"{ATLANTIS} (OSError)", None)]
-    assert _failures(await rows(ledger)) == old
-    count = len(await rows(ledger))
-
-    messages = await _run(ledger, turn, DONE)
-    assert returns(messages) == [("failed", f"dive: {ATLANTIS} (OSError)")]
-    later = (await rows(ledger))[count:]
-    assert _failures(later) == []
-    assert [row for row in later if row.kind == "option_call" and "dive" in str(row.payload)] == []
-    assert _failures(await rows(ledger)) == old

@@ -12,7 +12,7 @@ from tests.providers.samples import SAMPLES, samples
 from tests.providers.types import differences, problems, pydantic_ai_load_dump
 
 from antiphon import Conversation, Message, PartsPayload, TextPart, decode, encode
-from antiphon.dialects import detect, get
+from antiphon.dialects import detect, get, pydantic_ai
 from antiphon.errors import DecodeError
 from antiphon.messages import DataPart, ForeignPart, MediaPart, OptionResultPayload, ReasoningPart
 from antiphon.testing import check_dialect
@@ -32,6 +32,21 @@ def words(*texts: str) -> PartsPayload:
 
 
 # ---------------------------------------------------------------- the same data
+
+
+def test_a_message_that_is_edited_while_it_is_read_comes_back_as_it_came() -> None:
+    history = ALL_HISTORIES["failures"]
+
+    def named(message: Message) -> Message:
+        if not isinstance(message.payload, OptionResultPayload) or not message.payload.is_error:
+            return message
+        return message.model_copy(
+            update={"payload": message.payload.model_copy(update={"error_type": "NAMED", "retryable": True})}
+        )
+
+    read = pydantic_ai.DIALECT.decode(history, edit=named)
+    assert "NAMED" in {message.payload.error_type for message in read if isinstance(message.payload, OptionResultPayload)}
+    assert encode(read, PYDANTIC_AI).value == history
 
 
 @pytest.mark.slow

@@ -6,14 +6,14 @@ imported because a row names it: if the running program has loaded an exception 
 calling its constructor. Otherwise the exception is an `EffectFailedError`.
 
 A failure of a toolkit's tool has one text for the model. The text is part of the prompt, and a running request is identified
-by the hash of its prompt: so the text never changes. The talk has more: the code, the reason and whether to retry. The text
-for the model is kept as the residue of that message.
+by the hash of its prompt: so the text never changes. The talk has more: the code, the reason and whether to retry. The dialect
+keeps the text for the model as the residue of that message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, cast
@@ -31,12 +31,8 @@ from pydantic_ai.exceptions import (
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
-from antiphon.dialects._content import error_text
-from antiphon.dialects._residue import residue
-from antiphon.dialects.pydantic_ai._content import is_result
-from antiphon.dialects.pydantic_ai._wire import NAME
 from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
-from antiphon.messages import Json, Message, OptionResultPayload, thaw
+from antiphon.messages import Json, Message, OptionResultPayload
 from antiphon.messages.arguments import check_type
 from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
 from antiphon.runtime.extending import GivenUp, Run, text_of
@@ -389,44 +385,24 @@ class ToolFailures:
         self._known[call_id, text] = refusal
         return text
 
-    def coded(self, messages: Sequence[Message], unit: Unit) -> list[Message]:
-        """Return the messages of a request with codes for its failures. Written as a unit, they are unchanged."""
-        results = [place for place, message in enumerate(messages) if isinstance(message.payload, OptionResultPayload)]
-        parts = [(number, part) for number, part in enumerate(unit["parts"]) if is_result(part)]
-        found = list(messages)
-        calls = {part.get("tool_call_id") for _, part in parts}
-        if len(results) == len(parts) == len(calls):  # otherwise a text cannot be matched to its call
-            for place, (number, part) in zip(results, parts, strict=True):
-                found[place] = self._coded(messages[place], number, part)
-        return found
-
-    def _coded(self, message: Message, number: int, part: Unit) -> Message:
-        text = part.get("content")
-        if part.get("outcome") != "failed" or not isinstance(text, str):
+    def coded(self, message: Message) -> Message:
+        """Return a message with the code, the reason and whether to retry, if it is a failure whose text has a code."""
+        payload = message.payload
+        if not isinstance(payload, OptionResultPayload) or not payload.is_error or payload.retryable or payload.parts:
             return message
-        tool, payload = str(part["tool_name"]), cast("OptionResultPayload", message.payload)
-        refusal = self._known.get((part.get("tool_call_id"), text)) or _read(tool, text)
-        if refusal is None:
-            return message if payload.error_type != tool else _with_error(message, ToolFailure(_UNTYPED, text), [])
-        said = _with_error(message, refusal, [])
-        changes = residue(error_text(cast("OptionResultPayload", said.payload)), text)
-        changes = [{**change, "at": [0, "parts", number, "content"], "own": True} for change in changes]
-        if refusal.retryable:
-            (outcome,) = residue("retried", "failed")
-            changes.append({**outcome, "at": [0, "parts", number, "outcome"], "own": True})
-        return _with_error(message, refusal, changes)
+        tool, text = payload.option_name, str(payload.error_message)
+        if payload.error_type != _UNTYPED:  # the dialect takes the word before a colon for the type of an error
+            text = f"{payload.error_type}: {text}"
+        failure = self._known.get((payload.invocation_id, text)) or _read(tool, text)
+        if failure is None:
+            if payload.error_type != tool:
+                return message
+            failure = ToolFailure(_UNTYPED, text)
+        fields = {"error_type": failure.code, "error_message": failure.reason, "retryable": failure.retryable}
+        return message.model_copy(update={"payload": payload.model_copy(update=fields)})
 
 
 def _read(tool: str, text: str) -> ToolFailure | None:
     """Return the failure in a text that another run has made."""
     found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
     return None if found is None else ToolFailure(found[2], found[1])
-
-
-def _with_error(message: Message, refusal: ToolFailure, changes: Sequence[Unit]) -> Message:
-    said = {"error_type": refusal.code, "error_message": refusal.reason, "retryable": refusal.retryable}
-    payload = cast("OptionResultPayload", message.payload).model_copy(update=said)
-    notes = cast("Unit", thaw(message.metadata[NAME]))
-    if changes:
-        notes["residue"] = [*notes.get("residue", ()), *changes]
-    return message.model_copy(update={"payload": payload, "metadata": {**message.metadata, NAME: notes}})

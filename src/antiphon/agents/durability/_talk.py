@@ -8,16 +8,15 @@ its request; instructions are written where they change.
 from __future__ import annotations
 
 from asyncio import Lock
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from antiphon.agents._budget import BudgetLimits, Kind, Spending
 from antiphon.agents._guards import ThreadGuards, Unit
 from antiphon.agents.durability._failures import ToolFailures
-from antiphon.agents.durability._fast_path import plain
 from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools
-from antiphon.dialects import decode, encode
+from antiphon.dialects.pydantic_ai import DIALECT
 from antiphon.errors import DecodeError
 from antiphon.messages import (
     Conversation,
@@ -27,8 +26,6 @@ from antiphon.messages import (
     PartsPayload,
     TextPart,
     current_port,
-    is_name,
-    trusted,
 )
 from antiphon.messages.keys import is_renamed, run_of
 
@@ -39,12 +36,9 @@ if TYPE_CHECKING:
     from antiphon.ledger import Record
 
 OWN = "antiphon"
-_DIALECT = "pydantic-ai"
 _MARK = "unit"
 _UNNAMED = "assistant"
 """The author of an answer that an unknown agent has given."""
-_ROOM = "@answer999999"
-"""The longest suffix of the id of an exchange."""
 _NO_LIMITS = BudgetLimits()
 
 
@@ -172,7 +166,7 @@ class ThreadTalk:
         return message.invocation_id in self._counted or self._counted.get(message.parent_id or "") == "request"
 
     def _heard(self, message: Message) -> None:
-        own, notes = message.metadata.get(OWN), message.metadata.get(_DIALECT)
+        own, notes = message.metadata.get(OWN), message.metadata.get(DIALECT.name)
         if isinstance(own, JsonObject) and isinstance(mark := own.get(_MARK), str):
             self._keep(mark, message.parent_id or "")
         match notes.get("instructions") if isinstance(notes, JsonObject) else None:
@@ -232,11 +226,9 @@ class ThreadTalk:
         held = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
-        bare = _without_conversation(unit)
-        if (rows := place.plain_rows(bare, "said", mark, held=held, count=count)) is not None:
-            return rows
         before = [] if held is None else [_instructing(held)]
-        return place.rows(self.refusals.coded(_spoken(bare, before), bare), "said", mark, count=count)
+        messages = _spoken(_without_conversation(unit), before, self.refusals.coded)
+        return place.rows(messages, "said", mark, count=count)
 
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
@@ -252,7 +244,7 @@ async def guards_of(run: LedgerRun) -> ThreadGuards:
 
 def is_instructing(message: Message) -> bool:
     """Whether a message of a prompt is its instructions."""
-    notes = message.metadata.get(_DIALECT)
+    notes = message.metadata.get(DIALECT.name)
     return isinstance(notes, JsonObject) and notes.get("instructions") in ("here", "none")
 
 
@@ -277,49 +269,9 @@ class TalkPlace(NamedTuple):
     def answer(self, unit: Unit, mark: str, cost: Decimal | None) -> AnswerRows:
         """Return an answer as rows of this place, with its cost."""
         bare = _without_conversation(unit)
-        if (rows := self.plain_rows(bare, "answer", mark, cost=cost)) is not None:
-            return AnswerRows(unit, mark, rows, is_whole=True)
         messages = as_messages(bare, cost)
         is_whole = as_unit(messages, is_priced=cost is not None) == bare
         return AnswerRows(unit, mark, self.rows(messages, "answer", mark), is_whole)
-
-    def plain_rows(
-        self,
-        unit: Unit,
-        name: str,
-        mark: str,
-        *,
-        held: str | None = None,
-        count: int = 0,
-        cost: Decimal | None = None,
-    ) -> list[Message] | None:
-        """Return the rows of a plain unit, after `count` rows before it; None if it is not plain."""
-        found = plain(unit, held, {OWN: {_MARK: mark}}) if self._is_good else None
-        if found is None:
-            return None
-        usage = found.usage if cost is None or found.usage is None else found.usage.model_copy(update={"cost": cost})
-        turn = self.id if len(found.said) > 1 and unit["kind"] == "response" else None
-        return [
-            trusted.message(
-                self.agent if said.role == "assistant" else said.policy,
-                said.payload,
-                f"{self.id}@{name}{count + number}",
-                said.role,
-                turn_id=turn,
-                thread_id=self.thread_id,
-                correlation_id=self.id,
-                parent_id=self.id,
-                created_at=said.time,
-                usage=usage if number == 1 else None,
-                metadata=found.metadata[number - 1],
-            )
-            for number, said in enumerate(found.said, 1)
-        ]
-
-    @property
-    def _is_good(self) -> bool:
-        """Whether the ids are valid names, with room for suffixes."""
-        return is_name(self.thread_id) and is_name(f"{self.id}{_ROOM}") and is_name(self.agent)
 
     def rows(self, messages: Sequence[Message], name: str, mark: str, *, count: int = 0) -> list[Message]:
         """Return the messages of a unit as rows of this place, after `count` rows before them."""
@@ -354,19 +306,19 @@ def as_messages(unit: Unit, cost: Decimal | None) -> list[Message]:
 def told(units: Sequence[Unit]) -> list[Message]:
     """Return a prompt as messages that belong to no thread."""
     try:
-        return list(decode(list(units), _DIALECT))
+        return list(DIALECT.decode(list(units)))
     except DecodeError:  # an id in it is not a valid name: decode each unit separately
         return [message for unit in units for message in _spoken(unit)]
 
 
-def _spoken(unit: Unit, before: Sequence[Unit] = ()) -> list[Message]:
+def _spoken(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Message], Message] | None = None) -> list[Message]:
     """Return a request or an answer as messages. If a tool name is invalid, it is a single message, kept whole."""
     try:
-        return list(decode([*before, unit], _DIALECT))[len(before) :]
+        return list(DIALECT.decode([*before, unit], edit=edit))[len(before) :]
     except DecodeError:
         without_parts: Unit = {**unit, "parts": []}
-        (bare,) = list(decode([*before, without_parts], _DIALECT))[len(before) :]
-        whole = PartsPayload(parts=(ForeignPart(dialect=_DIALECT, value=unit["parts"]),))
+        (bare,) = list(DIALECT.decode([*before, without_parts]))[len(before) :]
+        whole = PartsPayload(parts=(ForeignPart(dialect=DIALECT.name, value=unit["parts"]),))
         return [bare.model_copy(update={"payload": whole})]
 
 
@@ -383,7 +335,7 @@ def restore_unit(messages: Iterable[Message]) -> Unit:
 
 def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
     """Return the unit of messages that belong to no thread."""
-    value = cast("list[Unit]", encode(Conversation(_unpriced(messages) if is_priced else messages), _DIALECT).value)
+    value = cast("list[Unit]", DIALECT.encode(Conversation(_unpriced(messages) if is_priced else messages)).value)
     return value[0] if len(value) == 1 else {}
 
 

@@ -24,7 +24,7 @@ from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, is_tas
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload, thaw
-from antiphon.messages.trusted import data_part, text_part
+from antiphon.messages._unchecked import data_part, text_part
 
 # ---------------------------------------------------------------- reading
 

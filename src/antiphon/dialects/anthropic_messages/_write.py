@@ -42,7 +42,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages.trusted import EMPTY
+from antiphon.messages._unchecked import EMPTY
 
 OPTIONS = frozenset({"media_labels", "model"})
 

@@ -35,7 +35,7 @@ from antiphon.messages import (
     Part,
     PartsPayload,
 )
-from antiphon.messages.trusted import data_part, text_part
+from antiphon.messages._unchecked import data_part, text_part
 
 # ---------------------------------------------------------------- reading
 

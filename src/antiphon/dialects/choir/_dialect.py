@@ -11,7 +11,7 @@ from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, R
 from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.trusted import data_part, text_part
+from antiphon.messages._unchecked import data_part, text_part
 from antiphon.protocol import CATALOGUE, response_type_of
 
 # ---------------------------------------------------------------- reading

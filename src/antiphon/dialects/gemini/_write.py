@@ -44,7 +44,7 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages.trusted import EMPTY
+from antiphon.messages._unchecked import EMPTY
 
 OPTIONS = frozenset({"media_labels", "model"})
 STAND_IN = b64encode(b"skip_thought_signature_validator").decode()

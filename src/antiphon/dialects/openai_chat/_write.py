@@ -23,7 +23,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages.trusted import EMPTY, plain_of
+from antiphon.messages._unchecked import EMPTY, plain_of
 
 OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _TEXT = frozenset({"type", "text"})

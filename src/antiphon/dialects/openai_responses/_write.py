@@ -28,7 +28,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages.trusted import EMPTY
+from antiphon.messages._unchecked import EMPTY
 
 OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _SIBLING = "openai-chat"

@@ -30,7 +30,7 @@ from antiphon.messages import (
     ReasoningPart,
     TextPart,
 )
-from antiphon.messages.trusted import json_text_of
+from antiphon.messages._unchecked import json_text_of
 
 OPTIONS = frozenset({"media_labels"})
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

@@ -3,7 +3,6 @@
 import inspect
 import pickle
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import orjson
@@ -27,25 +26,25 @@ from antiphon.messages import (
     TextPart,
     Usage,
     thaw,
-    trusted,
     use_port,
 )
+from antiphon.messages import _unchecked as unchecked
 from antiphon.messages._model import Model
-from antiphon.messages.trusted import EMPTY, house_bytes, json_bytes_of, json_text_of, plain_of
+from antiphon.messages._unchecked import EMPTY, house_bytes, json_bytes_of, json_text_of, plain_of
 from antiphon.testing import CountingPort
 
 MAKERS: dict[type[Model], Callable[..., Model]] = {
-    Citation: trusted.citation,
-    DataPart: trusted.data_part,
-    ForeignPart: trusted.foreign_part,
-    MediaPart: trusted.media_part,
-    Message: trusted.message,
-    OptionCallPayload: trusted.option_call_payload,
-    OptionResultPayload: trusted.option_result_payload,
-    PartsPayload: trusted.parts_payload,
-    ReasoningPart: trusted.reasoning_part,
-    TextPart: trusted.text_part,
-    Usage: trusted.usage,
+    Citation: unchecked.citation,
+    DataPart: unchecked.data_part,
+    ForeignPart: unchecked.foreign_part,
+    MediaPart: unchecked.media_part,
+    Message: unchecked.message,
+    OptionCallPayload: unchecked.option_call_payload,
+    OptionResultPayload: unchecked.option_result_payload,
+    PartsPayload: unchecked.parts_payload,
+    ReasoningPart: unchecked.reasoning_part,
+    TextPart: unchecked.text_part,
+    Usage: unchecked.usage,
 }
 JSON_FIELDS = {"arguments", "result", "data", "value", "metadata"}
 SLOTS = ("__dict__", "__pydantic_extra__", "__pydantic_private__")
@@ -141,22 +140,22 @@ def test_without_an_id_an_unchecked_message_gets_one_from_the_port() -> None:
     with use_port(CountingPort()):
         checked = Message(policy="user", payload=PartsPayload(parts=()))
     with use_port(CountingPort()):
-        made = trusted.message("user", trusted.parts_payload(()))
+        made = unchecked.message("user", unchecked.parts_payload(()))
 
     assert made == checked
 
 
 @pytest.mark.parametrize("empty", [{}, EMPTY], ids=["parsed", "kept"])
 def test_empty_metadata_and_arguments_are_left_out_as_ever(empty: Any) -> None:
-    call = trusted.option_call_payload("i", "o", empty)
+    call = unchecked.option_call_payload("i", "o", empty)
 
-    assert dumps(trusted.message("p", call, id="m", metadata=empty)) == dumps(
+    assert dumps(unchecked.message("p", call, id="m", metadata=empty)) == dumps(
         Message(id="m", policy="p", payload=OptionCallPayload(invocation_id="i", option_name="o", arguments={}))
     )
 
 
 def test_an_unchecked_value_cannot_be_changed() -> None:
-    part = trusted.data_part({"a": [1]})
+    part = unchecked.data_part({"a": [1]})
 
     with pytest.raises(ValidationError, match="frozen"):
         part.data = 1  # type: ignore[misc]
@@ -165,8 +164,7 @@ def test_an_unchecked_value_cannot_be_changed() -> None:
 
 
 def test_the_unchecked_way_in_is_not_beside_the_checked_one() -> None:
-    assert "trusted" not in antiphon.messages.__all__
-    assert not set(trusted.__all__) & set(antiphon.messages.__all__)
+    assert not set(unchecked.__all__) & set(antiphon.messages.__all__)
 
 
 # ---------------------------------------------------------------- quick looks
@@ -210,73 +208,3 @@ def test_a_plain_empty_field_stays_empty() -> None:
     assert plain_of(part, "metadata") == part.metadata == {}
     assert part.__dict__["metadata"] is EMPTY
     assert orjson.loads(house_bytes(part)) == {"kind": "data", "data": 1}
-
-
-# ---------------------------------------------------------------- quick, and checked
-
-SAID = PartsPayload(parts=(TextPart(text="hello"),))
-
-
-class Name(str):
-    """A text of a class of its own, as an enumeration has: the constructor decides about it."""
-
-
-QUICK: list[dict[str, Any]] = [
-    {},
-    {"id": "m", "thread_id": "t", "to": ("a/1",), "lane": "control", "parent_id": "p"},
-    {"correlation_id": "c", "in_reply_to": "r", "metadata": {"antiphon": {"hops": 2}}},
-    {"id": "m", "to": ("a/1", "b/1")},  # the constructor makes it
-    {"created_at": datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=1)))},  # the constructor turns it into UTC
-    {"created_at": datetime(2026, 1, 2, tzinfo=UTC)},
-    {"id": "two words", "parent_id": "é"},
-    {"id": "m" * 400, "thread_id": "t" * 400},  # longer than a name together, not each
-    {"id": Name("m"), "thread_id": "t"},
-]
-
-
-@pytest.mark.parametrize("fields", QUICK, ids=str)
-def test_a_quick_message_is_what_the_constructor_makes(fields: dict[str, Any]) -> None:
-    with use_port(CountingPort()):
-        quick = trusted.quick_message("me", SAID, **fields)
-    with use_port(CountingPort()):
-        checked = Message(policy="me", payload=SAID, lane=fields.pop("lane", "effect"), **fields)
-
-    assert quick == checked
-    assert dumps(quick) == dumps(checked)
-    assert quick.id == checked.id
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"id": ""}, {"id": " m"}, {"id": 1}, {"id": "m" * 513}, {"thread_id": "a\nb"}, {"to": ("",)}, {"parent_id": "\u200b"}],
-    ids=lambda fields: str(fields)[:40],
-)
-def test_a_quick_message_with_a_malformed_name_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        trusted.quick_message("me", SAID, **fields)
-
-
-@pytest.mark.parametrize("value", [{}, {"a": [1, {"b": None}]}, {"text": "x" * 5000}])
-def test_quick_payloads_are_what_the_constructors_make(value: Any) -> None:
-    assert trusted.quick_call("i", "o", value) == OptionCallPayload(invocation_id="i", option_name="o", arguments=value)
-    assert trusted.quick_result("i", "o", value) == OptionResultPayload(invocation_id="i", option_name="o", result=value)
-
-
-@pytest.mark.parametrize("value", ["text", 1, None, [1, 2]])
-def test_a_quick_result_may_be_any_json(value: Any) -> None:
-    assert trusted.quick_result("i", "o", value) == OptionResultPayload(invocation_id="i", option_name="o", result=value)
-
-
-@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}, {1: "a"}])
-def test_a_quick_payload_that_is_no_json_is_refused(value: Any) -> None:
-    with pytest.raises(ValidationError):
-        trusted.quick_call("i", "o", value)
-    with pytest.raises(ValidationError):
-        trusted.quick_result("i", "o", value)
-
-
-def test_a_quick_payload_with_a_malformed_name_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        trusted.quick_call("", "o", {})
-    with pytest.raises(ValidationError):
-        trusted.quick_result("i", " o", {})

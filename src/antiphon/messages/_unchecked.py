@@ -1,8 +1,8 @@
 """Unchecked access to messages, for antiphon's own packages: constructors without checks, and fields without copies.
 
-A dialect has just parsed and checked its text, and the runtime makes messages from its own values. For them, the checks of the
-constructors would be made twice. The constructors here make the same models without checks and copies, at a fifth of the cost.
-Programs use the checked constructors. A caller of this module guarantees for every value that it passes:
+A dialect has just parsed and checked its text: the constructors would make the same checks again. The ones here make the same
+models without checks and copies, at a fifth of the cost. Everything else uses the checked constructors. A caller of this
+module guarantees for every value that it passes:
 
 - *names* (`policy`, `id`, `option_name`, `dialect`, each of `to`, …) are `str` for which `is_name` is true;
 - *text* is a plain `str`, not a subclass, without a lone surrogate; the text from a JSON parser always is;
@@ -17,10 +17,6 @@ Programs use the checked constructors. A caller of this module guarantees for ev
   `metadata` is an object of objects, with names as its keys;
 - a result has error fields if and only if it is an error;
 - the message as a whole is within `Limits`. If the size of the input does not show that, call `check_size`.
-
-`quick_message`, `quick_call` and `quick_result` check these conditions for values that are certainly small, and leave every
-other value to the constructor. They make the same messages at a tenth of the cost: a constructor serialises a message to
-measure it, and a message that is certainly small need not be measured.
 
 If a condition is broken, `dumps` writes a message that `loads` refuses. When in doubt, use the constructor.
 
@@ -42,7 +38,6 @@ everything. Writing the four slots from Python would be slower.
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import SchemaValidator, core_schema
@@ -62,9 +57,7 @@ from antiphon.messages._content import (
 )
 from antiphon.messages._message import Lane, Message, RoleHint, Usage, stored_form
 from antiphon.messages._model import EMPTY, MUCH, JsonField, Model, house_bytes, json_bytes_of, json_text_of, plain_of
-from antiphon.messages._names import NAME_LENGTH, is_name
-from antiphon.messages._settings import DEFAULT_LIMITS, current_limits, current_port, new_id
-from antiphon.messages.json_values import Json, JsonError, own
+from antiphon.messages._settings import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,9 +80,6 @@ __all__ = [
     "option_result_payload",
     "parts_payload",
     "plain_of",
-    "quick_call",
-    "quick_message",
-    "quick_result",
     "reasoning_part",
     "stored_form",
     "text_part",
@@ -97,8 +87,6 @@ __all__ = [
 ]
 
 _ModelT = TypeVar("_ModelT", bound=Model)
-_STR = {str}
-"""The type of a name. A subclass could compare or print as another text."""
 
 
 def _maker(cls: type[_ModelT]) -> tuple[Callable[[Any], _ModelT], set[str]]:
@@ -296,103 +284,3 @@ def message(
         "metadata": metadata or EMPTY,
     }
     return _message((fields, None, _MESSAGE))
-
-
-# ---------------------------------------------------------------- quick, and checked
-
-
-def quick_message(
-    policy: str,
-    payload: PartsPayload | OptionCallPayload | OptionResultPayload,
-    *,
-    id: str | None = None,
-    thread_id: str | None = None,
-    to: tuple[str, ...] = (),
-    lane: Lane = "effect",
-    correlation_id: str | None = None,
-    in_reply_to: str | None = None,
-    parent_id: str | None = None,
-    created_at: datetime | None = None,
-    metadata: dict[str, dict[str, Json]] | None = None,
-) -> Message:
-    """Return a message. `metadata` must be short and of plain values; the caller must not change it afterwards.
-
-    Raises:
-        ValueError: a name is malformed, or the message is too large.
-    """
-    own_id = current_port().new_id() if id is None else id
-    is_plain = _are_names(own_id, policy, thread_id, *to, correlation_id, in_reply_to, parent_id)
-    is_plain = is_plain and (created_at is None or created_at.tzinfo is UTC)
-    if is_plain and len(to) <= 1 and current_limits() is DEFAULT_LIMITS and payload.__weight__() <= MUCH:
-        return message(
-            policy,
-            payload,
-            own_id,
-            thread_id=thread_id,
-            to=to,
-            lane=lane,
-            correlation_id=correlation_id,
-            in_reply_to=in_reply_to,
-            parent_id=parent_id,
-            created_at=created_at,
-            metadata=metadata,
-        )
-    return Message(  # measures it, or raises an error that says what is wrong
-        id=own_id,
-        policy=policy,
-        payload=payload,
-        thread_id=thread_id,
-        to=to,
-        lane=lane,
-        correlation_id=correlation_id,
-        in_reply_to=in_reply_to,
-        parent_id=parent_id,
-        created_at=created_at,
-        metadata=metadata or {},
-    )
-
-
-def quick_call(invocation_id: str, option_name: str, arguments: dict[str, Json]) -> OptionCallPayload:
-    """Return the payload of a call.
-
-    Raises:
-        ValueError: a name is not valid, or the arguments are not JSON within the limits.
-    """
-    kept = _kept(arguments)
-    if kept is not None and _are_names(invocation_id, option_name):
-        return option_call_payload(invocation_id, option_name, kept)
-    return OptionCallPayload(invocation_id=invocation_id, option_name=option_name, arguments=arguments)
-
-
-def quick_result(invocation_id: str, option_name: str, result: Json) -> OptionResultPayload:
-    """Return the payload of a result that is not an error.
-
-    Raises:
-        ValueError: a name is not valid, or the result is not JSON within the limits.
-    """
-    kept = _kept(result)
-    if kept is not None and _are_names(invocation_id, option_name):
-        return option_result_payload(invocation_id, option_name, kept)
-    return OptionResultPayload(invocation_id=invocation_id, option_name=option_name, result=result)
-
-
-def _are_names(*names: str | None) -> bool:
-    given = [name for name in names if name is not None]
-    if not _STR.issuperset(map(type, given)):
-        return False
-    # One look at all of them: most are short, of printable ASCII and without a space.
-    text = "".join(given)
-    if text.isascii() and text.isprintable() and len(text) <= NAME_LENGTH and " " not in text and all(given):
-        return True
-    return all(map(is_name, given))
-
-
-def _kept(value: Json) -> bytes | None:
-    """Return an object in its stored form; None if the constructor must validate it."""
-    if type(value) is not dict:
-        return None
-    try:
-        kept = own(value)
-    except JsonError:
-        return None
-    return kept if type(kept) is bytes else None
