@@ -4,7 +4,6 @@
 AntiphonError                     .retryable: may the same operation succeed later?
 ├── DialectError                  .dialect .where
 │   ├── DecodeError               the input is not valid in its format
-│   │   └── NewerVersionError     written by a newer antiphon: upgrade
 │   ├── EncodeError               the conversation cannot be written in this format
 │   ├── StreamCutError            .opened .state: a streamed answer was interrupted; resume it, or repeat the request
 │   └── StreamFailedError         .code: the provider failed in the middle of an answer
@@ -14,60 +13,39 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── FencedError               .epoch: the thread has another owner; stop
 │   │   └── ThreadMovedError      .to: it continues in another ledger; use that one
 │   ├── OwnedError                .owner .until: a live host owns the thread; post to it, or wait
-│   ├── HostError                 .host
-│   │   ├── UnknownHostError      the ledger does not know the host; call beat first
-│   │   ├── HostExpiredError      the host's lease is over; call beat, and drop the threads that it lost
-│   │   └── HostNameTakenError    .until: another live process has the name; choose another one
+│   ├── HostError                 .code .host .until: a process is not the host that it says it is; call beat, or choose a name
 │   ├── OtherRedactionError       the ledger has other redaction rules, or a live host uses them; do as it says
-│   ├── CopyRefusedError          a thread cannot be copied to another ledger; do as it says
-│   ├── RestoreRefusedError       .seq: no given head proves the rows; supply the heads
+│   ├── RestoreRefusedError       .seq: a thread cannot be restored or copied to a ledger; do as it says
 │   ├── UnknownThreadError        the ledger has no such thread; check the name
 │   ├── SecretNameError           .what: a name looks like a secret; choose another one
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   │   └── LedgerFullError       there is no space left on its disk; make some, then try again
 │   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
-│   ├── EncryptionError           a thread is encrypted
+│   ├── EncryptionError           a thread is encrypted, or is not; do as it says
 │   │   ├── NoMasterKeyError      the ledger was opened without its master key; give it
 │   │   ├── WrongMasterKeyError   .given .expected: another master key wraps the keys; give that one
 │   │   ├── ForgottenError        the key of the thread was deleted; its messages can no longer be read
-│   │   ├── NotSearchableError    an encrypted thread is in no index; read it instead
-│   │   └── NotEncryptedError     the thread has no key to forget; delete it instead
+│   │   └── NotSearchableError    an encrypted thread is in no index; read it instead
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
 ├── SetupError                    invalid configuration; the text says what to change
-│   ├── ConfigError               antiphon.toml is unreadable, or has an unknown key
-│   ├── ChainConfigError          a chain's configuration is unreadable, or has an unknown key
-│   ├── TeamFileError             a team file is unreadable, or has an unknown key
-│   ├── CastError                 an agent's name is unknown, or is used twice
-│   ├── SettingsError             .option: a recorded setting of the thread is missing, has changed, or is not trusted; name it
-│   └── ToolOffError              .tool .line: a tool is not enabled
-├── ModelError                    .model: the requested model cannot be used
+│   ├── ConfigError               antiphon.toml, a chain's configuration or a team file is unreadable, or has an unknown key
+│   └── SettingsError             .option: a recorded setting of the thread is missing, has changed, or is not trusted; name it
+├── ModelError                    .model .where: the requested model cannot be used; its script is invalid, or has no turn left
 │   ├── UnknownModelError         .nearest: no model has that name; check the name
 │   ├── MissingKeyError           .variables: set one of them, or choose a model without a key
 │   ├── MissingExtraError         .install: a package is not installed; also a ModuleNotFoundError
-│   ├── ScriptError               .where: a script is invalid, or has no turn left
-│   ├── WeightsError              the local model's file is missing or differs; install it
-│   └── LocalServerError          the local model's server does not start, or keeps crashing
+│   └── LocalModelError           the local model's file is missing or differs, or its server does not start; do as it says
 ├── EffectError                   raised in an effect to report its outcome
 │   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
 │   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
-├── ServiceError                  .thread_id: a verb of the service cannot do what was asked
-│   ├── PlaceError                the thread has no such place, or does not continue from there; name another
-│   ├── CursorError               not a cursor of this ledger; start from the beginning, or from a cursor of `follow`
-│   ├── OtherPatternError         .pattern: the verb is for threads of another pattern
+├── ServiceError                  .thread_id .code: a command or request cannot do what was asked; do as it says
+│   ├── PlaceError                the thread or ledger has no such place, or does not continue from there; name another
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
-│   ├── BudgetNeededError         the thread has spent its budget; give it a new one
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait until it has, then try again
-│   ├── OwnProgramError           only the thread's own program can continue it; start that program
-│   └── NotWaitingError           no such approval or parked call waits for this person; list those that wait
-│       ├── UnknownApprovalError  there is no such approval; list those that wait
-│       ├── ExpiredApprovalError  nobody has answered in time; run the program again, which asks anew
-│       ├── NotApproverError      this person may not answer it; ask one who may
+│   └── NotWaitingError           .code: no such approval or parked call waits for this person; list those that wait
 │       └── AlreadyAnsweredError  .decision .by: the approval has its answer
-├── RetrievalError                .source: a document cannot be added or searched
-│   ├── DocumentError             the file has no text, is damaged, too large or in another encoding; the text says what to do
-│   ├── EmbeddingMismatchError    .stored .given: the stored vectors are of another embedder; use that one, or drop them
-│   └── MissingReaderError        .install: no package for its format is installed; also a ModuleNotFoundError
-├── WorkFailedError               an agent answered with an error; also a RuntimeError
+├── RetrievalError                .source .code: a document cannot be added or searched
+│   └── DocumentError             the file has no text, is damaged or too large, or no package reads it; do as it says
 ├── CalculationError              not arithmetic, or too large; also a ValueError
 └── DeliveryError                 .code .address: a message to an actor has no answer; the code says why
     ├── UndeliverableError        no actor has this address; check it, or spawn the actor
@@ -81,8 +59,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
     ├── ActorFailedError          the handler raised another exception; the supervisor decides
     ├── EffectFailedError         the function of an effect raised an exception
     ├── ParkedError               it waits for a person's decision
-    │   └── StoppedError          .cause: a provider, a key, a budget or a tool server is missing; fix that, then resume
-    │       └── LimitReachedError .model: a limit of model requests for all hosts; resume later, or set another limit
+    │   └── StoppedError          .cause: a provider, a key, a budget, a limit or a tool server stops it; fix that, then resume
     ├── ToolServerError           .server: a required tool server cannot be used; check it
     ├── HistoryMismatchError      the code does not match the thread's history
     │   └── UnguardedToolError    a tool would start without the toolkit that guards it
@@ -98,7 +75,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 __all__ = [
     "ActorFailedError",
@@ -108,53 +85,37 @@ __all__ = [
     "AppendConflictError",
     "AppendRefusedError",
     "BudgetExceededError",
-    "BudgetNeededError",
     "CalculationError",
-    "CastError",
-    "ChainConfigError",
     "ConfigError",
-    "CopyRefusedError",
-    "CursorError",
     "DecodeError",
     "DeliveryError",
     "DialectError",
     "DocumentError",
     "EffectError",
     "EffectFailedError",
-    "EmbeddingMismatchError",
     "EncodeError",
     "EncryptionError",
     "EscalatedError",
-    "ExpiredApprovalError",
     "FailedError",
     "FencedError",
     "ForgottenError",
     "HistoryMismatchError",
     "HopLimitError",
     "HostError",
-    "HostExpiredError",
-    "HostNameTakenError",
     "LedgerCorruptError",
     "LedgerError",
     "LedgerFormatError",
     "LedgerFullError",
     "LedgerUnavailableError",
-    "LimitReachedError",
-    "LocalServerError",
+    "LocalModelError",
     "MailboxFullError",
     "MissingExtraError",
     "MissingKeyError",
-    "MissingReaderError",
     "ModelError",
-    "NewerVersionError",
     "NoMasterKeyError",
-    "NotApproverError",
-    "NotEncryptedError",
     "NotSearchableError",
     "NotWaitingError",
-    "OtherPatternError",
     "OtherRedactionError",
-    "OwnProgramError",
     "OwnedError",
     "ParkedError",
     "PlaceError",
@@ -162,7 +123,6 @@ __all__ = [
     "ReplyTimeoutError",
     "RestoreRefusedError",
     "RetrievalError",
-    "ScriptError",
     "SecretNameError",
     "ServiceError",
     "SettingsError",
@@ -170,22 +130,16 @@ __all__ = [
     "StoppedError",
     "StreamCutError",
     "StreamFailedError",
-    "TeamFileError",
     "ThreadBusyError",
     "ThreadEndedError",
     "ThreadMovedError",
-    "ToolOffError",
     "ToolServerError",
     "UndeliverableError",
     "UnguardedToolError",
-    "UnknownApprovalError",
-    "UnknownHostError",
     "UnknownModelError",
     "UnknownOutcomeError",
     "UnknownThreadError",
-    "WeightsError",
     "WithdrawnError",
-    "WorkFailedError",
     "WrongMasterKeyError",
 ]
 
@@ -217,10 +171,6 @@ class DialectError(AntiphonError):
 
 class DecodeError(DialectError):
     """The input violates its format. Nothing was read."""
-
-
-class NewerVersionError(DecodeError):
-    """The data was written by a newer version of antiphon."""
 
 
 class EncodeError(DialectError):
@@ -347,61 +297,42 @@ class OwnedError(LedgerError):
         """When its lease ends, unless it is renewed."""
 
 
-class HostError(LedgerError):
-    """A process cannot act as the host that it says it is."""
+HostFault: TypeAlias = Literal["UNKNOWN_HOST", "HOST_EXPIRED", "HOST_NAME_TAKEN"]
+_HOST_FAULTS: dict[HostFault, str] = {
+    "UNKNOWN_HOST": "the ledger does not know this process as a host; call beat first",
+    "HOST_EXPIRED": "its lease ended at {until}; call beat, and drop the threads that others have taken",
+    "HOST_NAME_TAKEN": "another process has this name, and its lease lasts until {until}; choose another name",
+}
 
-    def __init__(self, reason: str, host: str) -> None:
-        super().__init__(reason)
-        self.args = (reason, host)
+
+class HostError(LedgerError):
+    """A process cannot act as the host that it says it is.
+
+    The ledger does not know it, or another process has its name since (UNKNOWN_HOST): call `beat`. Or its lease is over, so
+    other hosts may own its threads (HOST_EXPIRED): call `beat`, and drop the threads that it lost. Or another live process has
+    its name (HOST_NAME_TAKEN): choose another name, or wait until that lease is over.
+    """
+
+    def __init__(self, code: HostFault, host: str, until: datetime | None = None) -> None:
+        super().__init__(_HOST_FAULTS[code].format(until=until and until.isoformat(timespec="seconds")))
+        self.args = (code, host, until)
+        self.code = code
         self.host = host
         """The name of the host."""
+        self.until = until
+        """When its lease ended, or when that of the other process ends, unless it is renewed."""
+        self.retryable = code == "HOST_NAME_TAKEN"
 
     def __str__(self) -> str:
         return f"host {self.host!r}: {self.reason}"
-
-
-class UnknownHostError(HostError):
-    """The ledger does not know the host, or another process has its name since. Call `beat` first."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__("the ledger does not know this process as a host; call beat first", host)
-        self.args = (host,)
-
-
-class HostExpiredError(HostError):
-    """The host's lease is over, so other hosts may own its threads. Call `beat`, and drop the threads that it lost."""
-
-    def __init__(self, host: str, until: datetime) -> None:
-        ended = until.isoformat(timespec="seconds")
-        super().__init__(f"its lease ended at {ended}; call beat, and drop the threads that others have taken", host)
-        self.args = (host, until)
-        self.until = until
-        """When its lease ended."""
-
-
-class HostNameTakenError(HostError):
-    """Another live process has the name. Choose another name, or wait until its lease is over."""
-
-    retryable = True
-
-    def __init__(self, host: str, until: datetime) -> None:
-        lasts = until.isoformat(timespec="seconds")
-        super().__init__(f"another process has this name, and its lease lasts until {lasts}; choose another name", host)
-        self.args = (host, until)
-        self.until = until
-        """When the lease of the other process ends, unless it is renewed."""
 
 
 class OtherRedactionError(LedgerError):
     """The rules of redaction differ from those of the ledger, or cannot be changed now: a live host uses them."""
 
 
-class CopyRefusedError(LedgerError):
-    """A thread cannot be copied to another ledger. No thread was copied."""
-
-
 class RestoreRefusedError(LedgerError):
-    """No given head proves the rows, or the ledger already has their threads. Nothing was restored."""
+    """A thread cannot be restored or copied to a ledger: no head proves its rows, or it is there. Nothing was written."""
 
     def __init__(self, reason: str, thread_id: str | None = None, seq: int | None = None) -> None:
         super().__init__(reason, thread_id, seq)
@@ -454,7 +385,7 @@ class LedgerCorruptError(LedgerError):
 
 
 class EncryptionError(LedgerError):
-    """A thread or ledger is encrypted, and what was asked for needs its key, or cannot be done with an encrypted thread."""
+    """A thread or ledger is encrypted, and what was asked for needs its key; or it is not encrypted, and has no key."""
 
 
 class NoMasterKeyError(EncryptionError):
@@ -492,14 +423,6 @@ class NotSearchableError(EncryptionError):
     """The messages of an encrypted thread are in no index: an index would be readable."""
 
 
-class NotEncryptedError(EncryptionError):
-    """The thread is not encrypted, so it has no key to forget."""
-
-    def __init__(self, thread_id: str) -> None:
-        super().__init__("it is not encrypted, so there is no key to forget; delete it instead", thread_id)
-        self.args = (thread_id,)
-
-
 class LedgerFormatError(LedgerError):
     """The file or database is not a ledger that this version of antiphon can use."""
 
@@ -512,19 +435,7 @@ class SetupError(AntiphonError):
 
 
 class ConfigError(SetupError):
-    """`antiphon.toml` is unreadable, or has an unknown key."""
-
-
-class ChainConfigError(SetupError):
-    """A chain's configuration is unreadable, or has an unknown key."""
-
-
-class TeamFileError(SetupError):
-    """A team file is unreadable, or has an unknown key."""
-
-
-class CastError(SetupError):
-    """The name of an agent is unknown, or is used twice; the text lists the agents."""
+    """`antiphon.toml`, the configuration of a chain or a team file is unreadable, or has an unknown or a wrong key."""
 
 
 class SettingsError(SetupError):
@@ -541,32 +452,22 @@ class SettingsError(SetupError):
         return f"{self.reason}{between}name it with {self.option} to use it"
 
 
-class ToolOffError(SetupError):
-    """A tool is not enabled."""
-
-    def __init__(self, tool: str, line: str) -> None:
-        super().__init__(tool, line)
-        self.tool = tool
-        self.line = line
-        """The line for `antiphon.toml` that enables it."""
-
-    def __str__(self) -> str:
-        return f"{self.tool} is off, because its requests leave this machine; to enable it, write {self.line}"
-
-
 # ---------------------------------------------------------------- models
 
 
 class ModelError(AntiphonError):
-    """The requested model cannot be used."""
+    """The requested model cannot be used, or its script has no turn for the request."""
 
-    def __init__(self, reason: str, model: str, *details: object) -> None:
+    def __init__(self, reason: str, model: str, *details: object, where: str = "") -> None:
         super().__init__(reason, model, *details)
         self.reason = reason
         self.model = model
+        self.where = where
+        """The place in its script: a path such as `rules.0.when`; empty for the whole."""
 
     def __str__(self) -> str:
-        return f"model {self.model!r}: {self.reason}"
+        place = f" at {self.where}" if self.where else ""
+        return f"model {self.model!r}{place}: {self.reason}"
 
 
 class UnknownModelError(ModelError):
@@ -596,30 +497,15 @@ class MissingExtraError(ModelError, ModuleNotFoundError):
         """What to install."""
 
 
-class ScriptError(ModelError):
-    """A script is unreadable, names an unknown tool, or has no turn left for the request."""
+class LocalModelError(ModelError):
+    """The local model's file is missing or not the pinned one, or its server does not run even after a restart."""
 
-    def __init__(self, reason: str, model: str, where: str = "") -> None:
-        super().__init__(reason, model, where)
-        self.where = where
-        """The place in the script: a path such as `rules.0.when`; empty for the whole."""
-
-    def __str__(self) -> str:
-        place = f" at {self.where}" if self.where else ""
-        return f"model {self.model!r}{place}: {self.reason}"
+    def __init__(self, reason: str, model: str, *, retryable: bool = False) -> None:
+        super().__init__(reason, model)
+        self.retryable = retryable
 
 
-class WeightsError(ModelError):
-    """The local model's file is missing, or is not the pinned one."""
-
-
-class LocalServerError(ModelError):
-    """The local model's server is not running, and restarting it does not help."""
-
-    retryable = True
-
-
-# ---------------------------------------------------------------- effects and work
+# ---------------------------------------------------------------- effects
 
 
 class EffectError(AntiphonError):
@@ -641,10 +527,6 @@ class UnknownOutcomeError(EffectError):
     """Raise it in `run` if it is unknown whether the effect happened: an effect that must not repeat is parked."""
 
 
-class WorkFailedError(AntiphonError, RuntimeError):
-    """An agent answered with an error; the message contains it."""
-
-
 class CalculationError(AntiphonError, ValueError):
     """The text is not arithmetic, or is too large to evaluate; the message says why."""
 
@@ -655,71 +537,43 @@ class CalculationError(AntiphonError, ValueError):
 class RetrievalError(AntiphonError):
     """A document cannot be added or searched; the text says why, and what to do."""
 
-    def __init__(self, reason: str, source: str = "", *details: object) -> None:
-        super().__init__(reason, source, *details)
+    def __init__(self, reason: str, source: str = "", *, code: str = "") -> None:
+        super().__init__(reason, source)
         self.reason = reason
         self.source = source
         """The document; empty if it is not about one."""
+        self.code = code
+        """OTHER_EMBEDDER: the stored vectors cannot be compared with those of this embedder."""
 
     def __str__(self) -> str:
         return f"{self.source}: {self.reason}" if self.source else self.reason
 
 
 class DocumentError(RetrievalError):
-    """A file cannot be read as a document."""
-
-
-class EmbeddingMismatchError(RetrievalError):
-    """The stored vectors come from another embedder: theirs cannot be compared with those of this one."""
-
-    def __init__(self, stored: str, given: str) -> None:
-        reason = f"the vectors of the documents are of {stored}, and this embedder is {given}"
-        super().__init__(f"{reason}; use that embedder, or drop them with `KnowledgeBase.drop_vectors` and pay for new ones")
-        self.stored = stored
-        self.given = given
-        """The model and the dimension of each."""
-
-
-class MissingReaderError(RetrievalError, ModuleNotFoundError):
-    """The package that reads the format of a file is not installed."""
-
-    def __init__(self, source: str, package: str, install: str) -> None:
-        super().__init__(f"to read it, {package} is needed: {install}", source, package, install)
-        self.install = install
-        """What to install."""
+    """A file cannot be read as a document, or the package that reads its format is not installed."""
 
 
 # ---------------------------------------------------------------- the service
 
 
 class ServiceError(AntiphonError):
-    """A verb of `antiphon.service` cannot do what was asked; the text says why, and what to do instead."""
+    """A command, or a request of a server, cannot do what was asked; the text says why, and what to do instead."""
 
-    def __init__(self, reason: str, thread_id: str | None = None, *details: object) -> None:
+    def __init__(self, reason: str, thread_id: str | None = None, *details: object, code: str = "") -> None:
         super().__init__(reason, thread_id, *details)
         self.reason = reason
         self.thread_id = thread_id
         """The thread that it is about; None if it is not about one."""
+        self.code = code
+        """BUDGET_NEEDED: the thread has spent its budget, and goes on with a new one. OTHER_PATTERN: this works only for
+        threads of another pattern. OWN_PROGRAM: only the thread's own program has its tools, and continues it."""
 
     def __str__(self) -> str:
         return self.reason
 
 
 class PlaceError(ServiceError):
-    """The thread has no such message, step or phase, or does not continue from there by itself."""
-
-
-class CursorError(ServiceError):
-    """The text is no cursor of this ledger."""
-
-
-class OtherPatternError(ServiceError):
-    """The verb is for threads of another pattern."""
-
-    def __init__(self, reason: str, thread_id: str, pattern: str | None) -> None:
-        super().__init__(reason, thread_id, pattern)
-        self.pattern = pattern
-        """The pattern of the thread; None if it has none."""
+    """The thread has no such message, step or phase, or does not continue from there; or the ledger has no such cursor."""
 
 
 class ThreadEndedError(ServiceError):
@@ -728,10 +582,6 @@ class ThreadEndedError(ServiceError):
     def __init__(self, reason: str, thread_id: str, status: str) -> None:
         super().__init__(reason, thread_id, status)
         self.status = status
-
-
-class BudgetNeededError(ServiceError):
-    """The thread has spent its budget. It goes on with a new one."""
 
 
 class ThreadBusyError(ServiceError):
@@ -744,24 +594,12 @@ class ThreadBusyError(ServiceError):
         """The name of the host that runs it; None if none does."""
 
 
-class OwnProgramError(ServiceError):
-    """The thread uses tools that only its own program has. It continues when that program runs again."""
-
-
 class NotWaitingError(ServiceError):
-    """No such approval or parked call waits, or not for this person."""
+    """No such approval or parked call waits, or not for this person.
 
-
-class UnknownApprovalError(NotWaitingError):
-    """There is no approval with this id."""
-
-
-class ExpiredApprovalError(NotWaitingError):
-    """Nobody has answered the approval in time. The program asks again if it calls the tool again."""
-
-
-class NotApproverError(NotWaitingError):
-    """The person may not answer this approval; the text says who may."""
+    `code` is EXPIRED if nobody has answered the approval in time: the program asks again if it calls the tool again. It is
+    NOT_APPROVER if this person may not answer it; the text says who may.
+    """
 
 
 class AlreadyAnsweredError(NotWaitingError):
@@ -899,7 +737,8 @@ class StoppedError(ParkedError):
     """Something outside failed: a provider, a key, a spent budget, a tool server. The call stays open, and can be resumed.
 
     The failed attempt is a row beside the call. Put right what failed, then resume the thread, or do the same task in it
-    again.
+    again. With the cause LIMIT_REACHED, a limit of model requests for all hosts is reached: the money of the day is spent, or
+    no permit was free in time. Resume the thread later, or set another limit (`antiphon limits`).
     """
 
     code = "STOPPED"
@@ -910,19 +749,6 @@ class StoppedError(ParkedError):
         """The code of what failed, such as AGENT_ERROR or BUDGET_EXCEEDED."""
         self.row = row
         """The row of the thread that says so; None before it is written."""
-
-
-class LimitReachedError(StoppedError):
-    """A limit of model requests for all hosts is reached: the money of the day is spent, or no permit was free in time.
-
-    Resume the thread later, or set another limit (`antiphon limits`).
-    """
-
-    def __init__(self, reason: str, model: str, address: str | None = None) -> None:
-        super().__init__(reason, address, cause="LIMIT_REACHED")
-        self.args = (reason, model, address)
-        self.model = model
-        """The model of the limit; `*`: all models together."""
 
 
 class ToolServerError(DeliveryError):

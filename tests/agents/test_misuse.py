@@ -14,7 +14,7 @@ from tests.agents.toolkit.kit import script
 from antiphon import System, Toolkit, open_ledger
 from antiphon.agents import LedgerDurability, LedgerRun, durable_stream, ledger_run, program
 from antiphon.agents.toolkit import ApprovalRule
-from antiphon.errors import CastError, ChainConfigError, HistoryMismatchError, ParkedError, SetupError
+from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
@@ -271,9 +271,9 @@ async def test_a_toolset_with_unknown_tools_may_have_any() -> None:
 
 @pytest.mark.parametrize("make", [Team, Workers, Peers])
 def test_a_pattern_refuses_names_of_tools_when_it_is_made(make: Any) -> None:
-    with pytest.raises(CastError, match=r"agent 'bob' names tool '_serach', .* is it '_search'\?"):
+    with pytest.raises(SetupError, match=r"agent 'bob' names tool '_serach', .* is it '_search'\?"):
         make(MemoryLedger(), [AgentSpec(name="bob", tools=("_serach",))], tools=[_search])
-    with pytest.raises(CastError, match=r"agent 'bob' names tool 'calcualtor', .* is it 'calculator'\?"):
+    with pytest.raises(SetupError, match=r"agent 'bob' names tool 'calcualtor', .* is it 'calculator'\?"):
         make(MemoryLedger(), [AgentSpec(name="bob", tools=("calcualtor",))])
 
 
@@ -308,7 +308,7 @@ async def test_an_executor_refuses_names_of_tools_when_it_is_opened() -> None:
 async def test_a_chain_refuses_names_of_tools(tmp_path: Path) -> None:
     """Without a toolkit when it is made, otherwise when it is opened."""
     config = ChainConfig(phases={"action": AgentConfig(tools=("calcualtor",))})
-    with pytest.raises(ChainConfigError, match=r"^phases.action.tools: there is no tool 'calcualtor'; is it 'calculator'\?"):
+    with pytest.raises(ConfigError, match=r"^phases.action.tools: there is no tool 'calcualtor'; is it 'calculator'\?"):
         PostChain(MemoryLedger(), config)
     with pytest.raises(SetupError, match="the grant for agent 'action' names tool 'calcualtor', and"):
         await PostChain(MemoryLedger(), config, toolkit=Toolkit()).__aenter__()
@@ -316,10 +316,10 @@ async def test_a_chain_refuses_names_of_tools(tmp_path: Path) -> None:
         await PostChain(MemoryLedger(), toolkit=Toolkit([_search], rules=[ApprovalRule("_serch")])).__aenter__()
     path = tmp_path / "chain.toml"
     path.write_text('[phases.yield]\ntools = ["go_on_wiht"]\n')
-    with pytest.raises(ChainConfigError, match=r"chain.toml: phases.yield.tools: .* is it 'go_on_with'\?"):
+    with pytest.raises(ConfigError, match=r"chain.toml: phases.yield.tools: .* is it 'go_on_with'\?"):
         PostChain(MemoryLedger(), path)
     path.write_text("[phases.yield]\ntool = []\n")
-    with pytest.raises(ChainConfigError, match=r"chain.toml: phases: yield: there is no key 'tool'; is it 'tools'\?"):
+    with pytest.raises(ConfigError, match=r"chain.toml: phases: yield: there is no key 'tool'; is it 'tools'\?"):
         PostChain(MemoryLedger(), path)
 
 

@@ -18,11 +18,11 @@ from tests.postgres import Server
 
 from antiphon import MediaPart, Message, PartsPayload, service
 from antiphon.errors import (
-    CopyRefusedError,
     EncryptionError,
     LedgerCorruptError,
     OwnedError,
     RestoreRefusedError,
+    SetupError,
     ThreadMovedError,
     UnknownThreadError,
 )
@@ -182,16 +182,16 @@ def test_each_refusal_says_what_to_do_and_changes_nothing(tmp_path: Path) -> Non
         before, heads = await contents(source), await source.heads()
         refusals: list[tuple[type[Exception], str, list[str], dict[str, Any]]] = [
             (OwnedError, "stop it there", ["held"], {"trust_source": True}),
-            (CopyRefusedError, "copy that too", ["branch"], {"trust_source": True}),
-            (CopyRefusedError, "another thread of this name", ["paid"], {"trust_source": True}),
-            (CopyRefusedError, "no head proves it", ["own"], {}),
-            (CopyRefusedError, "take the heads again", ["own"], {"heads": [Head("own", 1, "00")]}),
+            (RestoreRefusedError, "copy that too", ["branch"], {"trust_source": True}),
+            (RestoreRefusedError, "another thread of this name", ["paid"], {"trust_source": True}),
+            (RestoreRefusedError, "no head proves it", ["own"], {}),
+            (RestoreRefusedError, "take the heads again", ["own"], {"heads": [Head("own", 1, "00")]}),
             (UnknownThreadError, "no such thread", ["nothing"], {}),
         ]
         for kind, text, names, options in refusals:
             with pytest.raises(kind, match=text):
                 await service.copy_threads(source, target, ["talk", *names] if names != ["branch"] else names, **options)
-        with pytest.raises(CopyRefusedError, match="both ledgers are"):
+        with pytest.raises(SetupError, match="both ledgers are"):
             await service.copy_threads(source, source, trust_source=True)
         assert await contents(source) == before
         assert [head.thread_id for head in await target.heads()] == ["paid"]
@@ -214,7 +214,7 @@ def test_an_encrypted_thread_stays_encrypted(tmp_path: Path) -> None:
             await source.append("t", [said("a secret plan", lane="control")])
             async with open_ledger(f"sqlite:///{tmp_path}/c.db", master_key=other) as third:
                 await third.append("u", [said()])
-                with pytest.raises(CopyRefusedError, match="another master key"):
+                with pytest.raises(RestoreRefusedError, match="another master key"):
                     await service.copy_threads(source, third, trust_source=True)
             async with open_ledger(there) as target:
                 with pytest.raises(EncryptionError):

@@ -11,7 +11,7 @@ from tests.ledger.histories import said
 from tests.nats import LocalSignals
 from tests.postgres import Server
 
-from antiphon.errors import HostNameTakenError
+from antiphon.errors import HostError
 from antiphon.ledger import Host, Limit, PermitWants
 from antiphon.ledger._signals import ANYBODY, EVERYBODY, Hints
 
@@ -137,8 +137,9 @@ async def test_a_name_is_not_taken_from_a_host_that_renews_its_lease_in_the_last
                 await watching.close()
         finally:
             await connection.close()
-        with pytest.raises(HostNameTakenError):
+        with pytest.raises(HostError) as refused:
             await registering
+        assert refused.value.code == "HOST_NAME_TAKEN"
 
 
 # ---------------------------------------------------------------- hints

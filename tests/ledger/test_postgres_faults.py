@@ -1155,7 +1155,7 @@ async def test_a_host_that_is_forgotten_while_it_waits_for_a_thread_does_not_get
                 while not await connection.fetchval(waits, own):  # noqa: ASYNC110 (the server decides)
                     await asyncio.sleep(0.01)
             await elsewhere.leave(host)  # as when its lease has ended: its row is removed, because it owns no thread
-        with pytest.raises(errors.UnknownHostError):
+        with pytest.raises(errors.HostError, match="does not know this process"):
             await claiming
         await elsewhere.beat(other)
         assert [each.thread_id for each in await elsewhere.take(other)] == ["t"]

@@ -26,10 +26,9 @@ from antiphon.errors import (
     AppendConflictError,
     AppendRefusedError,
     FencedError,
-    HostExpiredError,
+    HostError,
     LedgerError,
     OwnedError,
-    UnknownHostError,
     UnknownThreadError,
 )
 from antiphon.ledger import Fold, Host, Ledger, Record, Snapshot, ThreadFilter
@@ -281,7 +280,7 @@ class Ledgers(RuleBasedStateMachine):
         outcome = self.both(lambda ledger: ledger.claim(thread, by=host, kind=kind))
         owner = self.model.owns(thread, self.clock.seconds)
         if host not in self.model.living(self.clock.seconds):
-            assert outcome[0] in (HostExpiredError, UnknownHostError), outcome
+            assert outcome[0] is HostError, outcome
         elif owner not in (None, host):
             assert outcome[0] is OwnedError, outcome
         else:
@@ -319,7 +318,7 @@ class Ledgers(RuleBasedStateMachine):
         now = self.clock.seconds
         outcome = self.both(lambda ledger: ledger.take(host, kinds=kinds, limit=limit))
         if host not in self.model.living(now):
-            assert outcome[0] in (HostExpiredError, UnknownHostError), outcome
+            assert outcome[0] is HostError, outcome
             return
         assert len(outcome) <= limit
         assert [each.due_at for each in outcome] == sorted(each.due_at for each in outcome)

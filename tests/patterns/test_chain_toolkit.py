@@ -20,12 +20,11 @@ from antiphon.agents import Toolkit
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
-from antiphon.agents.tools import ToolOffError
-from antiphon.errors import OwnProgramError, RefusedError, UnguardedToolError
+from antiphon.errors import ConfigError, RefusedError, ServiceError, SetupError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
-from antiphon.patterns.postchain import ChainConfig, ChainConfigError, ChainResult, PostChain, rerun
+from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain, rerun
 from antiphon.protocol import PHASES, AgentConfig, Phase
 from antiphon.service import resume_elsewhere
 
@@ -226,7 +225,7 @@ async def test_the_commands_that_a_thread_prints_make_it_continue(tmp_path: Path
                 assert await resume(waiting.thread_id)
                 assert (await chain.wait(waiting.thread_id)).status == "completed"
         if not is_alive:
-            with pytest.raises(OwnProgramError, match="start that program"):
+            with pytest.raises(ServiceError, match="start that program"):
                 await resume(waiting.thread_id)
             async with shop.chain(ledger) as chain:  # it takes the thread up, and finds that it was resumed
                 assert (await chain.wait(waiting.thread_id)).status == "completed"
@@ -527,7 +526,7 @@ async def test_a_tool_of_the_program_counts_before_a_built_in_one_of_its_name() 
 
 def test_a_tool_that_is_turned_off_is_reported_when_the_chain_is_made() -> None:
     config = ChainConfig(phases={"action": AgentConfig(tools=("web_fetch",))})
-    with pytest.raises(ToolOffError, match="web_fetch"):
+    with pytest.raises(SetupError, match="web_fetch"):
         PostChain(model="scripted", config=config, toolkit=Toolkit())
 
 
@@ -537,7 +536,7 @@ def test_a_toolkit_is_not_shared_by_chains_whose_tools_would_look_into_different
     PostChain(ledger, model="scripted", toolkit=toolkit)
     PostChain(ledger, model="scripted", toolkit=toolkit)
 
-    with pytest.raises(ChainConfigError, match="looks into the ledger of another chain"):
+    with pytest.raises(ConfigError, match="looks into the ledger of another chain"):
         PostChain(MemoryLedger(), model="scripted", toolkit=toolkit)
 
 

@@ -24,7 +24,7 @@ from tests.strategies import messages as any_messages
 
 from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
-from antiphon.errors import AntiphonError, ParkedError, RestoreRefusedError
+from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
 from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger.memory import MemoryLedger
@@ -44,7 +44,7 @@ from antiphon.patterns.peers._letters import letter_of
 from antiphon.patterns.postchain import LIFE, ThreadLife
 from antiphon.patterns.postchain._config import current_agent, prepared_agent
 from antiphon.patterns.postchain._context import config_thread
-from antiphon.patterns.team_files import TeamFile, TeamFileError
+from antiphon.patterns.team_files import TeamFile
 from antiphon.protocol import AgentConfig, Reply, Request
 from antiphon.runtime import Actor, Context, Recovered, System, handles
 
@@ -444,7 +444,7 @@ def test_a_team_file_holds_no_rows(tmp_path: Path) -> None:
     assert TeamFile.read(path).leader.instructions == row
     for section in ("rows", "messages", "history", "answers"):
         path.write_text(f"pattern = \"peers\"\n{section} = ['{row}']\n{leader}")
-        with pytest.raises(TeamFileError):
+        with pytest.raises(ConfigError):
             TeamFile.read(path)
 
 

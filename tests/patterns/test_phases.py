@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, said_in
 
 from antiphon.agents.tools import KnowledgeBase
+from antiphon.errors import ConfigError
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain import (
     Add,
     ChainConfig,
-    ChainConfigError,
     ChainContext,
     ChainResult,
     Item,
@@ -400,12 +400,12 @@ def test_a_file_says_how_phases_are_set_up(tmp_path: Path) -> None:
         model="scripted", max_tokens=800, temperature=0.1, tools=("calculator",), system_prompt=prompt_of("action").text
     )
     path.write_text("max_cycle = 2\n")
-    with pytest.raises(ChainConfigError, match="max_cycle: there is no key 'max_cycle'; is it 'max_cycles'"):
+    with pytest.raises(ConfigError, match="max_cycle: there is no key 'max_cycle'; is it 'max_cycles'"):
         ChainConfig.read(path)
     path.write_text("max_cycles =\n")
-    with pytest.raises(ChainConfigError, match="not TOML"):
+    with pytest.raises(ConfigError, match="not TOML"):
         ChainConfig.read(path)
-    with pytest.raises(ChainConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="No such file"):
         ChainConfig.read(tmp_path / "none.toml")
 
 

@@ -9,7 +9,7 @@ import docx
 import pytest
 from pypdf import PdfWriter
 
-from antiphon.errors import DocumentError, MissingReaderError
+from antiphon.errors import DocumentError
 from antiphon.ledger import open_ledger
 from antiphon.retrieval import KnowledgeBase, files_in, read_document
 from antiphon.retrieval._documents import passages_of
@@ -142,7 +142,7 @@ def test_another_encoding_can_be_named() -> None:
 
 def test_a_format_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pypdf", None)
-    with pytest.raises(MissingReaderError, match=r"a\.pdf: to read it, pypdf is needed: pip install .*documents"):
+    with pytest.raises(DocumentError, match=r"a\.pdf: to read it, pypdf is needed: pip install .*documents"):
         read_document(pdf("x"), "a.pdf")
 
 

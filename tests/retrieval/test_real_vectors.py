@@ -12,7 +12,7 @@ import pytest
 from pydantic_ai import Embedder
 from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult
 
-from antiphon.errors import EmbeddingMismatchError
+from antiphon.errors import RetrievalError
 from antiphon.ledger import open_ledger
 from antiphon.retrieval import KnowledgeBase
 
@@ -125,7 +125,7 @@ async def test_vectors_of_another_dimension_are_refused_until_they_are_dropped(m
         await documents.search(PUPPY)
         shorter = KnowledgeBase(ledger, embedder=Embedder(Counting(model, 100)))
 
-        with pytest.raises(EmbeddingMismatchError, match="384"):
+        with pytest.raises(RetrievalError, match="384"):
             await shorter.search(PUPPY)
         assert (await documents.search(PUPPY))[0].heading[-1] == "Pets"  # nothing is broken
         await shorter.drop_vectors()

@@ -10,7 +10,7 @@ import pytest
 from pydantic_ai import Embedder
 from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult
 
-from antiphon.errors import EmbeddingMismatchError
+from antiphon.errors import RetrievalError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.retrieval import KnowledgeBase, PassageFilter
@@ -119,9 +119,10 @@ async def test_another_embedder_is_refused_until_the_vectors_are_dropped(opened:
     async with opened() as ledger:
         await (await filled(ledger, Meanings())).search("vehicle")
         base = KnowledgeBase(ledger, embedder=Embedder(other))
-        with pytest.raises(EmbeddingMismatchError, match=r"are of tests:meanings \(4 dimensions\).*drop_vectors") as caught:
+        with pytest.raises(RetrievalError, match=r"are of tests:meanings \(4 dimensions\).*drop_vectors") as caught:
             await base.search("vehicle")
-        assert caught.value.given == f"tests:{other.name} ({other.dimension} dimensions)"
+        assert caught.value.code == "OTHER_EMBEDDER"
+        assert f"this embedder is tests:{other.name} ({other.dimension} dimensions)" in str(caught.value)
         assert len(await KnowledgeBase(ledger).search("wheels")) == 2  # words are found all the same
         await base.drop_vectors()
         assert (await base.search("vehicle"))[0].source == "car.md"

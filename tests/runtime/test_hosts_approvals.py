@@ -21,14 +21,7 @@ from typing_extensions import override
 from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.toolkit import Approval, answer, find_approval, pending_approvals
 from antiphon.agents.toolkit._approvals import approval_id
-from antiphon.errors import (
-    AlreadyAnsweredError,
-    DeliveryError,
-    ExpiredApprovalError,
-    LedgerUnavailableError,
-    NotWaitingError,
-    ParkedError,
-)
+from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailableError, NotWaitingError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
@@ -365,7 +358,7 @@ class Story:
             except LedgerUnavailableError:
                 continue
             except NotWaitingError as exc:
-                self.counts["too late" if isinstance(exc, ExpiredApprovalError) else "answered before"] += 1
+                self.counts["too late" if exc.code == "EXPIRED" else "answered before"] += 1
             return
 
     async def _life(self, thread: str) -> None:

@@ -11,7 +11,7 @@ from tests.cli.ledgers import exchange, text
 from tests.patterns.chains import QUESTION, chain_on, known
 from typing_extensions import override
 
-from antiphon.errors import CursorError, UnknownThreadError
+from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain._chain import ChainEvents
@@ -124,7 +124,7 @@ async def test_following_an_unknown_thread_or_cursor_is_a_typed_error() -> None:
     with pytest.raises(UnknownThreadError):
         await first(1, follow(ledger, "nobody"))
     await spoken(ledger, "t", "1")
-    with pytest.raises(CursorError):
+    with pytest.raises(PlaceError):
         await first(1, follow(ledger, "t", "no cursor"))
 
 

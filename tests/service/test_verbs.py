@@ -250,7 +250,7 @@ async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     assert (last.event.kind, last.answer) == ("ended", report.answer)
     assert [(each.kind, each.agent) for each in steps[:2]] == [("asked", "controller"), ("asked", "analyst")]
     assert any(each.kind == "called" and each.text.startswith("csv_totals(") for each in steps)
-    with pytest.raises(errors.TeamFileError):
+    with pytest.raises(errors.ConfigError):
         await run_team(MemoryLedger(), tmp_path / "none.toml", "Go.")
 
 

@@ -43,7 +43,7 @@ from antiphon.errors import (
     FencedError,
     HistoryMismatchError,
     LedgerError,
-    LocalServerError,
+    LocalModelError,
     MissingExtraError,
     MissingKeyError,
     OwnedError,
@@ -51,7 +51,6 @@ from antiphon.errors import (
     RefusedError,
     StoppedError,
     ToolServerError,
-    WeightsError,
     WithdrawnError,
 )
 from antiphon.ledger import Ledger, Record, command_line
@@ -103,7 +102,7 @@ _SERVER: Final = 500
 """From this status code on, the server is at fault."""
 _BROKEN: Final = (ModelAPIError, UnexpectedModelBehavior, OSError, httpx2.HTTPError, json.JSONDecodeError, ValidationError)
 """The exceptions of a request if the provider cannot be reached, or gives an invalid answer."""
-_MISSING: Final = (MissingKeyError, MissingExtraError, WeightsError, LocalServerError, ToolServerError, StoppedError)
+_MISSING: Final = (MissingKeyError, MissingExtraError, LocalModelError, ToolServerError, StoppedError)
 """The errors for something that is missing on this machine, not in the thread."""
 
 

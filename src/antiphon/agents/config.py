@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from antiphon.errors import AntiphonError, ConfigError
+from antiphon.errors import ConfigError
 from antiphon.messages.arguments import check_type
 
 __all__ = [
@@ -121,25 +121,25 @@ def read_small(path: Path | str) -> bytes:
     return data
 
 
-def read_toml(path: Path | str, form: type[_FormT], error: type[AntiphonError]) -> _FormT:
+def read_toml(path: Path | str, form: type[_FormT]) -> _FormT:
     """Return the contents of a TOML file, validated as a `form`.
 
     Raises:
-        AntiphonError: of the class `error`: it cannot be read, or is not valid; the text has the place.
+        ConfigError: it cannot be read, or is not valid; the text has the place.
     """
     try:
         return form.model_validate(tomllib.loads(read_small(path).decode()))
     except OSError as exc:
-        raise error(f"{path}: {exc.strerror or exc}") from exc
+        raise ConfigError(f"{path}: {exc.strerror or exc}") from exc
     except RecursionError:  # its traceback would have a thousand lines
-        raise error(f"{path}: nested too deeply") from None
+        raise ConfigError(f"{path}: nested too deeply") from None
     except ValidationError as exc:
         place, problem = first_problem(exc, form)
-        raise error(": ".join(filter(None, (str(path), place, problem)))) from exc
+        raise ConfigError(": ".join(filter(None, (str(path), place, problem)))) from exc
     except UnicodeDecodeError as exc:
-        raise error(f"{path}: not TOML: it is not text in UTF-8") from exc
+        raise ConfigError(f"{path}: not TOML: it is not text in UTF-8") from exc
     except ValueError as exc:
-        raise error(f"{path}: not TOML: {exc}") from exc
+        raise ConfigError(f"{path}: not TOML: {exc}") from exc
 
 
 def first_problem(error: ValidationError, form: type[BaseModel]) -> tuple[str, str]:
@@ -181,4 +181,4 @@ def read_config() -> Config:
         if not named:
             return Config()
         raise ConfigError(f"{path}: No such file or directory; look at {_VARIABLE}")
-    return read_toml(path, Config, ConfigError)
+    return read_toml(path, Config)

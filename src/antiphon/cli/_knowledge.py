@@ -19,7 +19,7 @@ from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, with_ledg
 from antiphon.cli._live import typed
 from antiphon.cli._output import UNUSABLE, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
-from antiphon.errors import DocumentError, MissingReaderError
+from antiphon.errors import DocumentError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -151,7 +151,7 @@ def read_document(path: Path, encoding: str = "utf-8") -> Document:
         fail(f"{path}: {exc.strerror or exc}", code=2)
     try:
         return service.read_document(data, str(path), encoding="utf-8-sig" if encoding == "utf-8" else encoding)
-    except (DocumentError, MissingReaderError) as exc:
+    except DocumentError as exc:
         fail(str(exc), code=2)
 
 

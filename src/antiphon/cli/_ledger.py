@@ -26,9 +26,6 @@ import typer
 from antiphon.cli._screen import fail, note
 from antiphon.errors import (
     AntiphonError,
-    BudgetNeededError,
-    CopyRefusedError,
-    CursorError,
     EncryptionError,
     FencedError,
     HistoryMismatchError,
@@ -36,12 +33,11 @@ from antiphon.errors import (
     LedgerFormatError,
     LedgerUnavailableError,
     ModelError,
-    OtherPatternError,
     OtherRedactionError,
     OwnedError,
-    OwnProgramError,
     PlaceError,
     SecretNameError,
+    ServiceError,
     SettingsError,
     SetupError,
     ThreadBusyError,
@@ -241,6 +237,8 @@ def complaints(ledger: str | None = None) -> Generator[None]:
     """
     try:
         yield
+    except _CANNOT_RUN as exc:
+        fail(str(exc), code=2, has_lines=isinstance(exc, SettingsError))
     except _ABOUT_THREADS as exc:
         fail(*_about_thread(exc, ledger))
     except SecretNameError as exc:
@@ -248,10 +246,6 @@ def complaints(ledger: str | None = None) -> Generator[None]:
     except LedgerCorruptError as exc:
         check = f"`antiphon verify{_naming(ledger)}`"
         fail(str(exc) if exc.thread_id is None else f"{exc}; {check} names every thread that is damaged")
-    except CopyRefusedError as exc:
-        fail(f"{exc}; nothing was copied", code=2)
-    except _CANNOT_RUN as exc:
-        fail(str(exc), code=2, has_lines=isinstance(exc, SettingsError))
     except AntiphonError as exc:
         fail(str(exc), has_lines=isinstance(exc, HistoryMismatchError))
     except ModuleNotFoundError as exc:
@@ -259,13 +253,11 @@ def complaints(ledger: str | None = None) -> Generator[None]:
 
 
 _CANNOT_RUN = (
-    CursorError,
     EncryptionError,
     LedgerFormatError,
     LedgerUnavailableError,
     ModelError,
     OtherRedactionError,
-    OwnProgramError,
     PlaceError,
     SetupError,
 )
@@ -283,10 +275,7 @@ def _missing_packages(error: ModuleNotFoundError) -> str:
 
 _ABOUT_THREADS = (
     UnknownThreadError,
-    OtherPatternError,
-    ThreadEndedError,
-    ThreadBusyError,
-    BudgetNeededError,
+    ServiceError,
     OwnedError,
     FencedError,
 )
@@ -305,14 +294,14 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
             return reason, 2
         case UnknownThreadError(thread_id=name):
             return f"no thread is called {name!r}; `antiphon threads{there}` lists them, with --all those of the system too", 2
-        case OtherPatternError():
+        case ServiceError(code="OTHER_PATTERN"):
             return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK{there}`", 2
         case ThreadEndedError(status=status):
             return f"{error}{_after_end(status, own, there)}", 1
         case ThreadBusyError(status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
             return f"{error}; `antiphon resume {own}{there}` {word}, then ask again", 1
-        case BudgetNeededError():
+        case ServiceError(code="BUDGET_NEEDED"):
             more = f"`antiphon resume {own} --budget NAME=NUMBER{there}`"
             return f"{error}; give it a new budget, larger than what it has used: {more}", 2
         case OwnedError(thread_id=name, owner=owner, until=until):
@@ -325,7 +314,7 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
         case FencedError(thread_id=name):
             return f"thread {name!r} has an owner, and nobody else may append to it; choose another with --thread", 1
         case _:
-            return str(error), 1
+            return str(error), 2 if getattr(error, "code", "") == "OWN_PROGRAM" else 1
 
 
 def _after_end(status: str, own: str, there: str) -> str:

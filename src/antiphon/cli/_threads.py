@@ -27,7 +27,7 @@ from antiphon.cli._ledger import (
 from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
 from antiphon.cli._screen import ask_yes, cut, fail, note, open_console, print_table, rendered, styled, wheel
-from antiphon.errors import CursorError, PlaceError, UnknownThreadError
+from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.messages import current_port
 from antiphon.service import visible
 
@@ -199,7 +199,7 @@ def tail(
     async def read(opened: Ledger) -> None:
         try:
             await reader.read(opened)
-        except CursorError as exc:
+        except PlaceError as exc:
             command = typed(ledger, "tail", *place, "--from-start")
             fail(f"--after: {exc}; to start with the stored messages: `{command}`", code=2)
 

@@ -22,7 +22,7 @@ from typing import Any, Self, cast
 from antiphon.dialects._assembler import AnswerAssembler, AssemblerBase, Delta, EventError, StreamFailure
 from antiphon.dialects._reading import as_object, parsed
 from antiphon.dialects._registry import get
-from antiphon.errors import DecodeError, DialectError, NewerVersionError, StreamCutError, StreamFailedError
+from antiphon.errors import DecodeError, DialectError, StreamCutError, StreamFailedError
 from antiphon.messages import Conversation, current_limits, thaw
 
 # ---------------------------------------------------------------- events
@@ -381,8 +381,7 @@ class Stream:
         A server that continues after `last_event` sends complete events: pass `reconnected` to discard the partial one.
 
         Raises:
-            DecodeError: it is not the state of a stream.
-            NewerVersionError: a newer antiphon wrote it.
+            DecodeError: it is not the state of a stream, or a newer antiphon wrote it.
             LookupError: its dialect does not exist.
         """
         known = _checked_state(state)
@@ -438,7 +437,7 @@ def _checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
     version = known.get("antiphon_stream")
     if type(version) is int and version > _VERSION:
         reason = f"written as version {version}, and this antiphon reads up to {_VERSION}: upgrade it"
-        raise NewerVersionError(reason, dialect="stream", where="antiphon_stream")
+        raise DecodeError(reason, dialect="stream", where="antiphon_stream")
     shape = {"antiphon_stream": int, "dialect": str, "aliases": dict, "events": int, "rest": str, "answer": dict}
     for key, kind in shape.items():
         if type(known.get(key)) is not kind:

@@ -174,7 +174,7 @@ class Ledger(Protocol):
         process with the name of a dead host is another host: it does not own the dead host's threads.
 
         Raises:
-            HostNameTakenError: another living process has that name.
+            HostError: another living process has that name.
             LedgerUnavailableError: the store is locked, full or failing.
             OtherRedactionError: the ledger was opened with other redaction rules than those of its hosts.
             SecretNameError: a name in it looks like a secret.
@@ -218,8 +218,7 @@ class Ledger(Protocol):
 
         Raises:
             OwnedError: another living host owns it.
-            UnknownHostError: the host has never beaten, or has left.
-            HostExpiredError: its lease is over.
+            HostError: the host has never beaten or has left, or its lease is over.
             LedgerUnavailableError: the store is locked, full or failing.
             SecretNameError: the kind looks like a secret, or the thread is new and its name does.
             ValueError: a name is not valid.
@@ -260,8 +259,7 @@ class Ledger(Protocol):
         out. A call that finds nothing writes nothing, so a host may repeat it every second.
 
         Raises:
-            UnknownHostError: the host has never beaten, or has left.
-            HostExpiredError: its lease is over.
+            HostError: the host has never beaten or has left, or its lease is over.
             LedgerUnavailableError: the store is locked, full or failing.
             ValueError: the limit is negative.
         """
@@ -304,8 +302,7 @@ class Ledger(Protocol):
         A model without a limit gets a grant without limits.
 
         Raises:
-            UnknownHostError: the host has never beaten, or has left.
-            HostExpiredError: its lease is over.
+            HostError: the host has never beaten or has left, or its lease is over.
             LedgerUnavailableError: the store is locked, full or failing.
         """
         ...
@@ -383,7 +380,7 @@ class Ledger(Protocol):
 
         Raises:
             ForgottenError: it was forgotten before.
-            NotEncryptedError: it is not encrypted.
+            EncryptionError: it is not encrypted.
             UnknownThreadError: there is no such thread.
             ValueError: branches share its messages, and `with_branches` is False.
         """

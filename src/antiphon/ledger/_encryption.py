@@ -40,10 +40,10 @@ import orjson
 from typing_extensions import override
 
 from antiphon.errors import (
+    EncryptionError,
     ForgottenError,
     LedgerCorruptError,
     NoMasterKeyError,
-    NotEncryptedError,
     NotSearchableError,
     WrongMasterKeyError,
 )
@@ -573,12 +573,12 @@ def to_forget(family: Sequence[tuple[str, WrappedKey | None]], *, with_branches:
 
     Raises:
         ForgottenError: the thread was forgotten before.
-        NotEncryptedError: it is not encrypted.
+        EncryptionError: it is not encrypted.
         ValueError: branches share its messages, and `with_branches` is False.
     """
     name, key = family[0]
     if key is None:
-        raise NotEncryptedError(name)
+        raise EncryptionError("it is not encrypted, so there is no key to forget; delete it instead", name)
     if key.wrapped is None:
         raise ForgottenError(name)
     chosen = tuple(each for each, wrapped in family if wrapped is not None and wrapped.wrapped is not None)

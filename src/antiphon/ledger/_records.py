@@ -86,7 +86,7 @@ class Record:
         """The message. It is decoded at the first access, without limits: they were checked when it was appended.
 
         Raises:
-            NewerVersionError: a later version of antiphon wrote it.
+            DecodeError: a later version of antiphon wrote it.
         """
         if self._message is None:
             self._message = loads(self.body, Message, limits=NO_LIMITS)

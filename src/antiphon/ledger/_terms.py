@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from math import hypot, log
 from typing import Protocol, runtime_checkable
 
-from antiphon.errors import DecodeError, EmbeddingMismatchError
+from antiphon.errors import DecodeError, RetrievalError
 from antiphon.ledger._records import Record
 from antiphon.messages import NO_LIMITS, Message, loads
 
@@ -122,7 +122,7 @@ class VectorStore(Protocol):
         """Return messages of an index that have no vector yet.
 
         Raises:
-            EmbeddingMismatchError: there are vectors of another space.
+            RetrievalError: there are vectors of another space.
         """
         ...
 
@@ -130,7 +130,7 @@ class VectorStore(Protocol):
         """Store vectors, each by the hash of its record; one of a message that is gone is ignored.
 
         Raises:
-            EmbeddingMismatchError: there are vectors of another space, or one has another dimension.
+            RetrievalError: there are vectors of another space, or one has another dimension.
         """
         ...
 
@@ -140,7 +140,7 @@ class VectorStore(Protocol):
         """Return the messages whose vectors are nearest by cosine, the nearest first.
 
         Raises:
-            EmbeddingMismatchError: there are vectors of another space.
+            RetrievalError: there are vectors of another space.
         """
         ...
 
@@ -153,13 +153,19 @@ def check_vector(space: VectorSpace, stored: VectorSpace | None, vectors: Iterab
     """Check that vectors can be compared with those that are stored.
 
     Raises:
-        EmbeddingMismatchError: they cannot.
+        RetrievalError: they cannot.
     """
     if stored not in (None, space):
-        raise EmbeddingMismatchError(str(stored), str(space))
+        raise _other_embedder(str(stored), str(space))
     for vector in vectors:
         if len(vector) != space.dimension:
-            raise EmbeddingMismatchError(str(space), str(VectorSpace(space.model, len(vector))))
+            raise _other_embedder(str(space), str(VectorSpace(space.model, len(vector))))
+
+
+def _other_embedder(stored: str, space: str) -> RetrievalError:
+    reason = f"the vectors of the documents are of {stored}, and this embedder is {space}"
+    advice = "use that embedder, or drop them with `KnowledgeBase.drop_vectors` and pay for new ones"
+    return RetrievalError(f"{reason}; {advice}", code="OTHER_EMBEDDER")
 
 
 def check_terms(terms: Iterable[str]) -> tuple[str, ...]:

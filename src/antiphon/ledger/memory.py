@@ -21,10 +21,8 @@ from typing import Any
 from antiphon._listeners import listener
 from antiphon.errors import (
     ForgottenError,
-    HostExpiredError,
-    HostNameTakenError,
+    HostError,
     OwnedError,
-    UnknownHostError,
     UnknownThreadError,
 )
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
@@ -408,7 +406,7 @@ class MemoryLedger(Verbs):
         now, clock = current_port().now(), self._clock.now()
         for lease in self._hosts.values():
             if lease.host.name == host.name and lease.host.instance != host.instance and lease.is_alive(self._clock):
-                raise HostNameTakenError(host.name, lease.until(now, self._clock))
+                raise HostError("HOST_NAME_TAKEN", host.name, lease.until(now, self._clock))
         key = self._key_of(host)
         since = now if key is None else self._hosts[key].since
         self._host_keys += key is None
@@ -450,14 +448,13 @@ class MemoryLedger(Verbs):
         """Return the key of a living host.
 
         Raises:
-            UnknownHostError: it has never beaten, or has left.
-            HostExpiredError: its lease is over.
+            HostError: it has never beaten or has left, or its lease is over.
         """
         key = self._key_of(host)
         if key is None:
-            raise UnknownHostError(host.name)
+            raise HostError("UNKNOWN_HOST", host.name)
         if not self._hosts[key].is_alive(self._clock):
-            raise HostExpiredError(host.name, self._hosts[key].until(now, self._clock))
+            raise HostError("HOST_EXPIRED", host.name, self._hosts[key].until(now, self._clock))
         return key
 
     def _owner_of(self, state: State) -> _Lease | None:

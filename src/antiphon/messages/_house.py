@@ -25,7 +25,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
-from antiphon.errors import DecodeError, NewerVersionError
+from antiphon.errors import DecodeError
 from antiphon.messages._content import DATA_URLS, OptionResultPayload
 from antiphon.messages._conversation import Conversation, Header
 from antiphon.messages._message import Message, count_values, most_values, read_time, stored_form
@@ -76,8 +76,8 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
     With `expect`, refuse anything but a `Message` or a `Conversation`. `limits` replaces the current limits.
 
     Raises:
-        DecodeError: the bytes are not in the house format, are over a limit, or hold another type than expected.
-        NewerVersionError: a later version of antiphon wrote them.
+        DecodeError: the bytes are not in the house format, are over a limit, or hold another type than expected;
+            or a later version of antiphon wrote them.
     """
     check_type("data", data, bytes | bytearray | memoryview, "dumps(message)")
     text, limits = bytes(data), limits or current_limits()
@@ -205,7 +205,7 @@ def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
         raise _error(f"no house format: the key {HOUSE_KEY!r} must hold the version, {HOUSE_VERSION} at present", place)
     if version > HOUSE_VERSION:
         reason = f"written in house format {version}, and this antiphon reads up to {HOUSE_VERSION}: upgrade it"
-        raise NewerVersionError(reason, dialect=HOUSE_KEY, where=place)
+        raise DecodeError(reason, dialect=HOUSE_KEY, where=place)
     for step in range(version, HOUSE_VERSION):
         try:
             form = _UPCASTS[step](form)

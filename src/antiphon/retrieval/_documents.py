@@ -27,7 +27,7 @@ from math import ceil
 from pathlib import Path, PurePath
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from antiphon.errors import DocumentError, MissingReaderError
+from antiphon.errors import DocumentError
 from antiphon.retrieval._html import read_html
 
 # ---------------------------------------------------------------- kinds of text, and pieces of it
@@ -341,8 +341,8 @@ def read_document(data: bytes, name: str, *, encoding: str = "utf-8-sig") -> Doc
     """Return the text of a file, by its file name suffix.
 
     Raises:
-        DocumentError: it has no text, is too large, is damaged, or is in another encoding.
-        MissingReaderError: the package that reads its format is not installed.
+        DocumentError: it has no text, is too large, is damaged, or is in another encoding; or the package that reads its
+            format is not installed.
     """
     if len(data) > LARGEST_DOCUMENT:
         raise DocumentError(f"more than {LARGEST_DOCUMENT // 1_000_000} MB; divide it", name)
@@ -390,7 +390,7 @@ def _read_apart(data: bytes, form: str, name: str) -> Document:
     """Read a file in a process of its own, which may take only so much time and memory (see `_reader`)."""
     package = _PACKAGES[form]
     if find_spec(package) is None:
-        raise MissingReaderError(name, package, _INSTALL)
+        raise DocumentError(f"to read it, {package} is needed: {_INSTALL}", name)
     seconds = ceil(_SECONDS * (1 + len(data) / 1_000_000))
     # -P: a `docx.py` in the current folder is not the package.
     command = [sys.executable, "-P", "-m", "antiphon.retrieval._reader", form, str(seconds)]

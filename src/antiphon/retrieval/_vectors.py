@@ -44,7 +44,7 @@ class Vectors:
         """Return the passages whose vectors are nearest to that of a question, the nearest first.
 
         Raises:
-            EmbeddingMismatchError: the stored vectors are from another embedder.
+            RetrievalError: the stored vectors are from another embedder.
         """
         result = await self._embedder.embed_query(query[:_LONGEST])
         vector = result.embeddings[0]

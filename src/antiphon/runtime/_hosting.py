@@ -628,7 +628,7 @@ class Hosting:
             kinds = (*kinds, None)  # a thread whose kind is unknown
         try:
             return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=limit)
-        except (errors.HostExpiredError, errors.UnknownHostError):  # the machine was suspended, or the ledger was restored
+        except errors.HostError:  # the machine was suspended, or the ledger was restored
             return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=limit)
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True

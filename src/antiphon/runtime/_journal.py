@@ -216,7 +216,7 @@ class Journal:
         """Wait for a permit for a model request of a thread, and hold it in the block (see `Permits.hold`).
 
         Raises:
-            LimitReachedError: the daily budget is spent, or there was no permit in time.
+            StoppedError: the daily budget is spent, or there was no permit in time.
             LedgerError: the limits cannot be read.
         """
         while True:
@@ -555,7 +555,7 @@ class Journal:
                 return given  # the ledger gave the thread to this host meanwhile (`take`)
             try:
                 epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
-            except (errors.HostExpiredError, errors.UnknownHostError):  # the machine was suspended, or the ledger was restored
+            except errors.HostError:  # the machine was suspended, or the ledger was restored
                 epoch = await self.ledger.claim(thread_id, by=await self.lease.host(renew=True), kind=kind)
             if epoch > 1 and not self._has_attempts:  # a run recovers nothing
                 self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers

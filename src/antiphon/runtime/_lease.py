@@ -108,7 +108,7 @@ class Lease:
         An idle host does not beat; `renew`: the ledger has reported that its lease has expired.
 
         Raises:
-            HostNameTakenError: another living host has the name.
+            HostError: another living host has the name.
             LedgerError: the ledger cannot be written.
         """
         if self._leaving is not None:  # otherwise its own name would be taken

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
-from antiphon.errors import HostExpiredError, LedgerError, LimitReachedError, UnknownHostError
+from antiphon.errors import HostError, LedgerError, StoppedError
 from antiphon.ledger import ALL_MODELS, START_WITHIN, Limit, PermitGrant, PermitWants
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 
@@ -141,7 +141,7 @@ class Permits:
         `cost` is called if there is a cost limit, and returns the maximum cost of the request.
 
         Raises:
-            LimitReachedError: the daily budget is spent, or there was no permit in time.
+            StoppedError: the daily budget is spent, or there was no permit in time.
             LedgerError: the limits cannot be read.
         """
         names = (*dict.fromkeys(models), ALL_MODELS)
@@ -235,7 +235,7 @@ class Permits:
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._exchange_until_unused(), name="antiphon-permits")
 
-    def _late(self, waiter: _Waiter) -> LimitReachedError:
+    def _late(self, waiter: _Waiter) -> StoppedError:
         name = next((each for each in waiter.limited if not self._pool(each).has(waiter.permit.reserved, 0.0)), ALL_MODELS)
         limit = self._limits.get(name, Limit(name))
         bounds = [
@@ -244,9 +244,7 @@ class Permits:
             if count is not None
         ]
         which = " and ".join(bounds) or "the money of the day"
-        return LimitReachedError(
-            f"{_whose(name)} are limited to {which}: none was free within {self._patience:g} seconds", name
-        )
+        return _limit_reached(f"{_whose(name)} are limited to {which}: none was free within {self._patience:g} seconds")
 
     def _pool(self, name: str) -> _Pool:
         return self._pools.setdefault(name, _Pool())
@@ -286,7 +284,7 @@ class Permits:
             term = self._lessee.term
             try:
                 grants = await self._ledger.permits(host, wants)
-            except (HostExpiredError, UnknownHostError):
+            except HostError:
                 host = await self._lessee.host(renew=True)
                 term = self._lessee.term
                 grants = await self._ledger.permits(host, wants)
@@ -337,8 +335,12 @@ def _whose(name: str) -> str:
     return "requests of all models" if name == ALL_MODELS else f"requests of model {name!r}"
 
 
-def _too_dear(name: str, limit: Limit, left: Decimal, cost: Decimal) -> LimitReachedError:
+def _limit_reached(reason: str) -> StoppedError:
+    return StoppedError(reason, cause="LIMIT_REACHED")
+
+
+def _too_dear(name: str, limit: Limit, left: Decimal, cost: Decimal) -> StoppedError:
     most = f"{limit.cost_per_day} US dollars a day"
     rest = "and these are spent" if left <= 0 else f"{left} are left, and this request may cost {cost:.6f}"
     what = "resume the thread after midnight (UTC), or set another limit with `antiphon limits`"
-    return LimitReachedError(f"{_whose(name)} are limited to {most}, {rest}: {what}", name)
+    return _limit_reached(f"{_whose(name)} are limited to {most}, {rest}: {what}")

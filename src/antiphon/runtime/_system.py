@@ -441,7 +441,7 @@ class System:
         """Register this system with the ledger as a host before it has a thread. Otherwise its first claim does that.
 
         Raises:
-            HostNameTakenError: another living host has the name.
+            HostError: another living host has the name.
             LedgerError: the ledger cannot be written.
         """
         await self._kernel.lease.host()

@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from antiphon.errors import (
     FencedError,
-    HostExpiredError,
+    HostError,
     LedgerError,
     LedgerUnavailableError,
     OwnedError,
-    UnknownHostError,
 )
 from antiphon.ledger import SYSTEM_PATTERN, Fold
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
@@ -160,7 +159,7 @@ class _Place:
         await self._host.join()
         try:
             self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host())
-        except (HostExpiredError, UnknownHostError):  # the machine slept, or the ledger was restored
+        except HostError:  # the machine slept, or the ledger was restored
             self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host(renew=True))
         except OwnedError as exc:
             raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None

@@ -19,8 +19,6 @@ from starlette.responses import Response
 from antiphon.errors import (
     AntiphonError,
     AppendConflictError,
-    BudgetNeededError,
-    CursorError,
     DeliveryError,
     DialectError,
     EncryptionError,
@@ -30,15 +28,12 @@ from antiphon.errors import (
     ModelError,
     NotSearchableError,
     NotWaitingError,
-    OtherPatternError,
     OwnedError,
-    OwnProgramError,
     ParkedError,
     PlaceError,
     SecretNameError,
+    ServiceError,
     SetupError,
-    ThreadBusyError,
-    ThreadEndedError,
     UnknownModelError,
     UnknownThreadError,
 )
@@ -62,16 +57,11 @@ HEADERS: Final = (
 
 _STATUS: Final[tuple[tuple[type[AntiphonError], int], ...]] = (
     (PlaceError, 422),
-    (CursorError, 422),
     (DialectError, 422),
     (SecretNameError, 422),
     (NotSearchableError, 422),
     (ForgottenError, 410),
-    (OtherPatternError, 409),
-    (ThreadEndedError, 409),
-    (ThreadBusyError, 409),
-    (BudgetNeededError, 409),
-    (OwnProgramError, 409),
+    (ServiceError, 409),
     (OwnedError, 409),
     (FencedError, 409),
     (AppendConflictError, 409),
@@ -163,7 +153,7 @@ def choir_error(problem: Problem) -> dict[str, Any]:
 
 
 def problem_of(error: AntiphonError | Problem) -> Problem:
-    """Return an error of the tree as a problem. `code` is its name in the tree, `error_code` the code that it carries."""
+    """Return an error as a problem. `code` is its name in the tree, or what a `ServiceError` carries."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, UnknownThreadError):
@@ -172,10 +162,11 @@ def problem_of(error: AntiphonError | Problem) -> Problem:
         return Problem(404, "not_waiting", "no such approval or parked call waits for this principal")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     carried = getattr(error, "code", None)
-    more: dict[str, Any] = {"error_code": carried} if isinstance(carried, str) else {}
+    more: dict[str, Any] = {"error_code": carried} if carried else {}
     headers = {"retry-after": "1"} if error.retryable else {}
     more |= {"retryable": error.retryable}
-    return Problem(status, error_name(type(error)), str(error), headers=headers, more=more)
+    name = carried.lower() if carried and isinstance(error, ServiceError) else error_name(type(error))
+    return Problem(status, name, str(error), headers=headers, more=more)
 
 
 def error_name(kind: type[AntiphonError]) -> str:

@@ -41,7 +41,7 @@ async def start(ask: Ask) -> str | None:
 
     Raises:
         UnknownThreadError: there is no such thread.
-        CursorError: the cursor is none of this ledger.
+        PlaceError: the cursor is none of this ledger.
     """
     query: EventQuery = ask.query
     if query.thread_id is not None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from antiphon._listeners import listener
-from antiphon.errors import AntiphonError, SetupError, TeamFileError, ThreadEndedError
+from antiphon.errors import AntiphonError, ConfigError, SetupError, ThreadEndedError
 from antiphon.messages import Conversation
 from antiphon.service._live_text import offering_words
 
@@ -63,7 +63,7 @@ def read_models(teams: Sequence[Path] = ()) -> tuple[ServedModel, ...]:
     """Return the six phases and the teams of files. A team is named after its file, or if that is `team`, after its folder.
 
     Raises:
-        TeamFileError: a file cannot be read, or is wrong.
+        ConfigError: a file cannot be read, or is wrong.
         SetupError: two have the same name.
     """
     found = {
@@ -231,7 +231,7 @@ class ServedModels:
         from antiphon.service._settings import RunSettings, code_files, trusted_code  # noqa: PLC0415
 
         if path is None:
-            raise TeamFileError("this model has no team file")
+            raise ConfigError("this model has no team file")
         build = build_of((each.path for each in code_files(path)), self._team_model)
         used = RunSettings.of_team(path, "", model=self._team_model, files=None, budget=None)
         more: dict[str, Any] = {

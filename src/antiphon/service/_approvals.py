@@ -47,9 +47,7 @@ async def answer_approval(
 
     Raises:
         AlreadyAnsweredError: it has an answer, which counts; the error names it.
-        ExpiredApprovalError: nobody has answered it in time.
-        NotApproverError: this person may not answer it.
-        UnknownApprovalError: there is no such approval.
+        NotWaitingError: there is no such approval, this person may not answer it, or nobody has answered it in time.
         LedgerError: the answer could not be stored.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)

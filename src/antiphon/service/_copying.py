@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon._listeners import listener
-from antiphon.errors import CopyRefusedError, LedgerCorruptError, OwnedError, ThreadMovedError
+from antiphon.errors import LedgerCorruptError, OwnedError, RestoreRefusedError, SetupError, ThreadMovedError
 from antiphon.ledger import SYSTEM_PATTERN, Head, Ledger, ThreadFilter, ThreadSummary
 from antiphon.service._threads import find_thread, is_forgotten
 
@@ -54,11 +54,10 @@ async def copy_threads(
     verified. Repeating the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
 
     Raises:
-        CopyRefusedError: a thread cannot be copied; nothing was changed.
         LedgerCorruptError: a thread of the source was altered, or the target does not have what was written.
         OwnedError: a living host owns a thread.
         EncryptionError: a thread is encrypted, and the target was opened without its master key; repeat the copy with it.
-        RestoreRefusedError: a thread was changed during the copy; repeat it, with new heads.
+        RestoreRefusedError: a thread cannot be copied, or was changed during the copy: repeat it, with new heads.
         ThreadMovedError: a thread was moved to another ledger before.
         UnknownThreadError: the source has no such thread.
     """
@@ -95,12 +94,12 @@ async def plan_copy(
     """
     to = to or place_of_ledger(target)
     if place_of_ledger(source) == to:
-        raise CopyRefusedError(f"both ledgers are {to}; name another one to copy to")
+        raise SetupError(f"both ledgers are {to}; name another one to copy to")
     known = {head.thread_id: head for head in heads}
     chosen = await _chosen(source, names)
     lost = {each.thread_id for each in chosen if await is_forgotten(source, each.thread_id)}
     if names and lost:
-        raise CopyRefusedError("its key was forgotten, so there is nothing left to copy; leave it out", min(lost))
+        raise RestoreRefusedError("its key was forgotten, so there is nothing left to copy; leave it out", min(lost))
     chosen = [each for each in chosen if each.thread_id not in lost]
     living = {each.host.name: each for each in await source.hosts() if each.is_alive}
     ours, theirs = await source.encryption(), await target.encryption()
@@ -119,7 +118,7 @@ async def plan_copy(
         elif not trust_source:
             await _check_proven(source, name, known)
         if name not in there and has_other_key and await source.is_encrypted(name):
-            raise CopyRefusedError("it is encrypted, and the target has another master key; rotate one of them first", name)
+            raise RestoreRefusedError("it is encrypted, and the target has another master key; rotate one of them first", name)
         await _check_whole(source, name, known.get(name))
     return CopyPlan(tuple(chosen), frozenset(there))
 
@@ -159,7 +158,7 @@ def _origins_first(found: Mapping[str, ThreadSummary]) -> list[ThreadSummary]:
 async def _check_origin(summary: ThreadSummary, chosen: set[str], target: Ledger) -> None:
     origin = summary.forked_from
     if origin is not None and origin not in chosen and await target.thread(origin) is None:
-        raise CopyRefusedError(f"it is a branch of {origin!r}; copy that too, or first", summary.thread_id)
+        raise RestoreRefusedError(f"it is a branch of {origin!r}; copy that too, or first", summary.thread_id)
 
 
 async def _is_there(source: Ledger, target: Ledger, name: str) -> bool:
@@ -171,20 +170,20 @@ async def _is_there(source: Ledger, target: Ledger, name: str) -> bool:
         rows = [record.hash async for record in target.read(name, after=ours.seq - 1, before=ours.seq + 1)]
         if rows == [ours.hash] or (ours.seq == 0 and theirs.seq == 0):
             return True
-    raise CopyRefusedError("the target has another thread of this name; delete it there, or choose other threads", name)
+    raise RestoreRefusedError("the target has another thread of this name; delete it there, or choose other threads", name)
 
 
 async def _check_proven(source: Ledger, name: str, known: Mapping[str, Head]) -> None:
     """Refuse rows of the journal that no head proves."""
     if name in known:
         if known[name] != await source.head(name):
-            raise CopyRefusedError("its head is not the one that was kept; take the heads again", name)
+            raise RestoreRefusedError("its head is not the one that was kept; take the heads again", name)
         return
     async for record in source.read(name):
         if record.message.lane != "talk":
             advice = "give signed heads (--heads), or trust the source (--trust-source)"
             reason = f"row {record.seq} is of the journal, and no head proves it; {advice}"
-            raise CopyRefusedError(reason, name)
+            raise RestoreRefusedError(reason, name)
 
 
 async def _check_whole(ledger: Ledger, name: str, head: Head | None) -> None:

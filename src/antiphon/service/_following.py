@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from antiphon.errors import AppendRefusedError, CursorError, LedgerUnavailableError
+from antiphon.errors import AppendRefusedError, LedgerUnavailableError, PlaceError
 from antiphon.ledger import Ledger, Record, Tailed, cursor_order
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port
 from antiphon.service._threads import find_thread
@@ -69,7 +69,7 @@ async def follow(
 
     Raises:
         UnknownThreadError: there is no such thread.
-        CursorError: `after` is not a cursor of this ledger.
+        PlaceError: `after` is not a cursor of this ledger.
     """
     if thread_id is not None:
         await find_thread(ledger, thread_id)
@@ -126,13 +126,13 @@ class EventCursors:
         """Return the cursor of a text that `write` returned.
 
         Raises:
-            CursorError: it is not a cursor of this ledger, or is after its last commit.
+            PlaceError: it is not a cursor of this ledger, or is after its last commit.
         """
         name, _, cursor = text.partition("-")
         if name != self.name or not _PLACE.fullmatch(cursor):
-            raise CursorError("it is no cursor of this ledger; start from the beginning, or from now")
+            raise PlaceError("it is no cursor of this ledger; start from the beginning, or from now")
         if cursor_order(cursor) > cursor_order(await self._ledger.horizon()):
-            raise CursorError("the cursor is behind the end of this ledger, which is an older copy; start from the beginning")
+            raise PlaceError("the cursor is behind the end of this ledger, which is an older copy; start from the beginning")
         return cursor
 
 
@@ -168,7 +168,7 @@ def _result(coming: asyncio.Future[Tailed]) -> Tailed:
     try:
         return coming.result()
     except ValueError as exc:
-        raise CursorError(str(exc)) from exc
+        raise PlaceError(str(exc)) from exc
 
 
 class WordQueue:

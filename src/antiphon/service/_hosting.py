@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeGuard, Unp
 from typing_extensions import TypedDict
 
 from antiphon._listeners import listener
-from antiphon.errors import LedgerError, SetupError, TeamFileError
+from antiphon.errors import ConfigError, LedgerError, SetupError
 from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
 from antiphon.runtime import ActorView, DeadLetter, Settings, System, ThreadLimit
 from antiphon.service._following import chain_words
@@ -233,7 +233,7 @@ async def run_host(
     with the number of threads that end here first.
 
     Raises:
-        ChainConfigError, TeamFileError: a file cannot be read, or is wrong; or two teams have the same pattern.
+        ConfigError: a file cannot be read, or is wrong; or two teams have the same pattern.
         ModelError: the model cannot be used.
         SetupError: the actors can run no threads of one of `kinds`.
         LedgerError: the ledger cannot be used at the beginning.
@@ -369,7 +369,7 @@ def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pat
         if other is not path:
             # Their actors have the same kinds, so a thread of one would be given to the agents of the other.
             both = f"{other} and {path} have the same pattern"
-            raise TeamFileError(f"{both}: a host runs one team of each pattern; start another host for the other team")
+            raise ConfigError(f"{both}: a host runs one team of each pattern; start another host for the other team")
     return [open_team(path, ledger, model=model, may_run=trusted_code(path), live=True) for path in teams]
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import protocol
-from antiphon.errors import DeliveryError, NotWaitingError, OtherPatternError, OwnProgramError, RefusedError, ThreadEndedError
+from antiphon.errors import DeliveryError, NotWaitingError, RefusedError, ServiceError, ThreadEndedError
 from antiphon.ledger import HostStatus, Ledger, ThreadSummary, command_line
 from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
 from antiphon.protocol import ThreadResult
@@ -177,17 +177,17 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it is of another pattern.
-        OwnProgramError: a program has an open run in it.
+        ServiceError: it is of another pattern, or a program has an open run in it.
     """
     found = await find_thread(ledger, thread_id)
     if found.open_calls and is_of_runs(found):
         name = (found.kind or "").removeprefix(RUN_KIND)
-        raise OwnProgramError(f"thread {thread_id!r} has an open run of program {name!r}, which continues it", thread_id)
+        reason = f"thread {thread_id!r} has an open run of program {name!r}, which continues it"
+        raise ServiceError(reason, thread_id, code="OWN_PROGRAM")
     if may_be_imported and found.pattern is None:
         return
     if await chain_life(ledger, thread_id) is None:
-        raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+        raise ServiceError(f"thread {thread_id!r} does not go through six phases", thread_id, code="OTHER_PATTERN")
 
 
 async def check_not_ended(ledger: Ledger, thread_id: str, *, may_have_failed: bool = False) -> None:
@@ -297,7 +297,7 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     paused thread with open runs is resumed here, and continues when the program runs again.
 
     Raises:
-        OwnProgramError: the program does not run now.
+        ServiceError: the program does not run now.
         ThreadEndedError: all runs in the thread have ended, or nothing was run in it.
         RefusedError: it cannot resume; `details` is the ERROR of the protocol.
     """
@@ -317,7 +317,8 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     if await living_owner(ledger, await find_thread(ledger, thread_id)) is None:
         await post_request(ledger, request)
         reason = f"its {life.current_phase} phase uses {tools}, which only the thread's own program has"
-        raise OwnProgramError(f"{reason}: start that program, and the thread continues there", thread_id)
+        advice = "start that program, and the thread continues there"
+        raise ServiceError(f"{reason}: {advice}", thread_id, code="OWN_PROGRAM")
     async with PostChain(ledger, recover=False) as chain:
         _checked(await chain.send(request))
     return True
@@ -345,9 +346,8 @@ async def _resume_runs(ledger: Ledger, thread: ThreadSummary) -> bool:
         return True
     run = open_runs[0]
     start = "" if run.is_left else f"; then start program {run.name!r} again"
-    raise OwnProgramError(
-        f"only its own program can continue thread {own}: run {run.id!r} is {run.status}: {run.reason}{start}", own
-    )
+    reason = f"only its own program can continue thread {own}: run {run.id!r} is {run.status}: {run.reason}{start}"
+    raise ServiceError(reason, own, code="OWN_PROGRAM")
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from pydantic_ai import RunContext, Tool, ToolDefinition
 
 from antiphon.agents.config import read_config
 from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
-from antiphon.agents.tools import CalculationError, calculate, calculator
-from antiphon.errors import MissingExtraError, ModelError, UnknownModelError, WeightsError
+from antiphon.agents.tools import calculate, calculator
+from antiphon.errors import CalculationError, LocalModelError, MissingExtraError, ModelError, UnknownModelError
 from antiphon.protocol import AgentConfig, Phase
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def choose_model(name: str | None = None, config: Path | None = None) -> ChosenM
     `config` is the configuration of a chain: the model that it names goes before those of the environment and `antiphon.toml`.
 
     Raises:
-        ChainConfigError: the configuration of the chain cannot be read.
-        ConfigError: `antiphon.toml` is wrong.
+        ConfigError: the configuration of the chain, or `antiphon.toml`, cannot be read.
         ModelError: the model cannot be used.
     """
     name = name or model_in(config)
@@ -52,7 +51,7 @@ def choose_model(name: str | None = None, config: Path | None = None) -> ChosenM
         return ChosenModel(name)
     try:
         model(LOCAL)
-    except (MissingExtraError, WeightsError):
+    except (MissingExtraError, LocalModelError):
         return ChosenModel(SCRIPTED, is_stand_in=True)
     return ChosenModel(LOCAL)
 
@@ -61,7 +60,7 @@ def model_in(config: Path | None) -> str | None:
     """Return the model that the configuration of a chain names.
 
     Raises:
-        ChainConfigError: it cannot be read.
+        ConfigError: it cannot be read.
     """
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 

@@ -114,7 +114,7 @@ async def rerun_threads(
     Raises:
         UnknownThreadError: there is no such thread.
         PlaceError: the thread has not ended.
-        ChainConfigError: the configuration cannot be read.
+        ConfigError: the configuration cannot be read.
         LedgerError: the ledger cannot be read.
     """
     chosen = None if config is None else ChainConfig.read(config)
@@ -193,7 +193,7 @@ async def forecast_threads(
 
     Raises:
         UnknownThreadError: there is no such thread.
-        ChainConfigError, TeamFileError: a file cannot be read, or is wrong.
+        ConfigError: a file cannot be read, or is wrong.
         LedgerError: the ledger cannot be read.
     """
     files: dict[str | None, Path] = {TeamFile.read(path).pattern: path for path in teams}

@@ -22,10 +22,10 @@ from antiphon._listeners import listener
 from antiphon.agents import AgentBudget, listen
 from antiphon.errors import (
     LedgerFullError,
-    OtherPatternError,
     OwnedError,
     RefusedError,
     ReplyTimeoutError,
+    ServiceError,
     ThreadBusyError,
     ThreadEndedError,
 )
@@ -195,8 +195,8 @@ async def open_chain(
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it is of another pattern.
-        ChainConfigError: the configuration cannot be read.
+        ServiceError: it is of another pattern.
+        ConfigError: the configuration cannot be read.
         SettingsError: a recorded setting of the thread is no longer available.
         ModelError: the model cannot be used.
     """
@@ -256,7 +256,7 @@ def new_chain(
     """Return a chain on a ledger, with the settings for its model; `small_defaults` is for `chain_options`.
 
     Raises:
-        ChainConfigError: the configuration cannot be read.
+        ConfigError: the configuration cannot be read.
     """
     read = ChainConfig.read(config) if isinstance(config, Path) else config
     more = chain_options(model, read, small_defaults=small_defaults)
@@ -420,7 +420,7 @@ class ChainRunner:
 
         Raises:
             ThreadEndedError: it has failed, or was terminated.
-            BudgetNeededError: it has spent its budget, and got no new one.
+            ServiceError: it has spent its budget, and got no new one.
             RefusedError, UnguardedToolError: it cannot continue here.
         """
         tell, hear = listener(tell), listener(hear)
@@ -718,7 +718,7 @@ async def run_team(
     The thread records its settings before `tell` is called with it: from then on, `resume_team` can continue it.
 
     Raises:
-        TeamFileError: the file cannot be read, or is wrong.
+        ConfigError: the file cannot be read, or is wrong.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
     tell, hear = listener(tell), listener(hear)
@@ -802,15 +802,14 @@ async def resume_team(
 
     Raises:
         UnknownThreadError: there is no such thread.
-        OtherPatternError: it is not recorded as a thread of a team.
+        ServiceError: it is not recorded as a thread of a team, or it has spent its budget and got no new one.
         ThreadEndedError: its task has failed, or it was terminated. A completed one is only reported.
         SettingsError: the team file has changed, or is not trusted.
-        BudgetNeededError: it has spent its budget, and got no new one.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
     found, before = await find_thread(ledger, thread_id), await settings_of(ledger, thread_id)
     if before is None or before.task is None:
-        raise OtherPatternError(f"thread {thread_id!r} does not go through six phases", thread_id, found.pattern)
+        raise ServiceError(f"thread {thread_id!r} has no task of a team", thread_id, code="OTHER_PATTERN")
     if found.status in ("failed", "terminated", "cancelled") and not found.open_calls:
         raise ThreadEndedError(f"thread {thread_id} is {found.status}", thread_id, found.status)
     await check_budget(ledger, thread_id, budget)

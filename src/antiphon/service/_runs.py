@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import __version__
-from antiphon.errors import CursorError, SetupError
+from antiphon.errors import PlaceError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
 from antiphon.service._threads import find_thread, hostless_reason, is_document, is_of_runs, list_threads, thread_json
 
@@ -105,13 +105,13 @@ async def list_page(
     The status of the filter is compared with the stored one, which a thread of runs need not have.
 
     Raises:
-        CursorError: `page` is not a page of this ledger.
+        PlaceError: `page` is not a page of this ledger.
         LedgerError: the ledger cannot be read.
     """
     try:
         found = await ledger.threads(wanted, order, page, limit)
     except ValueError as exc:
-        raise CursorError(str(exc)) from exc
+        raise PlaceError(str(exc)) from exc
     living = await _living(ledger)
     return ListedPage(tuple([await with_open_runs(ledger, each, living) for each in found.threads]), found.next)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.agents.config import read_config, read_small
-from antiphon.errors import BudgetNeededError, ChainConfigError, OwnedError, SettingsError, SetupError, TeamFileError
+from antiphon.errors import ConfigError, OwnedError, ServiceError, SettingsError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, DataPart, JsonObject, Message, PartsPayload, thaw
 from antiphon.service._models import choose_model
@@ -111,14 +111,10 @@ class RunSettings:
         """Return the settings of a task for a team.
 
         Raises:
-            TeamFileError: the team file cannot be read.
+            SetupError: the team file cannot be read.
         """
         folder = None if files is None else str(files.resolve())
-        try:
-            file = UsedFile.read(team)
-        except SetupError as exc:
-            raise TeamFileError(str(exc)) from exc
-        return cls(model=model, team=file, files=folder, task=task, budget=budget)
+        return cls(model=model, team=UsedFile.read(team), files=folder, task=task, budget=budget)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, without what is not set."""
@@ -250,7 +246,7 @@ def chain_config(settings: RunSettings) -> Path | ChainConfig | None:
 
     Raises:
         SettingsError: the file has changed, and the recorded text is not whole.
-        ChainConfigError: the recorded text is not a configuration.
+        ConfigError: the recorded text is not a configuration.
     """
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (only where it is used)
 
@@ -265,7 +261,7 @@ def chain_config(settings: RunSettings) -> Path | ChainConfig | None:
     try:
         return ChainConfig.model_validate(tomllib.loads(file.text))
     except ValueError as exc:
-        raise ChainConfigError(f"{file.path}, as the thread has it: {exc}") from exc
+        raise ConfigError(f"{file.path}, as the thread has it: {exc}") from exc
 
 
 def team_path(settings: RunSettings) -> Path:
@@ -273,7 +269,7 @@ def team_path(settings: RunSettings) -> Path:
 
     Raises:
         SettingsError: it has changed or is gone, or its commands or its folder are not trusted.
-        TeamFileError: it cannot be read.
+        ConfigError: it cannot be read.
     """
     from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -297,7 +293,7 @@ def trust_named(team: Path, files: Path | None) -> None:
     If the list cannot be written, the run still starts; the file must be named again the next time.
 
     Raises:
-        TeamFileError: the file cannot be read, or is invalid.
+        ConfigError: the file cannot be read, or is invalid.
     """
     from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -353,7 +349,7 @@ def code_files(path: Path) -> tuple[CodeFile, ...]:
     try:
         python = team.python_files(path.resolve().parent)
     except SetupError as exc:
-        raise TeamFileError(f"{path}: {exc}") from exc
+        raise ConfigError(f"{path}: {exc}") from exc
     folder = path.resolve().parent if path.is_symlink() else path.parent
     return (CodeFile(path, _data(path), commands), *(CodeFile(folder / name, data) for name, data in python.items()))
 
@@ -362,7 +358,7 @@ def _data(path: Path) -> bytes:
     try:
         return read_small(path)
     except (OSError, ValueError) as exc:
-        raise TeamFileError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise ConfigError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
 # ---------------------------------------------------------------- budgets
@@ -401,13 +397,13 @@ async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, floa
     """Refuse to resume a thread that has spent its budget without a new one: it would stop again at once.
 
     Raises:
-        BudgetNeededError: it needs one.
+        ServiceError: it needs one.
     """
     from antiphon.patterns.cast import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
 
     waiting = await waiting_for(ledger, thread_id)
     if budget is None and waiting is not None and waiting.stopped_by == "BUDGET_EXCEEDED":
-        raise BudgetNeededError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id)
+        raise ServiceError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id, code="BUDGET_NEEDED")
 
 
 def with_changes(settings: RunSettings, **given: Any) -> RunSettings:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from antiphon.errors import EncryptionError, ForgottenError, NotEncryptedError, PlaceError, ServiceError, UnknownThreadError
+from antiphon.errors import EncryptionError, ForgottenError, PlaceError, ServiceError, UnknownThreadError
 from antiphon.ledger import (
     Diagnosed,
     Diagnosis,
@@ -294,7 +294,7 @@ async def forget_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
 
     Raises:
         ForgottenError: the key of a thread was thrown away before.
-        NotEncryptedError: a thread is not encrypted.
+        EncryptionError: a thread is not encrypted.
         ServiceError: a thread has a branch that is not forgotten.
         UnknownThreadError: a thread does not exist.
     """
@@ -316,13 +316,13 @@ async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[Thread
     """Return threads, and those of their branches that were not forgotten before, as `with_branches` does.
 
     Raises:
-        NotEncryptedError: a thread is not encrypted.
+        EncryptionError: a thread is not encrypted.
         UnknownThreadError: a thread does not exist.
     """
     found = await with_branches(ledger, thread_ids)
     for thread_id in thread_ids:
         if await ledger.wrapped_key(thread_id) is None:
-            raise NotEncryptedError(thread_id)
+            raise EncryptionError("it is not encrypted, so there is no key to forget; delete it instead", thread_id)
     return tuple([each for each in found if each.thread_id in thread_ids or not await is_forgotten(ledger, each.thread_id)])
 
 

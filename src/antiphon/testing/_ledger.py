@@ -127,6 +127,13 @@ async def _refused(error: type[Exception], doing: Awaitable[object]) -> Any:
     raise AssertionError(f"{error.__name__} was expected, and it was done: {done!r}")
 
 
+async def _refused_host(code: str, doing: Awaitable[object]) -> Any:
+    error = await _refused(errors.HostError, doing)
+    if error.code != code:
+        raise AssertionError(f"{code} was expected, and it was {error.code}")
+    return error
+
+
 # ---------------------------------------------------------------- appending
 
 
@@ -515,14 +522,14 @@ async def two_processes_that_live_have_two_names(open_: _Opener) -> None:
         await ledger.beat(one)
         epoch = await ledger.claim("t", by=one)
         await ledger.append("t", [_call()], epoch=epoch)
-        error = await _refused(errors.HostNameTakenError, ledger.beat(twin))
+        error = await _refused_host("HOST_NAME_TAKEN", ledger.beat(twin))
         _same((error.host, error.until > (await ledger.hosts())[0].since), ("one", True))
-        await _refused(errors.UnknownHostError, ledger.claim("u", by=twin))
+        await _refused_host("UNKNOWN_HOST", ledger.claim("u", by=twin))
         await ledger.leave(twin)  # it never registered, so no host is ended
-        await _refused(errors.HostNameTakenError, ledger.beat(twin))
+        await _refused_host("HOST_NAME_TAKEN", ledger.beat(twin))
         await ledger.leave(one)
         await ledger.beat(twin)
-        await _refused(errors.HostNameTakenError, ledger.beat(one))
+        await _refused_host("HOST_NAME_TAKEN", ledger.beat(one))
         _same(await ledger.woken(twin), ())  # it is another host: the thread is not its own
         (taken,) = await ledger.take(twin, kinds=[None])
         _same((taken.thread_id, taken.epoch > epoch, taken.why), ("t", True, "abandoned"))
@@ -548,7 +555,7 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=second))
         await _refused(errors.FencedError, ledger.release("t", epoch=second))
         _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="other"))).threads], ["t"])
-        await _refused(errors.UnknownHostError, ledger.claim("t", by=one))
+        await _refused_host("UNKNOWN_HOST", ledger.claim("t", by=one))
         fourth = await ledger.claim("t")  # without a host, it is taken from its owner
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=third))
         await ledger.append("t", [_said()], epoch=fourth)
@@ -563,14 +570,14 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
 async def only_a_host_that_lives_may_claim(open_: _Opener) -> None:
     async with open_() as ledger:
         unknown = _host("unknown")
-        error = await _refused(errors.UnknownHostError, ledger.claim("t", by=unknown))
+        error = await _refused_host("UNKNOWN_HOST", ledger.claim("t", by=unknown))
         _same(error.host, "unknown")
-        await _refused(errors.UnknownHostError, ledger.take(unknown))
+        await _refused_host("UNKNOWN_HOST", ledger.take(unknown))
         _same(await ledger.woken(unknown), ())
         expired = await _expired(ledger, "expired")
-        error = await _refused(errors.HostExpiredError, ledger.claim("t", by=expired))
+        error = await _refused_host("HOST_EXPIRED", ledger.claim("t", by=expired))
         _same(error.host, "expired")
-        await _refused(errors.HostExpiredError, ledger.take(expired))
+        await _refused_host("HOST_EXPIRED", ledger.take(expired))
         _same(await ledger.thread("t"), None)
         for lease in (0, -1.0, float("nan"), float("inf"), 1e9, True, None):
             wrong: Any = lease
@@ -1265,7 +1272,7 @@ async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _Opener) -> None:
         await ledger.append("u", [image])
         await _refused(errors.UnknownThreadError, ledger.forget("nobody"))
         if not await ledger.is_encrypted("t"):
-            await _refused(errors.NotEncryptedError, ledger.forget("t"))
+            await _refused(errors.EncryptionError, ledger.forget("t"))
             return
         heads = await ledger.heads()
         await ledger.fork("t", at=2, into="b")
@@ -1560,7 +1567,7 @@ async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
         await ledger.set_limit(Limit("never"))
         _same(await _leased(ledger, _host("one"), waiting=9), PermitGrant())
         await _refused(errors.SecretNameError, ledger.set_limit(Limit("sk-ant-api03-" + "a" * 80, at_once=1)))
-        await _refused(errors.UnknownHostError, _leased(ledger, _host("two"), waiting=1))
+        await _refused_host("UNKNOWN_HOST", _leased(ledger, _host("two"), waiting=1))
 
 
 async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None:
@@ -1620,7 +1627,7 @@ async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
         await _let_expire(ledger, one)
         _same((await _leased(ledger, two, waiting=2)).at_once, 2)
         _same([each.host for each in (await _in_use(ledger)).holders], ["two"])
-        await _refused(errors.HostExpiredError, _leased(ledger, one, in_use=2))
+        await _refused_host("HOST_EXPIRED", _leased(ledger, one, in_use=2))
         await ledger.beat(one)
         _same((await _leased(ledger, one, in_use=1, waiting=3)).at_once, 0)  # it was suspended with a running request
         _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 1)

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from antiphon.agents.models import LocalServer, LocalServerError, MissingExtraError
+from antiphon.agents.models import LocalServer
 from antiphon.agents.models._local_server import shared_server
+from antiphon.errors import LocalModelError, MissingExtraError
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +119,7 @@ def test_one_that_dies_again_and_again_is_given_up_with_its_last_words() -> None
         assert server._process is not None
         server._process.wait()
 
-    with pytest.raises(LocalServerError, match="died 3 times without an answer; its last words: out of memory") as raised:
+    with pytest.raises(LocalModelError, match="died 3 times without an answer; its last words: out of memory") as raised:
         server.ensure()
     assert raised.value.retryable
     server.ensure()  # a later try is allowed
@@ -143,14 +144,14 @@ def test_answers_make_a_death_a_first_one() -> None:
     ],
 )
 def test_one_that_does_not_start_says_why(does: str, words: str) -> None:
-    with pytest.raises(LocalServerError, match=words):
+    with pytest.raises(LocalModelError, match=words):
         program(does).ensure()
 
 
 def test_one_that_never_gets_ready_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.agents.models._local_server._PATIENCE", 0.05)
 
-    with pytest.raises(LocalServerError, match="did not start"):
+    with pytest.raises(LocalModelError, match="did not start"):
         program("sys.stdin.read()").ensure()
 
 

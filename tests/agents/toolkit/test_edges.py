@@ -15,7 +15,7 @@ from tests.agents.toolkit.kit import NOON, call, run_agent, script
 import antiphon.agents.toolkit as module
 from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Approval, Toolkit, answer, pending_approvals
-from antiphon.errors import ParkedError, UnknownApprovalError
+from antiphon.errors import NotWaitingError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import MediaPart, Message, OptionCallPayload
 
@@ -67,7 +67,7 @@ async def test_a_row_that_only_looks_like_a_question_is_ignored(asked: dict[str,
     async with open_ledger("memory:") as ledger:
         await ledger.append("t", [row], allow_foreign=True)
         assert await pending_approvals(ledger) == ()
-        with pytest.raises(UnknownApprovalError, match="there is no approval"):
+        with pytest.raises(NotWaitingError, match="there is no approval"):
             await answer(ledger, "approval-x", principal="ada", approved=True)
 
 

@@ -11,11 +11,11 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from antiphon.agents import ledger_run
-from antiphon.errors import RefusedError, StoppedError
+from antiphon.errors import RefusedError, SetupError, StoppedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Spoken
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Outcome, Patience, Pattern, together
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Outcome, Patience, Pattern, together
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles
 
@@ -200,7 +200,7 @@ def test_an_invalid_cast_is_refused_with_the_reason(agents: list[AgentSpec], say
 
 
 def test_an_unknown_agent_is_named_with_the_known_ones() -> None:
-    with pytest.raises(CastError, match="no agent 'eve'; there are 'ada', 'bob'"):
+    with pytest.raises(SetupError, match="no agent 'eve'; there are 'ada', 'bob'"):
         Cast(MemoryLedger(), [AgentSpec(name="ada"), AgentSpec(name="bob")]).spec("eve")
 
 

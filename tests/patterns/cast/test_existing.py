@@ -12,9 +12,10 @@ from pydantic_ai.models.test import TestModel
 
 from antiphon.agents import LedgerDurability, Toolkit, ledger_run
 from antiphon.agents.models import Script, ScriptedModel
+from antiphon.errors import SetupError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, CastError, Patience
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience
 from antiphon.patterns.options import Options
 from antiphon.patterns.peers import Peers, star
 from antiphon.patterns.workers import Workers
@@ -143,7 +144,7 @@ async def test_a_tool_for_one_request_is_refused() -> None:
         """Look."""
         return ""
 
-    with pytest.raises(CastError, match="'librarian' exists, and cannot be given 'look' for a run"):
+    with pytest.raises(SetupError, match="'librarian' exists, and cannot be given 'look' for a run"):
         async with ledger_run("t", ledger=ledger):
             await cast.ask("librarian", "Where?", toolset=[Tool(look)])
 

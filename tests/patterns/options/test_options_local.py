@@ -5,7 +5,8 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from antiphon.agents.models import LocalModel, WeightsError, model
+from antiphon.agents.models import LocalModel, model
+from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionResultPayload
 from antiphon.patterns.cast import AgentSpec
@@ -17,7 +18,7 @@ async def test_the_local_model_decides_and_its_calls_are_run() -> None:
     """OP-050: every call has a result in the thread, and the last text is the answer."""
     try:
         local = model("local")
-    except WeightsError as exc:
+    except LocalModelError as exc:
         pytest.skip(f"the local model's weights are not there: {exc}")
     assert isinstance(local, LocalModel)
     ledger, options = MemoryLedger(), Options()

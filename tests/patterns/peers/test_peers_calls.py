@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from antiphon.agents import AgentBudget
 from antiphon.dialects.marsys import validate_message
-from antiphon.errors import AntiphonError, RefusedError
+from antiphon.errors import AntiphonError, RefusedError, SetupError
 from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionCallPayload
-from antiphon.patterns.cast import AgentSpec, CastError, Outcome, Pattern, together
+from antiphon.patterns.cast import AgentSpec, Outcome, Pattern, together
 from antiphon.patterns.peers import InvokePeer, PeerLimits, PeerRegistry, Peers, PeerSpec, mesh, star
 from antiphon.patterns.peers._registry import find_refusal
 from antiphon.protocol import Reply, Request
@@ -73,7 +73,7 @@ async def test_a_question_of_a_thread_is_not_asked_again() -> None:
 async def test_a_user_may_speak_to_any_peer() -> None:
     async with Peers(None, TEAM, model=Play(carl=echo)) as peers:
         assert (await peers.run("Hi", peer="carl")).response == "heard Hi"
-        with pytest.raises(CastError, match="no peer 'eve'; there are 'ada', 'bob', 'carl'"):
+        with pytest.raises(SetupError, match="no peer 'eve'; there are 'ada', 'bob', 'carl'"):
             await peers.run("Hi", peer="eve")
 
 
@@ -279,7 +279,7 @@ def test_a_peer_whose_tools_are_off_cannot_join() -> None:
 
 
 def test_a_topology_that_names_nobody_is_refused() -> None:
-    with pytest.raises(CastError, match="names 'eve', who is not among the agents"):
+    with pytest.raises(SetupError, match="names 'eve', who is not among the agents"):
         Peers(None, [AgentSpec(name="ada")], topology=star("ada", ["eve"]))
 
 

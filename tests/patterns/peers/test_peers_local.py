@@ -4,8 +4,9 @@ import pytest
 from tests.patterns.chains import run
 from tests.patterns.peers.plays import talk_in
 
-from antiphon.agents.models import LocalModel, WeightsError, model
+from antiphon.agents.models import LocalModel, model
 from antiphon.dialects.marsys import validate_message
+from antiphon.errors import LocalModelError
 from antiphon.messages import Conversation
 from antiphon.patterns.peers import Peers, PeerSpec, pipeline
 
@@ -15,7 +16,7 @@ def test_one_peer_asks_another_on_the_local_model() -> None:
     """MA-062: the documented example, with fewer words."""
     try:
         local = model("local")
-    except WeightsError as exc:
+    except LocalModelError as exc:
         pytest.skip(f"test_peers_local was not run: {exc}")
     assert isinstance(local, LocalModel)
 

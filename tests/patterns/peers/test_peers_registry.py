@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from tests.patterns.peers.plays import Play, asks, calls, line, says, spec, talk_in
 
-from antiphon.patterns.cast import CastError
+from antiphon.errors import SetupError
 from antiphon.patterns.peers import (
     PeerRegistry,
     Peers,
@@ -26,14 +26,14 @@ from antiphon.protocol.flows import Flow, Step, repeat, sequence
 def test_a_name_is_given_once() -> None:
     """MA-062: registered, found, listed in order; a second of the name is refused; gone when it is unregistered."""
     registry = PeerRegistry([spec("ada"), spec("bob")])
-    with pytest.raises(CastError, match="there is a peer 'ada' already"):
+    with pytest.raises(SetupError, match="there is a peer 'ada' already"):
         registry.register(spec("ada"))
     assert registry.get("ada") is registry.find("ada")
     assert (registry.names, len(registry), "bob" in registry) == (("ada", "bob"), 2, True)
     assert registry.unregister("ada").name == "ada"
     assert (registry.all(), registry.find("ada")) == ((registry.get("bob"),), None)
     for missing in (registry.get, registry.unregister):
-        with pytest.raises(CastError, match="no peer 'ada'; there are 'bob'"):
+        with pytest.raises(SetupError, match="no peer 'ada'; there are 'bob'"):
             missing("ada")
     registry.register(spec("ada"))
     assert [each.name for each in registry] == ["bob", "ada"]
@@ -58,7 +58,7 @@ def test_threads_that_register_at_once_get_different_names() -> None:
         registry.register_new("Worker")
         try:
             registry.register(spec(f"peer{number % 10}"))
-        except CastError:
+        except SetupError:
             return False
         return True
 

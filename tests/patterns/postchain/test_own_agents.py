@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in
 
-from antiphon.errors import ChainConfigError, UnguardedToolError
+from antiphon.errors import ConfigError, UnguardedToolError
 from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.postchain import ChainConfig, ExperienceOutput, PostChain
@@ -140,7 +140,7 @@ async def test_settings_that_an_agent_has_itself_are_refused_in_the_configuratio
         ({}, {"end": mine}, "agents: there is no phase 'end'"),
         ({}, {"yield": AgentSpec(name="x")}, "agents.yield: give an agent"),
     ):
-        with pytest.raises(ChainConfigError, match=why):
+        with pytest.raises(ConfigError, match=why):
             PostChain(config=ChainConfig(phases=phases), agents=agents)  # type: ignore[arg-type]
     async with chain_on(agents={"yield": mine}) as chain:
         data = {"agent_id": "agent/yield", "config": {"temperature": 0.5}}
@@ -213,8 +213,8 @@ async def test_a_prompt_comes_from_a_file_and_the_thread_has_its_hash_and_once_i
     assert (own.lane, own.text) == ("talk", "You are the experience phase of a tea house.")
 
     (tmp_path / "mine.md").write_text("  \n")
-    with pytest.raises(ChainConfigError, match=r"prompts.experience: .*mine.md is empty"):
+    with pytest.raises(ConfigError, match=r"prompts.experience: .*mine.md is empty"):
         PostChain(config=tmp_path / "chain.toml")
     (tmp_path / "mine.md").unlink()
-    with pytest.raises(ChainConfigError, match=r"prompts.experience: .*mine.md: No such file"):
+    with pytest.raises(ConfigError, match=r"prompts.experience: .*mine.md: No such file"):
         PostChain(config=tmp_path / "chain.toml")

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.patterns.chains import QUESTION, Teller, Witness, branch, chain_on, known, said_in
 
-from antiphon.errors import ChainConfigError, UnguardedToolError
+from antiphon.errors import ConfigError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.postchain import ChainConfig, Contribution, OwnPhase, PhaseWork, PostChain, Prune, rerun
@@ -154,7 +154,7 @@ async def test_phases_are_checked_when_the_chain_is_made(tmp_path: Path) -> None
         ([own(prompt=tmp_path / "none.md"), "yield"], r"prompts.mine: .*none.md: No such file"),
         ([own(tools=("hammer",)), "yield"], "there is no tool 'hammer'"),
     ):
-        with pytest.raises(ChainConfigError, match=why):
+        with pytest.raises(ConfigError, match=why):
             PostChain(phases=phases)
     (tmp_path / "mine.md").write_text("You are the mine phase.\n")
     async with chain_on(

@@ -9,7 +9,7 @@ from pydantic_ai.exceptions import ModelHTTPError
 from tests.patterns.chains import Witness, chain_on, said_in
 from tests.retrieval.test_vectors import Meanings, filled
 
-from antiphon.errors import ChainConfigError
+from antiphon.errors import ConfigError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, PostChain
@@ -102,7 +102,7 @@ async def test_the_sources_are_those_of_a_given_retriever_in_the_phase_and_in_th
 )
 async def test_a_retriever_or_embedder_that_cannot_be_had_is_explained(settings: dict[str, Any], words: str) -> None:
     async with open_ledger("memory:") as ledger:
-        with pytest.raises(ChainConfigError) as caught:
+        with pytest.raises(ConfigError) as caught:
             PostChain(ledger, ChainConfig(**settings))
     assert words in str(caught.value)
 

@@ -7,8 +7,9 @@ import pytest
 from tests.patterns.team_files.test_team_files import done, team_file
 
 from antiphon.agents.toolkit import Toolkit
+from antiphon.errors import ConfigError
 from antiphon.patterns.cast import Pattern
-from antiphon.patterns.team_files import TeamFile, TeamFileError, open_team
+from antiphon.patterns.team_files import TeamFile, open_team
 
 SCRIPT = 'turns = [{ calls = [{ tool = "lookup", arguments = { city = "Oslo" } }] }, { text = "it is {result}" }]'
 CODE = '''
@@ -79,14 +80,14 @@ def test_the_bytes_that_were_judged_are_those_that_run(folder: Path) -> None:
 def test_a_file_of_which_the_caller_says_nothing_or_no_does_not_run(folder: Path) -> None:
     path = team_file(folder, team("mytools.py:lookup"))
     for more in ({}, {"may_run": lambda path, data: False}):
-        with pytest.raises(TeamFileError, match=r"team.toml: its tools run mytools.py, and nobody has allowed that file"):
+        with pytest.raises(ConfigError, match=r"team.toml: its tools run mytools.py, and nobody has allowed that file"):
             open_team(path, **more)  # type: ignore[arg-type]
     assert not (folder / "started").exists()
 
 
 def test_no_file_runs_if_one_of_them_may_not(folder: Path) -> None:
     (folder / "others.py").write_text(CODE)
-    with pytest.raises(TeamFileError, match=r"its tools run others.py"):
+    with pytest.raises(ConfigError, match=r"its tools run others.py"):
         open_team(
             team_file(folder, team("mytools.py:lookup", "others.py:other")), may_run=lambda path, _: path.stem == "mytools"
         )
@@ -97,7 +98,7 @@ def test_no_file_runs_if_one_of_them_may_not(folder: Path) -> None:
     "tool", ["../mytools.py:lookup", "/etc/mytools.py:lookup", "sub/mytools.py:lookup", "mytools:lookup", "mytools.py:", ":f"]
 )
 def test_only_files_in_the_folder_of_the_team_file_are_named(folder: Path, tool: str) -> None:
-    with pytest.raises(TeamFileError, match=r"a Python tool is FILE.py:FUNCTION, with a file in the folder of the team file"):
+    with pytest.raises(ConfigError, match=r"a Python tool is FILE.py:FUNCTION, with a file in the folder of the team file"):
         TeamFile.read(team_file(folder, team(tool)))
 
 
@@ -107,7 +108,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(folder: Path) -> None:
     (folder / "sub" / "script.toml").write_text(SCRIPT)
     path = team_file(folder / "sub", team("link.py:lookup"))
 
-    with pytest.raises(TeamFileError, match=r"link.py is a link that leads out of the folder of the team file; copy the file"):
+    with pytest.raises(ConfigError, match=r"link.py is a link that leads out of the folder of the team file; copy the file"):
         opened(path)
     (folder / "here.py").symlink_to("mytools.py")
     opened(team_file(folder, team("here.py:lookup")))
@@ -134,12 +135,12 @@ def test_a_team_file_behind_a_link_has_its_tools_where_it_is(folder: Path) -> No
 )
 def test_code_that_cannot_be_used_says_why(folder: Path, code: str, problem: str) -> None:
     (folder / "mytools.py").write_text(code)
-    with pytest.raises(TeamFileError, match=f"^{folder}/team.toml: {problem.replace('?', '.')}"):
+    with pytest.raises(ConfigError, match=f"^{folder}/team.toml: {problem.replace('?', '.')}"):
         opened(team_file(folder, team("mytools.py:lookup")))
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
-    with pytest.raises(TeamFileError, match=r"team.toml: nothere.py: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"team.toml: nothere.py: No such file or directory"):
         opened(team_file(folder, team("nothere.py:lookup")))
 
 
@@ -149,7 +150,7 @@ def test_approvals_and_grants_name_the_function_either_way(folder: Path) -> None
         path = team_file(folder, team("mytools.py:lookup", more=f'approvals = ["{name}"]') + rest)
         assert [rule.tool for rule in kit(opened(path)).policy.rules] == ["lookup"]
     path = team_file(folder, team("mytools.py:lookup", more='approvals = ["lokup"]'))
-    with pytest.raises(TeamFileError, match="is it 'lookup'"):
+    with pytest.raises(ConfigError, match="is it 'lookup'"):
         opened(path)
 
 
@@ -159,5 +160,5 @@ async def test_a_tool_of_pydantic_ai_keeps_its_settings_and_has_the_name_of_the_
 
 
 def test_two_functions_of_one_name_are_refused(folder: Path) -> None:
-    with pytest.raises(TeamFileError, match="have the same name; rename one of the functions"):
+    with pytest.raises(ConfigError, match="have the same name; rename one of the functions"):
         TeamFile.read(team_file(folder, team("mytools.py:lookup", "others.py:lookup")))

@@ -9,13 +9,14 @@ import pytest
 from tests.patterns.chains import run
 
 from antiphon.agents.tools._formats import letters_in
+from antiphon.errors import ConfigError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import Outcome
 from antiphon.patterns.options import Executor
 from antiphon.patterns.peers import Peers
-from antiphon.patterns.team_files import TeamFile, TeamFileError, open_team
+from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
 
@@ -233,14 +234,14 @@ def test_a_spent_budget_stops_a_task(tmp_path: Path, pattern: str) -> None:
 )
 def test_a_file_that_is_wrong_says_where(text: str, says: str, tmp_path: Path) -> None:
     path = team_file(tmp_path, text)
-    with pytest.raises(TeamFileError) as raised:
+    with pytest.raises(ConfigError) as raised:
         open_team(path)
     assert says in str(raised.value)
     assert str(path) in str(raised.value)
 
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(TeamFileError, match="No such file"):
+    with pytest.raises(ConfigError, match="No such file"):
         open_team(tmp_path / "none.toml")
 
 

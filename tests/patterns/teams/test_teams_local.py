@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.agents.models import LocalModel, WeightsError, model
+from antiphon.agents.models import LocalModel, model
 from antiphon.dialects.agent_framework import validation_errors
+from antiphon.errors import LocalModelError
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.teams import TEAM_FLOWS, ManagerSpec, Team, TeamLimits
 
@@ -14,7 +15,7 @@ from antiphon.patterns.teams import TEAM_FLOWS, ManagerSpec, Team, TeamLimits
 def local() -> Iterator[LocalModel]:
     try:
         found = model("local")
-    except (WeightsError, ModuleNotFoundError) as exc:
+    except (LocalModelError, ModuleNotFoundError) as exc:
         pytest.skip(f"test_teams_local was not run: {exc}")
     assert isinstance(found, LocalModel)
     yield found

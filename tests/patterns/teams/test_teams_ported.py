@@ -13,9 +13,9 @@ from antiphon.agents import Toolkit
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep, validation_errors
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, EXECUTION_TRACE_TYPES, FINAL
 from antiphon.dialects.agent_framework.utils.message_builder import create_assistant_message, create_user_message
+from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import CastError
 from antiphon.patterns.teams import Team, TeamStore
 
 
@@ -237,7 +237,7 @@ async def test_a_worker_chooses_among_the_operations_of_its_team() -> None:
 
 def test_a_team_without_an_operation_is_refused() -> None:
     """AF-027: a final response must say one."""
-    with pytest.raises(CastError, match="a team has operations"):
+    with pytest.raises(SetupError, match="a team has operations"):
         analysts(operations=())
 
 

@@ -10,8 +10,9 @@ from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_o
 from antiphon.agents import Toolkit
 from antiphon.dialects.agent_framework import ScriptStep, validation_errors
 from antiphon.dialects.agent_framework.constants import ALL_TYPES, EXECUTION_TRACE_TYPES
+from antiphon.errors import SetupError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, CastError
+from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.teams import Team, TeamLimits
 from antiphon.patterns.teams._plans import PlanDraft
 
@@ -300,5 +301,5 @@ def test_a_plan_with_as_many_phases_as_may_be_is_run_to_the_end() -> None:
     ],
 )
 def test_a_team_that_cannot_be_says_why(workers: list[AgentSpec], managers: list[Any], says: str) -> None:
-    with pytest.raises(CastError, match=says):
+    with pytest.raises(SetupError, match=says):
         team_of({}, workers, managers)

@@ -16,11 +16,12 @@ from tests.patterns.workers.minds import Told, asking, calling, got, saying
 from antiphon.agents import Toolkit, ledger_run
 from antiphon.agents.toolkit.atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.errors import RefusedError
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import Patience
-from antiphon.patterns.workers import ToolCapableAgent, WorkFailedError
+from antiphon.patterns.workers import ToolCapableAgent
 
 
 def get_weather(location: str, unit: str = "celsius") -> dict[str, Any]:
@@ -237,7 +238,7 @@ def test_a_text_is_answered_by_a_text() -> None:
     agent = ToolCapableAgent("worker", "Talk", model=saying(lambda messages, _: "Hello."))
 
     assert agent.process_message("Hello?") == "Hello."
-    with pytest.raises(WorkFailedError, match="perhaps"):
+    with pytest.raises(RefusedError, match="perhaps"):
         ToolCapableAgent("worker", "Talk", model="opanai:gpt-4o").process_message("Hello?")
 
 

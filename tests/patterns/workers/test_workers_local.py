@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 from tests.patterns.workers.test_workers_flows import example
 
-from antiphon.agents.models import LocalModel, WeightsError, model
+from antiphon.agents.models import LocalModel, model
 from antiphon.dialects.atlas import MessageType
+from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.workers import conversation, structured
 
@@ -15,7 +16,7 @@ from antiphon.patterns.workers import conversation, structured
 def local() -> Iterator[LocalModel]:
     try:
         found = model("local")
-    except (WeightsError, ModuleNotFoundError) as exc:
+    except (LocalModelError, ModuleNotFoundError) as exc:
         pytest.skip(f"the local model was not asked: {exc}")
     assert isinstance(found, LocalModel)
     yield found

@@ -13,6 +13,7 @@ from tests.patterns.workers.minds import Bench, calling, left_by_a_kill, saying
 from tests.telemetry.watch import Watch
 
 from antiphon.agents import Toolkit
+from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
@@ -24,7 +25,6 @@ from antiphon.patterns.workers import (
     ToolCall,
     ToolCapableAgent,
     Workers,
-    WorkFailedError,
     conversation,
 )
 
@@ -85,7 +85,7 @@ def test_an_agent_without_a_model_answers_and_says_that_no_model_was_asked() -> 
     assert response.message_type == MessageType.RESPONSE
     assert "no language model was asked" in response.content
     assert "no language model was asked" in agent.process_message("Well?")
-    with pytest.raises(WorkFailedError, match="perhaps"):
+    with pytest.raises(RefusedError, match="perhaps"):
         ToolCapableAgent("weather_agent", "Weather", model="opanai:gpt-4o").process_message("Well?")
 
 

@@ -14,10 +14,10 @@ from antiphon.agents import AgentBudget, Toolkit
 from antiphon.agents.toolkit import answer as answer_approval
 from antiphon.agents.toolkit import pending_approvals
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import ParkedError, RefusedError, UnguardedToolError
+from antiphon.errors import ParkedError, RefusedError, SetupError, UnguardedToolError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec, CastError, Outcome, Patience, Pattern, together
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, together
 from antiphon.patterns.workers import (
     ANALYSIS_WORKER,
     CONTROLLER,
@@ -272,7 +272,7 @@ async def test_an_invalid_message_is_refused_before_anything_happens() -> None:
 
 @pytest.mark.parametrize("names", [("ada", "ada"), ("controller",)])
 def test_nobody_has_the_name_of_another(names: tuple[str, ...]) -> None:
-    with pytest.raises(CastError, match="two agents are called"):
+    with pytest.raises(SetupError, match="two agents are called"):
         Workers(workers=[ToolCapableAgent(name, "") for name in names], model=ECHO)
 
 

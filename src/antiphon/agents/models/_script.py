@@ -23,7 +23,7 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon.agents.config import first_problem, read_small
-from antiphon.errors import ScriptError
+from antiphon.errors import ModelError
 
 # ---------------------------------------------------------------- the script
 
@@ -101,21 +101,21 @@ def load_script(path: Path | str) -> Script:
     """Read a script from a file, TOML unless its name ends in `.json`. A script without a name gets the name of the file.
 
     Raises:
-        ScriptError: the file cannot be read, or is not a script.
+        ModelError: the file cannot be read, or is not a script.
     """
     path = Path(path)
     try:
         value = _parsed(path)
         return Script.model_validate({"name": path.stem, **value})
     except OSError as exc:
-        raise ScriptError(f"cannot read the script: {exc.strerror or exc}", str(path)) from exc
+        raise ModelError(f"cannot read the script: {exc.strerror or exc}", str(path)) from exc
     except ValidationError as exc:
         where, problem = first_problem(exc, Script)
-        raise ScriptError(problem, str(path), where) from exc
+        raise ModelError(problem, str(path), where=where) from exc
     except ValueError as exc:
-        raise ScriptError(f"not a script: {exc}", str(path)) from exc
+        raise ModelError(f"not a script: {exc}", str(path)) from exc
     except RecursionError:  # its traceback would have a thousand lines
-        raise ScriptError("nested too deeply", str(path)) from None
+        raise ModelError("nested too deeply", str(path)) from None
 
 
 def _parsed(path: Path) -> Mapping[str, object]:

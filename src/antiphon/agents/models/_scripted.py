@@ -37,7 +37,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents.models._script import Rule, Scene, Script, Turn, load_script, said, scene_of, spoken
-from antiphon.errors import ScriptError
+from antiphon.errors import ModelError
 from antiphon.messages import current_port
 
 # ---------------------------------------------------------------- a value for a schema
@@ -297,13 +297,13 @@ class ScriptedModel(Model[None]):
             if found is not None:
                 turn = self._at(scene.said, rule.turns, scene, f"rules.{number}.turns")
                 return turn, scene.knowing(found)
-        raise ScriptError(f"no rule fits what was said: {scene.text[:200]!r}; add one with an empty `when`", self.model_name)
+        raise ModelError(f"no rule fits what was said: {scene.text[:200]!r}; add one with an empty `when`", self.model_name)
 
     def _at(self, place: int, turns: tuple[Turn, ...], scene: Scene, where: str) -> Turn:
         if place < len(turns):
             return turns[place]
         why = f"; the answer before was refused: {scene.refusal}" if scene.refusal else ""
-        raise ScriptError(f"there are {len(turns)} turns, and one more is asked for{why}", self.model_name, where)
+        raise ModelError(f"there are {len(turns)} turns, and one more is asked for{why}", self.model_name, where=where)
 
     def _parts(self, turn: Turn, scene: Scene, wanted: ModelRequestParameters) -> Iterator[ModelResponsePart]:
         text = None if turn.text is None else said(spoken(turn.text, scene.words))
@@ -328,7 +328,7 @@ class ScriptedModel(Model[None]):
         try:
             return Filler(schema, text or "", scene.instructions).value()
         except (ValueError, LookupError) as exc:
-            raise ScriptError(f"no output can be made up: {exc}; give the turn an `output`", self.model_name) from exc
+            raise ModelError(f"no output can be made up: {exc}; give the turn an `output`", self.model_name) from exc
 
 
 def _match(rule: Rule, text: str, tools: set[str]) -> dict[str, Any] | None:

@@ -22,14 +22,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.agents.toolkit._tool import APPROVAL_EXPIRED, check_agent
-from antiphon.errors import (
-    AlreadyAnsweredError,
-    AppendRefusedError,
-    ExpiredApprovalError,
-    NotApproverError,
-    NotWaitingError,
-    UnknownApprovalError,
-)
+from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
 from antiphon.ledger import Ledger, Record, Tailed, command_line
 from antiphon.messages import (
     RESERVED_POLICIES,
@@ -233,20 +226,18 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
 
     Raises:
         AlreadyAnsweredError: it has an answer, which counts.
-        ExpiredApprovalError: nobody has answered it in time.
-        NotApproverError: this person may not answer it.
-        UnknownApprovalError: there is no such question.
+        NotWaitingError: there is no such question, this person may not answer it, or nobody has answered it in time.
         LedgerError: it could not be stored.
     """
     asked = await find_approval(ledger, id)
     if asked is None:
-        raise UnknownApprovalError(f"there is no approval {id!r}")
+        raise NotWaitingError(f"there is no approval {id!r}")
     if (refusal := asked.refusal(principal)) is not None:
-        raise NotApproverError(refusal, asked.thread_id)
+        raise NotWaitingError(refusal, asked.thread_id, code="NOT_APPROVER")
     if asked.answer is not None and asked.answer.policy != RUNTIME_POLICY:
         raise _answered(asked)
     if asked.is_late(current_port().now()):
-        raise ExpiredApprovalError(f"approval {id!r} expired at {asked.expires_at.isoformat()}", asked.thread_id)
+        raise NotWaitingError(f"approval {id!r} expired at {asked.expires_at.isoformat()}", asked.thread_id, code="EXPIRED")
     try:
         await ledger.post(asked.thread_id, _answer_row(asked, principal, approved, reason))
     except AppendRefusedError:
@@ -260,7 +251,7 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
 def _answered(approval: Approval) -> NotWaitingError:
     decision = approval.standing(approval.digest)
     if approval.answer is None or decision == "expired":
-        return ExpiredApprovalError(f"{approval.id!r} was closed without an answer", approval.thread_id)
+        return NotWaitingError(f"{approval.id!r} was closed without an answer", approval.thread_id, code="EXPIRED")
     by = approval.answer.policy
     return AlreadyAnsweredError(f"{approval.id!r} is answered already: {by!r} {decision} it", approval.thread_id, decision, by)
 

@@ -10,8 +10,6 @@ from antiphon.agents.tools._builtin import web_search as web_search
 from antiphon.agents.tools._calculator import calculate as calculate
 from antiphon.agents.tools._calculator import calculator as calculator
 from antiphon.agents.tools._files import file_tools as file_tools
-from antiphon.errors import CalculationError as CalculationError
-from antiphon.errors import ToolOffError as ToolOffError
 from antiphon.retrieval import AddedDocument as AddedDocument
 from antiphon.retrieval import KnowledgeBase as KnowledgeBase
 from antiphon.retrieval import Passage as Passage

@@ -32,7 +32,7 @@ from typing_extensions import TypedDict
 from antiphon.agents._run import current_run
 from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
-from antiphon.errors import ToolOffError
+from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages.keys import as_key
@@ -230,16 +230,21 @@ class WebPage(TypedDict):
     """Its text, as Markdown."""
 
 
+def _is_off(tool: str, line: str) -> SetupError:
+    reason = f"{tool} is off, because its requests leave this machine"
+    return SetupError(f"{reason}; to enable it, write `{line}` into the section [web] of antiphon.toml")
+
+
 def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
     """Return the tool that reads a page of the web, as Markdown.
 
     Raises:
         ConfigError: `antiphon.toml` is not valid.
-        ToolOffError: it is not enabled.
+        SetupError: it is not enabled.
     """
     chosen = config or read_config().web
     if not chosen.fetch:
-        raise ToolOffError("web_fetch", "`fetch = true` into the section [web] of antiphon.toml")
+        raise _is_off("web_fetch", "fetch = true")
 
     async def fetch(url: str) -> WebPage | BinaryContent:
         """Fetch a web page, and return its text as Markdown; other content is returned unchanged.
@@ -285,11 +290,11 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
     Raises:
         ConfigError: `antiphon.toml` is not valid.
         ModuleNotFoundError: a package that it needs is not installed.
-        ToolOffError: it is not enabled.
+        SetupError: it is not enabled.
     """
     chosen = config or read_config().web
     if chosen.search is None:
-        raise ToolOffError("web_search", '`search = "duckduckgo"` into the section [web] of antiphon.toml')
+        raise _is_off("web_search", 'search = "duckduckgo"')
     try:
         from pydantic_ai.common_tools.duckduckgo import duckduckgo_search_tool  # pyright: ignore[reportUnknownVariableType]  # noqa: PLC0415 (an extra)
     except ImportError as exc:
@@ -335,7 +340,7 @@ def builtin_tools(
     Raises:
         ConfigError: `antiphon.toml` was needed, and is not valid.
         ModuleNotFoundError: a package that a tool needs is not installed.
-        ToolOffError: a tool is not enabled.
+        SetupError: a tool is not enabled.
         ValueError: there is no tool of a name, or it needs a ledger.
     """
 

@@ -221,7 +221,7 @@ async def forget(session: Session, thread_id: str, with_branches: bool) -> tuple
 
     Raises:
         ForgottenError: it was forgotten before.
-        NotEncryptedError: it is not encrypted.
+        EncryptionError: it is not encrypted.
         UnknownThreadError: there is no such thread.
         ValueError: there are branches, and `with_branches` is False.
     """

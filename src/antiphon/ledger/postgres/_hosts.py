@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from antiphon.errors import HostExpiredError, HostNameTakenError, OwnedError, UnknownHostError, UnknownThreadError
+from antiphon.errors import HostError, OwnedError, UnknownThreadError
 from antiphon.ledger._admission import State, new_state
 from antiphon.ledger._hosts import BootClock, Epoch, Host, HostRow, HostStatus, LeaseClock, TakenThread, Woken
 from antiphon.ledger._ownership import OWNED, Release, claimed, due_since, moved, released, why_due, withheld
@@ -157,13 +157,12 @@ def _living(lease: HostRow | None, host: Host, now: datetime, moment: Moment) ->
     """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls.
 
     Raises:
-        UnknownHostError: it has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: it has never beaten or has left, or its lease is over.
     """
     if lease is None:
-        raise UnknownHostError(host.name)
+        raise HostError("UNKNOWN_HOST", host.name)
     if not lease.has_lease(moment):
-        raise HostExpiredError(host.name, lease.until(now, moment))
+        raise HostError("HOST_EXPIRED", host.name, lease.until(now, moment))
     return lease
 
 
@@ -228,7 +227,7 @@ async def beat(
     """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by.
 
     Raises:
-        HostNameTakenError: another living process has that name.
+        HostError: another living process has that name.
         OtherRedactionError: the ledger has other rules.
     """
     await lock_threads(session, [_HOSTS_LOCK])
@@ -240,7 +239,7 @@ async def beat(
     moment = await Moment.read(session, clock)
     for each in named:
         if each.host.instance != host.instance and each.is_alive(moment):
-            raise HostNameTakenError(host.name, each.until(now, moment))
+            raise HostError("HOST_NAME_TAKEN", host.name, each.until(now, moment))
     known, lease = next((each for each in named if _is_of(each, host)), None), _beaten(host, now, moment)
     if known is None:
         await session.execute(_NEW_HOST, *lease.columns)
@@ -281,10 +280,10 @@ async def _keep(session: Session, host: Host, owner: int, now: datetime) -> None
     nobody could ever take the thread from it.
 
     Raises:
-        HostExpiredError: the row is gone.
+        HostError: the row is gone.
     """
     if await session.fetchval(_KEPT, owner) is None:
-        raise HostExpiredError(host.name, now)
+        raise HostError("HOST_EXPIRED", host.name, now)
 
 
 async def hosts(session: Session, now: datetime, clock: LeaseClock | None) -> tuple[HostStatus, ...]:
@@ -312,8 +311,7 @@ async def claim_thread(session: Session, wanted: ClaimRequest, clock: LeaseClock
 
     Raises:
         OwnedError: another living host owns it.
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
         SecretNameError: the thread is new, and its name looks like a secret.
     """
     by, now = wanted.by, wanted.now
@@ -414,8 +412,7 @@ async def take(session: Session, wanted: TakeRequest, clock: LeaseClock | None) 
     """Claim due threads, the longest due first; return their rows, and the values for the caller.
 
     Raises:
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
     """
     moment = await Moment.read(session, clock)
     own_lease, dead = await _concerned(session, wanted.by, moment)
@@ -520,8 +517,7 @@ async def permits(
     """Lease permits to a host.
 
     Raises:
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
     """
     rows = await session.fetch(_LOCKED_LIMITS, list(wants))
     moment = await Moment.read(session, clock)  # read the time after the lock, which may have taken long

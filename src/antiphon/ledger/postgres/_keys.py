@@ -124,7 +124,7 @@ async def forget(session: Session, family: Sequence[Thread], *, with_branches: b
 
     Raises:
         ForgottenError: the thread was forgotten before.
-        NotEncryptedError: it is not encrypted.
+        EncryptionError: it is not encrypted.
         ValueError: there are branches, and `with_branches` is False.
     """
     keys = {thread.state.thread_id: await find_key(session, thread.key) for thread in family}

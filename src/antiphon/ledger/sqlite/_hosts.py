@@ -19,11 +19,9 @@ from typing import Any
 import orjson
 
 from antiphon.errors import (
-    HostExpiredError,
-    HostNameTakenError,
+    HostError,
     LedgerCorruptError,
     OwnedError,
-    UnknownHostError,
     UnknownThreadError,
 )
 from antiphon.ledger._admission import State, new_state
@@ -113,14 +111,13 @@ def _living(connection: Connection, host: Host, now: datetime, clock: LeaseClock
     """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls.
 
     Raises:
-        UnknownHostError: it has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: it has never beaten or has left, or its lease is over.
     """
     lease = _find(connection, host)
     if lease is None:
-        raise UnknownHostError(host.name)
+        raise HostError("UNKNOWN_HOST", host.name)
     if not lease.has_lease(clock):
-        raise HostExpiredError(host.name, lease.until(now, clock))
+        raise HostError("HOST_EXPIRED", host.name, lease.until(now, clock))
     return lease
 
 
@@ -149,7 +146,7 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock, r
     """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by.
 
     Raises:
-        HostNameTakenError: another living process has that name.
+        HostError: another living process has that name.
         OtherRedactionError: the ledger has other rules.
     """
     redaction.check_digest(found := rules(connection))
@@ -157,7 +154,7 @@ def beat(connection: Connection, host: Host, now: datetime, clock: LeaseClock, r
         _set_rules(connection, redaction.digest)
     for each in leases(connection):
         if each.host.name == host.name and each.host.instance != host.instance and each.is_alive(clock):
-            raise HostNameTakenError(host.name, each.until(now, clock))
+            raise HostError("HOST_NAME_TAKEN", host.name, each.until(now, clock))
     known, micros = _find(connection, host), to_micros(now)
     lease = HostRow(0, host, clock.boot, clock.now() + host.lease, micros, micros, None)
     if known is not None:
@@ -226,8 +223,7 @@ def claim(
 
     Raises:
         OwnedError: another living host owns it.
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
         SecretNameError: the thread is new, and its name looks like a secret.
     """
     owner = None if by is None else _living(connection, by, now, clock).key
@@ -307,8 +303,7 @@ def take(connection: Connection, wanted: TakeRequest, clock: LeaseClock) -> tupl
     """Claim due threads, the longest due first.
 
     Raises:
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
     """
     owner, micros = _living(connection, wanted.by, wanted.now, clock).key, to_micros(wanted.now)
     due = sorted(_due(connection, wanted, clock), key=lambda each: (each[0], each[1].key))[: wanted.limit]
@@ -405,8 +400,7 @@ def permits(
     """Lease permits to a host.
 
     Raises:
-        UnknownHostError: the host has never beaten, or has left.
-        HostExpiredError: its lease is over.
+        HostError: the host has never beaten or has left, or its lease is over.
     """
     own = _living(connection, by, now, clock).key
     living = [each.key for each in leases(connection) if each.key == own or each.is_alive(clock)]

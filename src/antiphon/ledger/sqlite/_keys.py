@@ -135,7 +135,7 @@ def forget(connection: Connection, family: list[tuple[int, State]], *, with_bran
 
     Raises:
         ForgottenError: the thread was forgotten before.
-        NotEncryptedError: it is not encrypted.
+        EncryptionError: it is not encrypted.
         ValueError: there are branches, and `with_branches` is False.
     """
     keys = {state.thread_id: find_key(connection, key) for key, state in family}

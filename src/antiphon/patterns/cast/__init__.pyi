@@ -1,4 +1,3 @@
-from antiphon.errors import CastError as CastError
 from antiphon.patterns.cast._cast import AgentSpec as AgentSpec
 from antiphon.patterns.cast._cast import AgentTools as AgentTools
 from antiphon.patterns.cast._cast import Answer as Answer

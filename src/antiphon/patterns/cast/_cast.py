@@ -38,7 +38,7 @@ from antiphon.agents.extending import BudgetLimits, Quotation, quoting
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import CastError, SetupError
+from antiphon.errors import SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
@@ -212,7 +212,7 @@ class Cast:
         while they arrive. `capabilities` are added to all agents, besides durability and tools.
 
         Raises:
-            CastError: two agents have the same name, or a tool does not exist.
+            SetupError: two agents have the same name, or a tool does not exist.
         """
         given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
         given = checked_options({**given, "budget": budget, "thread_budget": thread_budget})
@@ -252,11 +252,11 @@ class Cast:
         """Add an agent, and grant it the tools that it names.
 
         Raises:
-            CastError: the name is taken, or a tool does not exist.
+            SetupError: the name is taken, or a tool does not exist.
         """
         check_type("an agent", spec, AgentSpec, 'AgentSpec(name="ada")')
         if spec.name in self._specs:
-            raise CastError(f"two agents are called {spec.name!r}; give one another name")
+            raise SetupError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
             self._have_tool(tool)
             if not self._is_shared:
@@ -270,12 +270,12 @@ class Cast:
         """Refuse the name of a tool that does not exist; `what` describes where it is named. A tool server may still have it.
 
         Raises:
-            CastError: there is no such tool; the text has the name that was probably meant.
+            SetupError: there is no such tool; the text has the name that was probably meant.
         """
         try:
             self.toolkit.check_name(name, what, or_built_in=True)
         except SetupError as exc:
-            raise CastError(str(exc)) from None
+            raise SetupError(str(exc)) from None
 
     def have_tool(self, function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
         """Add a tool of the pattern to the toolkit, once, even if several patterns share the toolkit; return its name.
@@ -294,7 +294,7 @@ class Cast:
         """Remove an agent, and revoke its tools.
 
         Raises:
-            CastError: there is no such agent.
+            SetupError: there is no such agent.
         """
         for tool in self.spec(name).tools:
             self.toolkit.revoke(name, tool)
@@ -305,11 +305,11 @@ class Cast:
         """Return the configuration of an agent.
 
         Raises:
-            CastError: there is no such agent.
+            SetupError: there is no such agent.
         """
         check_type("the name of an agent", name, str, "'ada'")
         if name not in self._specs:
-            raise CastError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
+            raise SetupError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
         return self._specs[name]
 
     def _have_tool(self, name: str) -> None:
@@ -324,7 +324,7 @@ class Cast:
             self.toolkit.add(tool)
             there[name] = self.ledger
         except ValueError as exc:
-            raise CastError(str(exc)) from exc
+            raise SetupError(str(exc)) from exc
 
     # ------------------------------------------------------------ requests
 
@@ -353,7 +353,7 @@ class Cast:
         the run, which tools and dynamic prompts read from their `RunContext`.
 
         Raises:
-            CastError: there is no such agent, or tools are passed for an existing agent.
+            SetupError: there is no such agent, or tools are passed for an existing agent.
             RefusedError: its models do not answer after all retries.
             StoppedError: they do not answer because of something outside, or a budget is spent; the request stays open.
             ParkedError: a person must settle or approve something.
@@ -364,7 +364,7 @@ class Cast:
         limits = None if requests is None else UsageLimits(request_limit=requests)
         if spec.agent is not None and (plain := (*toolset, *self.tools_of(spec).plain)):
             names = ", ".join(repr(tool.name) for tool in plain)
-            raise CastError(
+            raise SetupError(
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
         heard = None if hear is None else Words(listener(hear), spoken)

@@ -241,7 +241,7 @@ class Executor(Pattern):
 
         Raises:
             ValueError: there is no such policy, or `toolkit` is not the one of the options.
-            CastError: an agent names a tool that does not exist.
+            SetupError: an agent names a tool that does not exist.
         """
         super().__init__(ledger, **common)
         check_type("options", options, Options | None, "Options()")

@@ -22,7 +22,7 @@ from antiphon.agents.config import known_names
 from antiphon.agents.extending import note_deed, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.dialects import marsys
-from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError
+from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port
 from antiphon.messages.arguments import check_each, check_type
@@ -31,7 +31,6 @@ from antiphon.patterns.cast import (
     AgentSpec,
     Answer,
     Cast,
-    CastError,
     MessageHistory,
     Outcome,
     Pattern,
@@ -292,7 +291,7 @@ class Peers(Pattern):
         overrides that. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
+            SetupError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
         """
         super().__init__(ledger, **common)
         self.limits = limits
@@ -309,7 +308,7 @@ class Peers(Pattern):
         """Add a peer.
 
         Raises:
-            CastError: the name is taken.
+            SetupError: the name is taken.
             AntiphonError: a tool cannot be loaded; the text has the reason.
         """
         self.registry.register(spec)
@@ -324,7 +323,7 @@ class Peers(Pattern):
         """Remove a peer: requests to it then fail with PEER_NOT_FOUND.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
         """
         self.registry.unregister(name)
         self._cast.remove(name)
@@ -333,7 +332,7 @@ class Peers(Pattern):
         """Return a peer.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
         """
         return PeerAgent(self, self.registry.get(name).name)
 
@@ -374,7 +373,7 @@ class Peers(Pattern):
         """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.told`.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
             ParkedError: a person must settle or approve something; then run it again.
             HistoryMismatchError, LedgerError: as in every run.
         """
@@ -409,7 +408,7 @@ class Peers(Pattern):
         call in the same thread returns the recorded answer.
 
         Raises:
-            CastError: there is no such caller.
+            SetupError: there is no such caller.
             ValueError: an argument is missing, or the message is not an `agent_call`.
             ParkedError: a person must settle or approve something; then do it again.
             DeliveryError, LedgerError: the caller itself cannot be reached, or its work cannot be stored.
@@ -431,7 +430,7 @@ class Peers(Pattern):
         """Return the current memory of a peer in a thread.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
             LedgerError: it cannot be read.
         """
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
@@ -457,7 +456,7 @@ class Peers(Pattern):
         """Return the state of a peer's circuit breaker: closed, open, or half-open.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
         """
         return await self._calls.breaker.state(self.registry.get(name).name)
 
@@ -471,7 +470,7 @@ def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]]
     if missing := placed.keys() - {each.name for each in peers}:
         wrong = min(missing)
         hint = known_names(wrong, [each.name for each in peers], "they are", "none")
-        raise CastError(f"the topology names {wrong!r}, who is not among the agents{hint}")
+        raise SetupError(f"the topology names {wrong!r}, who is not among the agents{hint}")
     return peers
 
 

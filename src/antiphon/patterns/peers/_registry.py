@@ -18,7 +18,8 @@ from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
 from antiphon.agents.config import known_names
-from antiphon.patterns.cast import AgentSpec, CastError
+from antiphon.errors import SetupError
+from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.peers._letters import PeerLimits, Refusal
 
 # ---------------------------------------------------------------- specs and limits
@@ -55,7 +56,7 @@ class PeerRegistry:
         """Register some.
 
         Raises:
-            CastError: two have the same name.
+            SetupError: two have the same name.
         """
         self._lock = Lock()
         self._peers: dict[str, PeerSpec] = {}
@@ -67,11 +68,11 @@ class PeerRegistry:
         """Register a peer.
 
         Raises:
-            CastError: the name is taken.
+            SetupError: the name is taken.
         """
         with self._lock:
             if spec.name in self._peers:
-                raise CastError(f"there is a peer {spec.name!r} already; give this one another name, or unregister that one")
+                raise SetupError(f"there is a peer {spec.name!r} already; give this one another name, or unregister that one")
             self._peers[spec.name] = spec
         return spec
 
@@ -94,11 +95,11 @@ class PeerRegistry:
         """Unregister a peer.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
         """
         with self._lock:
             if name not in self._peers:
-                raise CastError(self._nobody(name))
+                raise SetupError(self._nobody(name))
             return self._peers.pop(name)
 
     def find(self, name: str) -> PeerSpec | None:
@@ -110,11 +111,11 @@ class PeerRegistry:
         """Return a peer.
 
         Raises:
-            CastError: there is no such peer.
+            SetupError: there is no such peer.
         """
         with self._lock:
             if (found := self._peers.get(name)) is None:
-                raise CastError(self._nobody(name))
+                raise SetupError(self._nobody(name))
             return found
 
     def all(self) -> tuple[PeerSpec, ...]:

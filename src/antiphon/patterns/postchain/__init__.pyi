@@ -1,4 +1,3 @@
-from antiphon.errors import ChainConfigError as ChainConfigError
 from antiphon.patterns.cast._handling import Waiting as Waiting
 from antiphon.patterns.cast._handling import waiting_for as waiting_for
 from antiphon.patterns.postchain._agents import AgentManagerActor as AgentManagerActor

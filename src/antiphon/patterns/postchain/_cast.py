@@ -31,7 +31,7 @@ from antiphon.agents.extending import Quotation, ThreadGuards
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
-from antiphon.errors import AntiphonError, ChainConfigError, RefusedError, UnguardedToolError
+from antiphon.errors import AntiphonError, ConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
 from antiphon.messages.arguments import check_type
@@ -93,7 +93,7 @@ class ChainCast(Cast):
         """Make it; no model is asked yet. `agents` are agents of the program, by phase; `retriever` finds their documents.
 
         Raises:
-            ChainConfigError: the configuration names a tool or a phase that does not exist, or sets something that an
+            ConfigError: the configuration names a tool or a phase that does not exist, or sets something that an
                 agent of the program has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
@@ -168,7 +168,7 @@ class ChainCast(Cast):
         """Add the agent of a phase of the program, with the output type `output`.
 
         Raises:
-            ChainConfigError: it names a tool that does not exist.
+            ConfigError: it names a tool that does not exist.
         """
         common = {name: getattr(self._config, name) for name in ("model", "temperature", "max_tokens")}
         full = AgentConfig(**{name: value for name, value in common.items() if value is not None})
@@ -282,16 +282,16 @@ def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
     """Return an agent of the program under the name of its phase.
 
     Raises:
-        ChainConfigError: there is no such phase, no agent is given, or the configuration sets something that the agent has
+        ConfigError: there is no such phase, no agent is given, or the configuration sets something that the agent has
             itself.
     """
     if phase not in PHASES:
-        raise ChainConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
+        raise ConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
     check_type(f"agents.{phase}", given, AbstractAgent | AgentSpec, "AgentSpec(agent=agent)")
     if isinstance(given, AgentSpec) and given.agent is None:
-        raise ChainConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
+        raise ConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
     if own := _own_settings(config.phases.get(phase, AgentConfig())):
-        raise ChainConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(own)}: set it there")
+        raise ConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(own)}: set it there")
     return given.model_copy(update={"name": phase}) if isinstance(given, AgentSpec) else AgentSpec(name=phase, agent=given)
 
 
@@ -385,7 +385,7 @@ class ChainTools:
         """Grant phases the tools that the program's configuration names for them.
 
         Raises:
-            ChainConfigError: there is no such tool; the text has the name that was probably meant.
+            ConfigError: there is no such tool; the text has the name that was probably meant.
             AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text has the reason.
         """
         for phase, names in named.items():
@@ -404,7 +404,7 @@ class ChainTools:
         if name in there:
             return
         if self._toolkit is None:  # otherwise the grants are checked when the chain is opened
-            raise ChainConfigError(f"{what}: there is no tool {name!r}{known_names(name, there, 'there are', 'none')}")
+            raise ConfigError(f"{what}: there is no tool {name!r}{known_names(name, there, 'there are', 'none')}")
 
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
         """Refuse unknown tools, and tools that a phase may not use.
@@ -471,7 +471,7 @@ class ChainTools:
     def _check_ledger(self, name: str, ledger: Ledger) -> None:
         if ledger is not self._ledger and name != _GO_ON.name:
             reason = f"{name!r} of this toolkit looks into the ledger of another chain"
-            raise ChainConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
+            raise ConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
 
 
 @dataclass

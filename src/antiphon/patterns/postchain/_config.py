@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
 from antiphon.agents.config import known_names, read_small, read_toml
-from antiphon.errors import ChainConfigError, RefusedError
+from antiphon.errors import ConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
@@ -116,7 +116,7 @@ def prompt_text(phase: str, given: str | Path) -> str:
     """Return the prompt of a phase: the given text, or the content of a file.
 
     Raises:
-        ChainConfigError: the file cannot be read, or is empty.
+        ConfigError: the file cannot be read, or is empty.
     """
     return given if isinstance(given, str) else _read_prompt(phase, given)
 
@@ -125,14 +125,14 @@ def _read_prompt(phase: str, path: Path) -> str:
     """Read the prompt of a phase from a file of the program.
 
     Raises:
-        ChainConfigError: it cannot be read, or is empty.
+        ConfigError: it cannot be read, or is empty.
     """
     try:
         text = read_small(path).decode().strip()
     except (OSError, ValueError) as exc:
-        raise ChainConfigError(f"prompts.{phase}: {path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise ConfigError(f"prompts.{phase}: {path}: {getattr(exc, 'strerror', None) or exc}") from exc
     if not text:
-        raise ChainConfigError(f"prompts.{phase}: {path} is empty")
+        raise ConfigError(f"prompts.{phase}: {path} is empty")
     return text
 
 
@@ -260,9 +260,9 @@ class ChainConfig(BaseModel):
         """Read a TOML file: the fields of this class, and tables such as `[phases.action]` with the fields of an agent.
 
         Raises:
-            ChainConfigError: it cannot be read, or is invalid.
+            ConfigError: it cannot be read, or is invalid.
         """
-        found = read_toml(path, cls, ChainConfigError)
+        found = read_toml(path, cls)
         beside = {phase: Path(path).parent / name for phase, name in found.prompts.items()}
         return found.model_copy(update={"prompts": beside}) if beside else found
 
@@ -275,7 +275,7 @@ class ChainConfig(BaseModel):
         """Return the complete configuration of a phase's agent.
 
         Raises:
-            ChainConfigError: the file of its prompt cannot be read.
+            ConfigError: the file of its prompt cannot be read.
         """
         text = _read_prompt(phase, self.prompts[phase]) if phase in self.prompts else prompt_of(phase).text
         base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=text, max_tokens=self.max_tokens)

@@ -27,7 +27,7 @@ from antiphon.agents.config import known_names
 from antiphon.errors import (
     AntiphonError,
     BudgetExceededError,
-    ChainConfigError,
+    ConfigError,
     HopLimitError,
     RefusedError,
     StoppedError,
@@ -415,26 +415,26 @@ def ordered_phases(given: Iterable[PhaseLike]) -> tuple[tuple[str, ...], dict[st
     """Return the names of a chain's phases in order, and the phases of the program by name.
 
     Raises:
-        ChainConfigError: there is no such phase, a name is invalid or repeated, or the last phase is not `yield`.
+        ConfigError: there is no such phase, a name is invalid or repeated, or the last phase is not `yield`.
     """
     order, own = list[str](), dict[str, OwnPhase]()
     for each in given:
         if isinstance(each, str):
             if each not in PHASES:
-                raise ChainConfigError(f"phases: there is no phase {each!r}{known_names(each, PHASES, 'there are', 'none')}")
+                raise ConfigError(f"phases: there is no phase {each!r}{known_names(each, PHASES, 'there are', 'none')}")
             name = cast("str", each)
         else:
             name = getattr(each, "name", "")
             if not _NAME.fullmatch(name) or name in _TAKEN:
                 reason = "a name has lower-case letters, digits, `_` and `-`, and is none of the chain's own"
-                raise ChainConfigError(f"phases: {each.__name__}.name is {name!r}: {reason}")
+                raise ConfigError(f"phases: {each.__name__}.name is {name!r}: {reason}")
             own[name] = each()
             prompt_text(name, own[name].prompt)
         if name in order:
-            raise ChainConfigError(f"phases: {name!r} is there twice")
+            raise ConfigError(f"phases: {name!r} is there twice")
         order.append(name)
     if not order or order[-1] != PHASES[-1]:
-        raise ChainConfigError(f"phases: the last one is {PHASES[-1]!r}, which answers")
+        raise ConfigError(f"phases: the last one is {PHASES[-1]!r}, which answers")
     return tuple(order), own
 
 

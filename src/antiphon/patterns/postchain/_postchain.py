@@ -15,7 +15,7 @@ from typing_extensions import override
 from antiphon import protocol
 from antiphon._listeners import listener
 from antiphon.agents import current_run
-from antiphon.errors import ChainConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
+from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
 from antiphon.messages.arguments import check_each, check_type
@@ -118,7 +118,7 @@ class PostChain(Pattern):
         may also name its tools, and every tool call goes through it.
 
         Raises:
-            ChainConfigError: the file cannot be read, or is invalid; or it names a tool, a phase, a retriever or an embedder
+            ConfigError: the file cannot be read, or is invalid; or it names a tool, a phase, a retriever or an embedder
                 that does not exist, or sets something that your own agent has itself.
             AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
             ValueError: the toolkit has a tool with the name of one of `tools`.
@@ -137,8 +137,8 @@ class PostChain(Pattern):
             for name, own in self._own_phases.items():
                 agent = AgentConfig(tools=own.tools, system_prompt=prompt_text(name, own.prompt))
                 self._chain.cast.add_phase(name, agent, own.output_type)
-        except ChainConfigError as exc:
-            raise (ChainConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
+        except ConfigError as exc:
+            raise (ConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
         self._heard: list[Callable[[str, ClientMessage], None]] = []
 

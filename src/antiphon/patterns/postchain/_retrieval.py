@@ -25,7 +25,7 @@ from pydantic_ai import Embedder
 from pydantic_ai.exceptions import UserError
 from pydantic_core import to_json, to_jsonable_python
 
-from antiphon.errors import ChainConfigError
+from antiphon.errors import ConfigError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import ChainConfig
@@ -185,10 +185,10 @@ def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
     """Return the retriever of a configuration: one of a package, or the documents of the ledger, with or without an embedder.
 
     Raises:
-        ChainConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
+        ConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
     """
     if config.retriever is not None and config.embedder is not None:
-        raise ChainConfigError("`embedder` is for the documents of the ledger, and `retriever` replaces them: remove one")
+        raise ConfigError("`embedder` is for the documents of the ledger, and `retriever` replaces them: remove one")
     try:
         if config.retriever is not None:
             return open_retriever(config.retriever, ledger)
@@ -196,7 +196,7 @@ def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
         return KnowledgeBase(ledger, embedder=embedder)
     except (ImportError, TypeError, UserError, ValueError) as exc:
         name, value = ("embedder", config.embedder) if config.retriever is None else ("retriever", config.retriever)
-        raise ChainConfigError(f"{name} = {value!r}: {exc}") from exc
+        raise ConfigError(f"{name} = {value!r}: {exc}") from exc
 
 
 async def find_knowledge(retriever: Retriever, question: str, limit: int) -> list[Item]:

@@ -1,6 +1,5 @@
 """Team files: agents, models, tools, permissions and a pattern in one TOML file, ready to run."""
 
-from antiphon.errors import TeamFileError
 from antiphon.patterns.team_files._team_file import TeamAgent, TeamFile, open_team
 
-__all__ = ["TeamAgent", "TeamFile", "TeamFileError", "open_team"]
+__all__ = ["TeamAgent", "TeamFile", "open_team"]

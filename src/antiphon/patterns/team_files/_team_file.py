@@ -28,7 +28,7 @@ from antiphon.agents.config import known_names, read_small, read_toml
 from antiphon.agents.toolkit import ApprovalRule
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
-from antiphon.errors import SetupError, TeamFileError
+from antiphon.errors import ConfigError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
@@ -236,9 +236,9 @@ class TeamFile(_Section):
         """Read a file.
 
         Raises:
-            TeamFileError: it cannot be read, or is invalid; the text has the place.
+            ConfigError: it cannot be read, or is invalid; the text has the place.
         """
-        return read_toml(path, cls, TeamFileError)
+        return read_toml(path, cls)
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -322,7 +322,7 @@ def open_team(
     files of its tools, by their path and content; without it, none runs.
 
     Raises:
-        TeamFileError: the file cannot be read, or is invalid; the text has the place.
+        ConfigError: the file cannot be read, or is invalid; the text has the place.
     """
     path = Path(path)
     team = TeamFile.read(path)
@@ -342,7 +342,7 @@ def open_team(
         pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
         _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds
     except (SetupError, ValueError) as exc:
-        raise TeamFileError(f"{path}: {exc}") from exc
+        raise ConfigError(f"{path}: {exc}") from exc
     return pattern
 
 

@@ -20,19 +20,10 @@ from antiphon import errors
 from antiphon.agents.config import known_names
 from antiphon.agents.toolkit.taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
-from antiphon.errors import RefusedError
+from antiphon.errors import RefusedError, SetupError
 from antiphon.messages import Json, thaw
 from antiphon.patterns import cast
-from antiphon.patterns.cast import (
-    UNHURRIED,
-    AgentSpec,
-    Answer,
-    Cast,
-    CastError,
-    ThreadHistory,
-    read_history,
-    stopped,
-)
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, Answer, Cast, ThreadHistory, read_history, stopped
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript
 from antiphon.protocol import ErrorCode, Notice, Reply, Request
@@ -240,22 +231,22 @@ class Roster:
         """Check that the workers of managers exist.
 
         Raises:
-            CastError: one does not exist, or there are no workers or operations.
+            SetupError: one does not exist, or there are no workers or operations.
         """
         for manager in self.managers.values():
             if missing := [name for name in manager.workers if name not in self.workers]:
                 hint = known_names(missing[0], self.workers, "there are", "none")
-                raise CastError(f"manager {manager.name!r} has no worker {missing[0]!r}{hint}")
+                raise SetupError(f"manager {manager.name!r} has no worker {missing[0]!r}{hint}")
             for step in manager.script or ():
                 if step.worker not in manager.workers:
                     hint = known_names(step.worker, manager.workers, "it has", "none")
-                    raise CastError(
+                    raise SetupError(
                         f"the script of manager {manager.name!r} names {step.worker!r}, who is no worker of its own{hint}"
                     )
         if not self.workers:
-            raise CastError("a team has workers: give it at least one")
+            raise SetupError("a team has workers: give it at least one")
         if not self.operations:
-            raise CastError("a team has operations: give it at least one, or leave them out for display_message")
+            raise SetupError("a team has operations: give it at least one, or leave them out for display_message")
 
     @property
     def assignees(self) -> tuple[str, ...]:

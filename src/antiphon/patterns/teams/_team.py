@@ -279,7 +279,7 @@ class Team(Pattern):
         other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two agents have the same name, a manager names an unknown worker, a tool does not exist, or there are
+            SetupError: two agents have the same name, a manager names an unknown worker, a tool does not exist, or there are
                 no workers or operations.
         """
         super().__init__(ledger, **common)

@@ -7,7 +7,6 @@ from antiphon.dialects.atlas import StructuredMessage as StructuredMessage
 from antiphon.dialects.atlas import ToolCall as ToolCall
 from antiphon.dialects.atlas import ToolResult as ToolResult
 from antiphon.dialects.atlas import ToolStatus as ToolStatus
-from antiphon.errors import WorkFailedError as WorkFailedError
 from antiphon.patterns.workers._agent import ANALYSIS_WORKER as ANALYSIS_WORKER
 from antiphon.patterns.workers._agent import DRAFT_WORKER as DRAFT_WORKER
 from antiphon.patterns.workers._agent import RETRIEVAL_WORKER as RETRIEVAL_WORKER

@@ -26,13 +26,13 @@ from pydantic_core import to_jsonable_python
 from antiphon._listeners import listener
 from antiphon.agents import Toolkit, current_run, ledger_run
 from antiphon.agents.extending import SENSITIVE
-from antiphon.agents.models import ScriptedModel, UnknownModelError
+from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, WorkFailedError
+from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, UnknownModelError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload, thaw
@@ -480,12 +480,12 @@ class ToolCapableAgent:
         """Answer a text with a text.
 
         Raises:
-            WorkFailedError: the answer is an error.
+            RefusedError: the answer is an error.
         """
         query = StructuredMessage.create_query(text, "user", self.worker_id)
         answer = await self.aprocess_structured_message(query)
         if answer.message_type == MessageType.ERROR:
-            raise WorkFailedError(answer.content)
+            raise RefusedError(answer.content, "AGENT_ERROR")
         return answer.content
 
     def process_task(self, task: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
-from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, StoppedError, UndeliverableError
+from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
 from antiphon.messages.arguments import check_each, check_type
@@ -29,7 +29,6 @@ from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
     Cast,
-    CastError,
     HandlerRun,
     MessageHistory,
     Outcome,
@@ -347,7 +346,7 @@ class Workers(Pattern):
         assignment. The other options are those of every pattern: see `Pattern` and `Cast`.
 
         Raises:
-            CastError: two agents have the same name, or a tool does not exist.
+            SetupError: two agents have the same name, or a tool does not exist.
         """
         super().__init__(ledger, **common)
         self.cast = Cast(self.ledger, **self.cast_options)
@@ -363,7 +362,7 @@ class Workers(Pattern):
         check_type("controller", controller, AgentSpec | Callable, 'AgentSpec(name="boss")')
         self.controller = controller.name if isinstance(controller, AgentSpec) else controller_name
         if self.controller in self._responders:
-            raise CastError(f"two agents are called {self.controller!r}; give one another name")
+            raise SetupError(f"two agents are called {self.controller!r}; give one another name")
         self._policy = self._policy_of(controller)
 
     @property
@@ -379,7 +378,7 @@ class Workers(Pattern):
     def _add(self, worker: AgentSpec | ToolCapableAgent) -> None:
         name = worker.name if isinstance(worker, AgentSpec) else worker.worker_id
         if name in self._responders:
-            raise CastError(f"two agents are called {name!r}; give one another name")
+            raise SetupError(f"two agents are called {name!r}; give one another name")
         if isinstance(worker, AgentSpec):
             self.cast.add(worker)
             self._responders[name] = Responder(self.cast, name, self.limits.rounds, self._reporting)
