@@ -33,7 +33,6 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages.keys import child_id
-from antiphon.messages.trusted import quick_message, quick_result
 from antiphon.protocol import (
     ErrorCode,
     ErrorNotification,
@@ -175,7 +174,7 @@ def result_of(delivery: DeliveryState, outcome: Any) -> Message:
         payload = outcome.model_copy(update={"invocation_id": delivery.invocation_id, "option_name": delivery.type})
     else:
         value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
-        payload = quick_result(delivery.invocation_id, delivery.type, value)
+        payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, result=value)
     result = _result_message(delivery, payload, delivery.to)
     own_type = outcome.message_type if isinstance(outcome, Reply) else outcome.type if isinstance(outcome, Response) else ""
     if own_type and own_type != response_type_of(delivery.type):  # of a RETRY, or chosen by `receive`
@@ -207,9 +206,9 @@ def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: s
 def _result_message(delivery: DeliveryState, payload: OptionResultPayload, policy: str) -> Message:
     """Return the message with the result of a call, addressed to the caller."""
     call = delivery.message
-    return quick_message(
-        str(policy),
-        payload,
+    return Message(
+        policy=str(policy),
+        payload=payload,
         thread_id=delivery.thread_id,
         to=(call.policy,),
         lane=call.lane,
