@@ -13,7 +13,8 @@ import asyncio
 import json
 import signal
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict
+from functools import partial
 
 from tools.soak.soak import SoakPlan, SoakResult, run_soak
 
@@ -51,14 +52,19 @@ def tell(line: str) -> None:
 
 
 def _read(words: list[str] | None) -> tuple[SoakPlan, bool]:
+    """Return the plan that a command line names; what it leaves out is the default of the plan."""
     parser = argparse.ArgumentParser("tools.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(SoakPlan):
-        parser.add_argument(
-            f"--{field.name}", type=type(field.default), default=field.default, help=f"default: {field.default}"
-        )
+    option = partial(parser.add_argument, default=argparse.SUPPRESS)
+    option("--seconds", type=float, help="how long to cause faults (60)")
+    option("--every", type=float, help="seconds between two faults (5)")
+    option("--hosts", type=int, help="how many hosts to run (3)")
+    option("--rate", type=float, help="orders per second (10)")
+    option("--threads", type=int, help="how many threads the orders go to (200)")
+    option("--seed", type=int, help="chooses the faults: the same seed, the same sequence (0)")
     parser.add_argument("--json", action="store_true", help="print the counts and the broken rules as JSON")
     options = vars(parser.parse_args(words))
-    return SoakPlan(**{field.name: options[field.name] for field in fields(SoakPlan)}), options["json"]
+    as_json = options.pop("json")
+    return SoakPlan(**options), as_json
 
 
 async def _run(plan: SoakPlan, stop: asyncio.Event) -> SoakResult:

@@ -306,7 +306,7 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakPlan:
-    """What a soak does; each field is an option of the command."""
+    """What a soak does."""
 
     seconds: float = 60.0
     """How long there are faults."""
