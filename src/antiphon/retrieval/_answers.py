@@ -132,9 +132,9 @@ async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> t
 def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswer, ...]:
     """Return quotes of some passages, given the best first, about a question: one for each, the best first."""
     asked = _asked(question, passages)
-    most = max((each.score for each in passages), default=0.0)
-    found = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
-    return tuple(sorted((each for each in found if each is not None), key=_order))  # the sort is stable
+    most = max((passage.score for passage in passages), default=0.0)
+    answers = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
+    return tuple(sorted((answer for answer in answers if answer is not None), key=_order))  # the sort is stable
 
 
 def _order(answer: FoundAnswer) -> float:
@@ -164,7 +164,7 @@ class _Kind(NamedTuple):
 
     def without_asking(self, question: str) -> str:
         """Return a question without the words that ask for such a thing, except nouns that a text about it has, too."""
-        return self.asks.sub(lambda found: found.groupdict().get("noun") or " ", question)
+        return self.asks.sub(lambda match: match.groupdict().get("noun") or " ", question)
 
     def is_in(self, text: str, language: str) -> bool:
         """Whether a text in a language contains such a thing."""
@@ -190,11 +190,11 @@ _NUMBER: Final = (
 
 @cache
 def _words() -> _Words:
-    said = word_lists()
+    lists = word_lists()
     return _Words(
-        {language: frozenset(text.split()) for language, text in said["pronouns"].items()},
-        {code: re.compile(text, re.IGNORECASE) for code, text in said["focus"].items()},
-        tuple(_kind(**each) for each in said["kinds"]),
+        {language: frozenset(text.split()) for language, text in lists["pronouns"].items()},
+        {code: re.compile(text, re.IGNORECASE) for code, text in lists["focus"].items()},
+        tuple(_kind(**kind) for kind in lists["kinds"]),
     )
 
 
@@ -212,10 +212,11 @@ def _kind(
     """Return a kind of thing. A text in an unknown language may name it in any."""
     flags = re.NOFLAG if is_case_sensitive else re.IGNORECASE
     patterns = {code: (named, text) for code, text in languages.items()} | {NO_LANGUAGE: (named, *languages.values())}
-    made = {
-        code: re.compile("|".join(filter(None, each)).replace("NUMBER", _NUMBER), flags) for code, each in patterns.items()
+    patterns_of = {
+        code: re.compile("|".join(filter(None, alternatives)).replace("NUMBER", _NUMBER), flags)
+        for code, alternatives in patterns.items()
     }
-    return _Kind(re.compile(asks, re.IGNORECASE), made, without, is_general, is_interrogative)
+    return _Kind(re.compile(asks, re.IGNORECASE), patterns_of, without, is_general, is_interrogative)
 
 
 # ---------------------------------------------------------------- the question
@@ -241,17 +242,17 @@ class _Asked:
 
 
 def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
-    known, question = _words(), question[:_LONGEST_QUESTION]
+    lists, question = _words(), question[:_LONGEST_QUESTION]
     language = detect_language(question)
-    kind = _kind_asked(known.kinds, question)
+    kind = _kind_asked(lists.kinds, question)
     content = question if kind is None else kind.without_asking(question)
-    focus = known.focus[language].search(question) if language in known.focus else None
+    focus = lists.focus[language].search(question) if language in lists.focus else None
     rarity = _rarity(passages, language)
     weights: dict[str, float] = {}
     for word in telling_words(content, language)[:_MOST_WORDS]:
         for part in parts_of(word):
-            more = _FOCUS if focus is not None and focus[1] == word else 1.0
-            weights.setdefault(part, rarity(part) * _importance(part, language) * more)
+            focus_weight = _FOCUS if focus is not None and focus[1] == word else 1.0
+            weights.setdefault(part, rarity(part) * _importance(part, language) * focus_weight)
     named = [focus[1]] if focus is not None and focus[1] in weights and _importance(focus[1], language) == 1.0 else []
     if language != "de":  # where every noun has a capital letter
         first = next(words_in(question), "")
@@ -263,10 +264,10 @@ def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
 
 def _kind_asked(kinds: Iterable[_Kind], question: str) -> _Kind | None:
     """Return the kind that a question asks for: the first one, unless that is general and a later one says more."""
-    places = [(found.start(), each) for each in kinds if (found := each.asks.search(question))]
-    asked = [each for _, each in sorted(places, key=lambda pair: pair[0])]  # the sort is stable
+    places = [(match.start(), kind) for kind in kinds if (match := kind.asks.search(question))]
+    asked = [kind for _, kind in sorted(places, key=lambda pair: pair[0])]  # the sort is stable
     if asked and asked[0].is_general:
-        return next((each for each in asked[1:] if not each.is_interrogative), asked[0])
+        return next((kind for kind in asked[1:] if not kind.is_interrogative), asked[0])
     return asked[0] if asked else None
 
 
@@ -311,9 +312,9 @@ def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
     A word that no passage has counts like one that a single passage has: a synonym may be there.
     """
     there = [
-        (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
-        for each in passages
-        for language in (_language(each),)
+        (language, set(terms_in("\n".join((*passage.heading, passage.text)), language)))
+        for passage in passages
+        for language in (_language(passage),)
         if not _is_foreign(asked, language)  # whose words only look alike
     ]
     number = max(len(there), _LOOKED_AT)
@@ -368,7 +369,7 @@ class _Text:
     """Of the nearest heading."""
     title: Shares
     """Of the headings above that one, and of the name of the document."""
-    whole: Shares
+    anywhere: Shares
     columns: Mapping[int, Shares]
     """Of the head of its table, by the line of a row."""
 
@@ -388,8 +389,8 @@ class _Text:
 def _text(asked: _Asked, passage: Passage) -> _Text:
     every, language = units_of(passage.text, passage.kind), _language(passage)
     titles = [tuple(words_in(title)) for title in passage.heading]
-    units = [each for each in every if not _is_heading(each, titles)] or every
-    terms = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
+    units = [unit for unit in every if not _is_heading(unit, titles)] or every
+    terms = [tuple(terms_in(_TARGET.sub("]", unit.text), language)) for unit in units]
     heads = _heads(every, language)
     above = frozenset(terms_in("\n".join(passage.heading[-1:]), language))
     title = frozenset(terms_in("\n".join((*passage.heading[:-1], PurePath(passage.source).stem)), language))
@@ -403,14 +404,14 @@ def _text(asked: _Asked, passage: Passage) -> _Text:
 
     def shares(terms: Iterable[str]) -> Shares:
         present = frozenset(terms)
-        return tuple(max((like for term, like in each.items() if term in present), default=0.0) for each in likeness)
+        return tuple(max((like for term, like in likes.items() if term in present), default=0.0) for likes in likeness)
 
     return _Text(
         language,
         units,
         terms,
         [frozenset(concept.stems) for concept in concepts],
-        [shares(each) for each in terms],
+        [shares(unit_terms) for unit_terms in terms],
         shares(above),
         shares(title),
         shares(itertools.chain(*terms)),
@@ -448,9 +449,9 @@ def _announced(units: Sequence[QuoteUnit], end: int) -> Sequence[QuoteUnit]:
     """Return the sentences after a quote that ends with a colon: the items of a list, as many as fit."""
     if units[end - 1].kind != "sentence" or not units[end - 1].text.endswith(":"):
         return ()
-    following = itertools.takewhile(lambda each: each.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
-    sizes = itertools.accumulate(len(each.text) for each in units[end : end + _MOST_ANNOUNCED])
-    return [each for each, size in zip(following, sizes, strict=False) if size <= _LONGEST]
+    following = itertools.takewhile(lambda unit: unit.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
+    sizes = itertools.accumulate(len(unit.text) for unit in units[end : end + _MOST_ANNOUNCED])
+    return [unit for unit, size in zip(following, sizes, strict=False) if size <= _LONGEST]
 
 
 def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
@@ -464,38 +465,38 @@ def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
 
 def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str]]:
     """Return the terms in the heads of tables, by the lines of the rows below them."""
-    found: dict[int, frozenset[str]] = {}
+    by_line: dict[int, frozenset[str]] = {}
     head = frozenset[str]()
     for unit in units:
         if unit.kind == "row":
-            found[unit.first] = head
+            by_line[unit.first] = head
         else:
             is_head = unit.kind == "heading" and unit.text.startswith("|")
             head = frozenset(terms_in(unit.text, language) if is_head else ())
-    return found
+    return by_line
 
 
 def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
     """Return the share of a question that a run of units covers."""
     run, is_row = text.units[start:end], text.units[start].kind == "row"
-    said = _most(text.shares[start:end])
+    in_quote = _most(text.shares[start:end])
     meant = text.shares_beside(start - 1) if not is_row and text.refers(start) else text.none
     places = [
-        (1.0, said),
+        (1.0, in_quote),
         (_REFERRED, meant),
         (_HEADING, text.above),
         (_TITLE, text.title),
         (_COLUMN, text.columns.get(run[0].first, text.none)),
-        (_ELSEWHERE, text.whole),
+        (_ELSEWHERE, text.anywhere),
     ]
     if not is_row:  # text next to a row is about something else
         places += [(_BESIDE, text.shares_beside(start - 1)), (_BESIDE, text.shares_beside(end))]
     got = _weighed(asked, places)
-    own = _weighed(asked, places[:2])
-    score = got * (1.0 - _BARE * (1.0 - own / (_OWN * got)) if own < _OWN * got else 1.0)
+    direct = _weighed(asked, places[:2])
+    score = got * (1.0 - _BARE * (1.0 - direct / (_OWN * got)) if direct < _OWN * got else 1.0)
     if run[0].kind == "code":
         score *= _CODE
-    if asked.kind is not None and not any(asked.kind.is_in(each.text, text.language) for each in _telling(text, start, end)):
+    if asked.kind is not None and not any(asked.kind.is_in(unit.text, text.language) for unit in _telling(text, start, end)):
         score *= asked.kind.without
     if any(literal not in shown(run) for literal in asked.literals):
         score *= _MISSPELLED
@@ -525,9 +526,9 @@ def _closeness(text: _Text, start: int, end: int) -> float:
     if len(terms) <= _NEAR:
         return 1.0
     latest: dict[int, int] = {}
-    found = [(place, number) for place, term in enumerate(terms) for number, each in enumerate(text.exact) if term in each]
-    needed, span = len({number for _, number in found}), len(terms)
-    for place, number in found:
+    hits = [(place, number) for place, term in enumerate(terms) for number, exact in enumerate(text.exact) if term in exact]
+    needed, span = len({number for _, number in hits}), len(terms)
+    for place, number in hits:
         latest[number] = place
         if len(latest) == needed:
             span = min(span, place - min(latest.values()) + 1)

@@ -317,7 +317,7 @@ class _Writer:
             self._is_in_list = False
             return
         margin = "".join(self._margins)
-        first = "".join([self._bullets.get(place, each) for place, each in enumerate(self._margins)])
+        first = "".join([self._bullets.get(place, text) for place, text in enumerate(self._margins)])
         # An item stands right below what is before it in its list.
         gap = "\n" if self._bullets and self._is_in_list else "\n\n"
         self._blocks.append(gap + first + f"\n{margin}".join(lines))
