@@ -383,14 +383,16 @@ _EMPTY: tuple[object, ...] = (None, "", {}, [])
 
 def _extras(message: Message, became: Message, target: str) -> Iterator[Loss]:
     """Yield the losses of what is in the namespaces of other formats and of programs: one for each namespace."""
-    dropped: dict[str, list[str]] = {}
+    dropped: dict[str, list[tuple[str, Any]]] = {}
     for name, notes in _namespaces(message):
         if name != target and name not in _BOOKKEEPING:
             dropped.setdefault(name, []).extend(_own_keys(name, notes))
     if any(dropped.values()):
-        there = {key for _, notes in _namespaces(became) for key in notes}
-        for name, keys in dropped.items():
-            if lost := [key for key in dict.fromkeys(keys) if key not in there]:
+        there = [
+            item for _, notes in _namespaces(became) for item in notes.items()
+        ]  # a key of another format has its own value
+        for name, items in dropped.items():
+            if lost := dict.fromkeys(item[0] for item in items if item not in there):
                 yield Loss(message.id, "extras", f"{target} has no place for {', '.join(lost)} of {name}")
 
 
@@ -401,24 +403,25 @@ def _namespaces(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from plain_of(thing, "metadata").items()
 
 
-def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys in a namespace that are no wire details; all of them in the namespace of a program."""
+def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys in a namespace that are no wire details, with their values; all of them in the namespace of a program."""
     registry: Any = import_module("antiphon.dialects._registry")  # by name: it imports the dialects, which measure with this
     try:
         dialect = registry.get(name)
     except LookupError:
-        yield from notes
+        yield from notes.items()
         return
     wire = dialect.wire if isinstance(dialect, Declares) else frozenset[str]()
     for key, value in notes.items():
         if key != "residue":
-            yield from (key,) if key not in wire and value not in _EMPTY else ()
+            if key not in wire and value not in _EMPTY:
+                yield key, value
             continue
         for change in cast("list[dict[str, Any]]", value):
             last = next((step for step in reversed(change["at"]) if isinstance(step, str)), "")
             # A value that is replaced was read, and is only spelled differently; a key that is added was not read.
             if "add" in change and change["add"] not in _EMPTY and last not in wire:
-                yield last
+                yield last, change["add"]
 
 
 def _aligned(messages: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:

@@ -30,6 +30,7 @@ from antiphon.dialects.atlas._fields import (
     parse,
 )
 from antiphon.dialects.atlas._values import Encoder, Encoders, MessageType, copied, decode, decode_fields, refuse
+from antiphon.messages.arguments import check_type
 
 _UNKNOWN_TYPE = "unknown"
 
@@ -480,6 +481,7 @@ def _canonical(message: StructuredMessage) -> str:
 
 def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
     """Return the envelope of an answer: the same task and tracking, to the waiting agent, unless the caller gives another."""
+    check_type("original_message", original, StructuredMessage, 'StructuredMessage("How are the sales?")')
     waiting = original.reply_to
     target = envelope.get("target_agent") or waiting
     onward = {} if target == waiting or waiting is None else {"reply_to": waiting}
