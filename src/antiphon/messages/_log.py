@@ -39,6 +39,8 @@ class MessageLog:
 
     def grown(self, length: int, added: Iterable[Message]) -> MessageLog:
         """Return a log of the first `length` messages and `more`: this log, unless it has more than `length` messages."""
+        # Without the lock, two threads that extend one conversation could both find the log at its length, and the messages of
+        # the one would be in the conversation of the other.
         with self.lock:
             if len(self.messages) == length:
                 self.messages.extend(added)
@@ -47,6 +49,8 @@ class MessageLog:
 
     def index(self) -> Self:
         """Bring the index up to the end."""
+        # Without the lock, two threads could index one message twice: a call would be open twice, and its second result would
+        # answer it again.
         with self.lock:
             for position in range(self.indexed, len(self.messages)):
                 message = self.messages[position]

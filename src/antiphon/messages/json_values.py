@@ -309,7 +309,10 @@ def _depth(value: object, most: int) -> int:
     """Return the depth of a value, level by level, at most `most`."""
     level: list[Any] = [value]
     for depth in range(most):
-        inner = [node.values() if type(node) is dict else node for node in level if type(node) in _CONTAINERS]
+        containers = [node for node in level if type(node) in _CONTAINERS]
+        inner: list[Iterable[Any]] = [
+            cast("dict[str, Any]", node).values() if type(node) is dict else node for node in containers
+        ]
         if not inner:
             return depth
         level = [node for values in inner for node in values]

@@ -133,12 +133,13 @@ def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswe
     """Return quotes of some passages, given the best first, about a question: one for each, the best first."""
     asked = _asked(question, passages)
     most = max((passage.score for passage in passages), default=0.0)
-    answers = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
-    return tuple(sorted((answer for answer in answers if answer is not None), key=_order))  # the sort is stable
-
-
-def _order(answer: FoundAnswer) -> float:
-    return _length(answer.quote.text) - answer.score
+    answers: list[FoundAnswer] = []
+    for passage in passages[:_RATED]:
+        # The answers of a passage count less, the further it is behind the best one of its search.
+        standing = 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
+        answer = _best(asked, passage, standing)
+        answers += [] if answer is None else [answer]
+    return tuple(sorted(answers, key=lambda answer: _length(answer.quote.text) - answer.score))  # the sort is stable
 
 
 def _length(text: str) -> float:
@@ -346,11 +347,6 @@ def _is_foreign(asked: str, language: str) -> bool:
 
 
 # ---------------------------------------------------------------- the quotes of a passage
-
-
-def _standing(passage: Passage, most: float) -> float:
-    """Return the weight of the answers of a passage: the lower, the further it is behind the best one of its search."""
-    return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
 
 
 @dataclass(frozen=True, slots=True)

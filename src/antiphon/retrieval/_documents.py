@@ -119,7 +119,9 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     for number, line in enumerate(lines):
         if fence:
             fence = "" if line.strip().startswith(fence) else fence
-        elif (opening := _FENCE.match(line)) and _has_end(lines, number, opening[1]):
+        elif (opening := _FENCE.match(line)) and any(
+            below.strip().startswith(opening[1]) for below in lines[number + 1 : number + _FURTHEST]
+        ):
             fence = opening[1]
             start = number if start is None else start
         elif _is_blank(line):
@@ -142,10 +144,6 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
 
 _FURTHEST: Final = 400
 """The number of lines in which the end of a fence is searched: without an end, the rest of a page would be one block."""
-
-
-def _has_end(lines: Sequence[str], number: int, fence: str) -> bool:
-    return any(line.strip().startswith(fence) for line in lines[number + 1 : number + _FURTHEST])
 
 
 def _with_headings(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[_Block]:

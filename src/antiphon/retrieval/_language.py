@@ -309,18 +309,18 @@ def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]
 def _concepts(text: str, language: str | None) -> tuple[tuple[str, ...], ...]:
     telling = telling_words(text, language)
     parts = (part for word in telling for part in parts_of(word))
-    concepts = (tuple(dict.fromkeys(term for code in LANGUAGES for term in _of_part(part, code))) for part in parts)
-    return tuple(dict.fromkeys(concept for concept in concepts if concept))
+    concepts: dict[tuple[str, ...], None] = {}
+    for part in parts:
+        # For a script without spaces, the terms of a part are its pairs of characters; else its stem.
+        stems = (_terms_of(part, code) if _UNSPACED.search(part) else (stem_of(part, code),) for code in LANGUAGES)
+        concepts[tuple(dict.fromkeys(term for terms in stems for term in terms))] = None
+    concepts.pop((), None)
+    return tuple(concepts)
 
 
 def parts_of(word: str) -> tuple[str, ...]:
     """Return a word, and its parts if it is a compound: `ThreadActor`, `Thread`, `Actor`."""
     return (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ()))
-
-
-def _of_part(word: str, language: str) -> tuple[str, ...]:
-    """Return the terms of a single word: its stem; for a script without spaces, its pairs of characters."""
-    return _terms_of(word, language) if _UNSPACED.search(word) else (stem_of(word, language),)
 
 
 @cache

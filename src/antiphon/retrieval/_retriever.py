@@ -431,17 +431,12 @@ def _facts_of(message: Message) -> _PassageFacts | None:
                 version,
                 digest,
                 language if isinstance(language, str) else None,
-                _kind(notes.get("kind")),
+                next((kind for kind in KINDS if kind == notes.get("kind")), "markdown"),
                 path,
                 (where[0], where[1]) if len(where) == 2 else None,  # noqa: PLR2004 (the first and the last)
             )
         case _:
             return None
-
-
-def _kind(stored: Json) -> Kind:
-    kinds: dict[Json, Kind] = {kind: kind for kind in KINDS}
-    return kinds.get(stored if isinstance(stored, str) else "", "markdown")
 
 
 def _text(message: Message) -> str:
