@@ -186,7 +186,9 @@ class Hints:
         """By instance, the keys of the hosts of this process."""
         self._hosts = 1
         self._of_work = _Announcer(self._tell_work, lambda: _HINT_EVERY)
-        self._of_commits = _Announcer(self._tell_commits, self._between_commits)
+        self._of_commits = _Announcer(
+            lambda: self._carrier.send(self._subject, _COMMITTED + self._sender), self._between_commits
+        )
         self._listening: asyncio.Task[None] | None = None
 
     def note_commit(self) -> None:
@@ -225,9 +227,6 @@ class Hints:
         self._number += 1  # a new number chooses other hosts, and no carrier takes the signal for a repeated one
         named = ",".join(whom) if len(whom) <= _MOST_NAMED else EVERYBODY
         self._carrier.send(self._subject, _WORK + self._sender + f" {self._number} {named}".encode())
-
-    def _tell_commits(self) -> None:
-        self._carrier.send(self._subject, _COMMITTED + self._sender)
 
     def _between_commits(self) -> float:
         return min(_HINT_AT_LEAST, _HINT_EVERY * max(1.0, self._hosts / _FEW)) if self._is_scarce else _HINT_EVERY

@@ -195,8 +195,10 @@ class Verbs:
         ours, theirs = [[record async for record in self.read(thread_id)] for thread_id in (left, right)]
         common = 0
         for mine, other in zip(ours, theirs, strict=False):
-            if mine.hash != other.hash and not _says_the_same(mine.message, other.message):
-                break
+            if mine.hash != other.hash:
+                moved = other.message.model_copy(update={"thread_id": mine.message.thread_id})
+                if mine.message.id != moved.id or mine.message != moved:
+                    break
             common += 1
         return Diff(common, tuple(ours[common:]), tuple(theirs[common:]))
 
@@ -284,7 +286,3 @@ def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
     reason = f"The branch began while this call was open. Its outcome, if it has one, is in thread {thread_id!r}."
     result = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY).error("forked", reason)
     return result.model_copy(update={"thread_id": branch_id})
-
-
-def _says_the_same(left: Message, right: Message) -> bool:
-    return left.id == right.id and left == right.model_copy(update={"thread_id": left.thread_id})

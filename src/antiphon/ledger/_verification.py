@@ -269,7 +269,10 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
         reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
         raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
-    state = _state(journal, base, rows, pairing)._replace(is_redacted=redaction.is_on and _is_clean(rows, redaction))
+    # If redaction would change a row, the thread stays unredacted: a repeated id must have the same bytes.
+    rules = redaction.rules
+    is_clean = rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
+    state = _state(journal, base, rows, pairing)._replace(is_redacted=is_clean)
     open_at = {call.seq for call in pairing.open if not call.is_effect}
     asked = [
         row.message.to[0] for row in rows if row.record.seq in open_at and row.message.lane == "control" and row.message.to
@@ -304,12 +307,6 @@ def _opened(record: Record, key: ThreadKey | None, thread_id: str) -> Record:
     except LedgerCorruptError as exc:
         raise RestoreRefusedError(exc.reason, thread_id, record.seq) from exc
     return Record(record.seq, body, record.hash, record.recorded_at, stored=record.stored)
-
-
-def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:
-    """Whether redaction would change no row. Otherwise the thread stays unredacted: a repeated id must have the same bytes."""
-    rules = redaction.rules
-    return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
 
 
 def _message(body: bytes, thread_id: str, seq: int) -> Message:

@@ -297,14 +297,9 @@ def _importance(word: str, language: str) -> float:
     """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
     if stem_of(word, language) in light_stems(language):
         return _LIGHT
-    return _NO_NOUN if _is_no_noun(word, language) else 1.0
-
-
-def _is_no_noun(word: str, language: str) -> bool:
-    """Whether a word is probably a verb or an adjective: an answer often has another one, where a thing keeps its name."""
-    if language == "de":
-        return word.islower()
-    return language in _NO_NOUNS and word.islower() and _NO_NOUNS[language].fullmatch(word) is not None
+    # A word that is probably a verb or an adjective: an answer often has another one, where a thing keeps its name.
+    is_no_noun = word.islower() and (language == "de" or bool(language in _NO_NOUNS and _NO_NOUNS[language].fullmatch(word)))
+    return _NO_NOUN if is_no_noun else 1.0
 
 
 def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
@@ -540,7 +535,8 @@ def _likeness(concept: Concept, term: str) -> float:
     language, has_compounds = concept.language, concept.language in _COMPOUNDING
     if term in concept.related.forms or any(is_form_of(stem, term, language) for stem in concept.stems):
         return _FORM
-    if has_compounds and any(_is_head(stem, term) for stem in concept.stems):
+    # A compound names a thing of a kind: a `Buchenholz` is a `Holz`.
+    if has_compounds and any(len(stem) >= _SHORTEST_HEAD and term.endswith(stem) for stem in concept.stems):
         return _FORM
     if any(is_form_of(stem, term, language) for stem in concept.related.same):
         return _SAME
@@ -550,8 +546,3 @@ def _likeness(concept: Concept, term: str) -> float:
 def _is_part(stem: str, term: str) -> bool:
     """Whether a word is within a longer one: anywhere in the text's, or as the last part of the question's."""
     return (len(stem) >= _SHORTEST_PART and stem in term) or (len(term) >= _SHORTEST_PART and stem.endswith(term))
-
-
-def _is_head(stem: str, term: str) -> bool:
-    """Whether a compound names a thing of a kind: a `Buchenholz` is a `Holz`."""
-    return len(stem) >= _SHORTEST_HEAD and term.endswith(stem)

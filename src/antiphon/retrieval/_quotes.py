@@ -84,7 +84,11 @@ def quote(
     there = [set(terms_in(unit.text, code)) for unit in units]
     is_in_heading = [any(term in above for term in concept) for concept in concepts]
     has = [[any(term in terms for term in concept) for concept in concepts] for terms in there]
-    weights = [_weight(number, has, is_in_heading[number]) for number in range(len(concepts))]
+    weights: list[float] = []
+    for number, in_heading in enumerate(is_in_heading):
+        count = sum(row[number] for row in has)
+        # A word counts less if many units have it, and hardly if a heading has it: a heading applies to all of them.
+        weights.append((0.2 if in_heading else 1.0) / (1 + count / len(has)) if count else 0.0)
     start, end = _best(units, has, weights)
     covered = [is_in_heading[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
     share = sum(covered) / len(concepts) if concepts else 0.0
@@ -99,12 +103,6 @@ def relevance(question: str, text: str, *, heading: Sequence[str] = (), language
         return 0.0
     there = term_set("\n".join((*heading, text)), language or detect_language(text))
     return round(sum(any(term in there for term in concept) for concept in concepts) / len(concepts), 3)
-
-
-def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float:
-    """Return the weight of a word of the question: less if many units have it, hardly anything if a heading has it."""
-    count = sum(row[number] for row in has)
-    return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
 
 
 def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
