@@ -138,6 +138,7 @@ def read_body(
     if edit is not None:
         for unit in units:
             unit.messages = list(map(edit, unit.messages))
+    # All messages before the first is written, as in `encode`: an alias must differ from every name in the conversation.
     writing.aliases.begin([message for unit in units for message in unit.messages], {})
     messages: list[Message] = []
     previous: list[Message] = []

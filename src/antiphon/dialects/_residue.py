@@ -3,7 +3,7 @@
 Reading a unit gives messages; writing those messages gives a unit of the same meaning, but rarely the same data: an unknown
 key, a `null` where we leave out the key, another spelling of arguments. `residue(written, original)` is the difference, kept
 in the dialect's own namespace. `restore(written, residue)` puts it back, unless the message was edited: a value that the
-dialect now writes differently than when the unit was read stays as written. So an unchanged unit is written back unchanged,
+dialect writes differently than when the unit was read stays as written. So an unchanged unit is written back unchanged,
 and an edited one differs only in the edit.
 
 A patch is a flat list of changes, each at a path, so that it is hardly deeper than what it holds:

@@ -274,24 +274,20 @@ def answer(
 ) -> dict[str, object]:
     """Return a result. Content that an error must not contain goes into `shown`, which is written after the results."""
     block: dict[str, object] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
+    notes, blocks = writing.notes(message), list[dict[str, Any]]()
     if outcome.is_error:
         block["is_error"] = True
         blocks = _error_blocks(message, outcome, shown, writing)
     else:
-        blocks = _outcome_blocks(message, outcome, writing)
-    notes = writing.notes(message)
+        if outcome.__dict__["result"] is not None:
+            blocks.append({"type": "text", "text": outcome_text(outcome)})
+        if outcome.parts:
+            blocks += filter(None, (_block(part, "result", message, writing) for part in outcome.parts))
+            is_native = writing.is_native(message)
+            blocks = [written for written in blocks if is_native or not _is_blank(written)]
     if blocks:
         block["content"] = _content(blocks, notes)
     return _with_settings(block, notes)
-
-
-def _outcome_blocks(message: Message, outcome: OptionResultPayload, writing: BodyWriting) -> list[dict[str, Any]]:
-    has_result = outcome.__dict__["result"] is not None
-    blocks = [{"type": "text", "text": outcome_text(outcome)}] if has_result else []
-    if not outcome.parts:
-        return blocks
-    blocks += filter(None, (_block(part, "result", message, writing) for part in outcome.parts))
-    return blocks if writing.is_native(message) else [block for block in blocks if not _is_blank(block)]
 
 
 def _error_blocks(

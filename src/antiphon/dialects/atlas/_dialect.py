@@ -136,8 +136,9 @@ def _read_talk(
     is_purpose = isinstance(kind, str) and kind in PURPOSES
     read = ("type", *links) if is_usual or is_purpose else links
     note(unit, unit.value.get("metadata"), *read, purpose=str(kind) if is_purpose else None)
-    if calls and not unit.shared:
-        unit.shared = shared_notes(_purpose_of_tool(calls[0]), {})
+    arguments = as_object(calls[0].get("arguments", {})) if calls else None
+    if arguments is not None and not unit.shared:
+        unit.shared = shared_notes(call_purpose({"arguments": arguments}, is_task=False), {})
     parts = _tool_use(unit, policy, calls, results) if calls or results else []
     if content:
         parts.append(text_part(content))
@@ -166,11 +167,6 @@ def _tool_use(unit: Unit, policy: str, calls: list[dict[str, Any]], results: lis
         _read_tool_call(unit, index, call, policy, noted)
     echoes = [_read_tool_result(unit, index, result, noted) for index, result in enumerate(results)]
     return [data_part({"result_of": echo}) for echo in echoes if echo is not None]
-
-
-def _purpose_of_tool(call: dict[str, Any]) -> str | None:
-    arguments = as_object(call.get("arguments", {}))
-    return None if arguments is None else call_purpose({"arguments": arguments}, is_task=False)
 
 
 def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str, noted: dict[str, Any]) -> None:

@@ -150,7 +150,10 @@ def encode_field(name: str, value: object, encoder: Encoder) -> Any:
     """Return one field in the stored form, with its default if None is given."""
     match name:
         case "metadata":
-            return _encode_metadata(value, encoder)
+            encoded = encoder.fields({} if value is None else value, (name,))
+            kind = cast("Mapping[Any, Any]", value).get("type") if value else None
+            # A type is text, even in an enum that a program made.
+            return {**encoded, "type": kind.value} if isinstance(kind, Enum) and isinstance(kind.value, str) else encoded
         case "timestamp":
             return _encode_timestamp(value)
         case "tool_calls":
@@ -163,14 +166,6 @@ def encode_field(name: str, value: object, encoder: Encoder) -> Any:
             return None
         case _:
             return encode_text(value, encoder, (name,))
-
-
-def _encode_metadata(metadata: Any, encoder: Encoder) -> dict[str, Any]:
-    encoded = encoder.fields({} if metadata is None else metadata, ("metadata",))
-    kind = metadata.get("type") if metadata else None
-    if isinstance(kind, Enum) and isinstance(kind.value, str):
-        encoded["type"] = kind.value  # a type is text, even in a list that a program made
-    return encoded
 
 
 def _encode_timestamp(value: object) -> float:

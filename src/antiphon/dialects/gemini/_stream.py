@@ -91,18 +91,16 @@ class GeminiAssembler(AssemblerBase):
             if key != "content":
                 _merge(so_far, key, value)
         if "content" in candidate:
-            yield from self._add_content(index, so_far, object_in(candidate, "content"))
+            content, content_so_far = object_in(candidate, "content"), object_in(so_far, "content")
+            so_far["content"] = content_so_far
+            for key, value in content.items():
+                if key != "parts":
+                    keep(content_so_far, key, value)
+            parts = ensure_list(content_so_far, "parts")
+            for part in objects_in(content, "parts"):
+                yield from self._add_part(index, parts, part)
         if reason := _reason(candidate, "finishReason", _REASONS):
             yield Delta("finish", text=reason)
-
-    def _add_content(self, index: str, so_far: dict[str, object], content: dict[str, object]) -> Iterator[Delta]:
-        content_so_far = so_far["content"] = object_in(so_far, "content")
-        for key, value in content.items():
-            if key != "parts":
-                keep(content_so_far, key, value)
-        parts = ensure_list(content_so_far, "parts")
-        for part in objects_in(content, "parts"):
-            yield from self._add_part(index, parts, part)
 
     # ---------------------------------------------------------------- parts
 

@@ -183,8 +183,10 @@ def read(unit: Unit) -> None:
     match role:
         case "tool":
             _answer(unit, unit.text("tool_call_id"))
-        case "function":
-            _legacy_answer(unit)
+        case "function":  # the legacy answer, which names its function and no call
+            name = unit.text("name")
+            waiting = unit.reading.memory.get(f"legacy {name}")
+            _answer(unit, str(waiting.pop(0)) if waiting else f"{unit.own_id('id')}-call", name, {"legacy": True})
         case "assistant":
             _assistant(unit)
         case _:
@@ -364,12 +366,6 @@ def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[CallFields, dict[str
     payload = _call_payload(unit, f"{unit.own_id('id')}-call", name, read_arguments(str(call.get("arguments", ""))))
     unit.reading.memory.setdefault(f"legacy {name}", []).append(payload["invocation_id"])
     return payload, {"legacy": True}
-
-
-def _legacy_answer(unit: Unit) -> None:
-    name = unit.text("name")
-    waiting = unit.reading.memory.get(f"legacy {name}")
-    _answer(unit, str(waiting.pop(0)) if waiting else f"{unit.own_id('id')}-call", name, {"legacy": True})
 
 
 def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, object] | None = None) -> None:

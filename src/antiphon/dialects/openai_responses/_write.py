@@ -77,7 +77,7 @@ def _stamped(units: list[dict[str, object]], message: Message, notes: Mapping[st
 
 
 def _items(message: Message, role: str, notes: Mapping[str, object], writing: BodyWriting) -> list[dict[str, object]]:
-    units: list[dict[str, object]] = []
+    units: list[dict[str, Any]] = []
     words: list[Part] = []
     is_native = writing.is_native(message)
     for part in message.parts:
@@ -86,7 +86,9 @@ def _items(message: Message, role: str, notes: Mapping[str, object], writing: Bo
             units += [*_message(words, role, notes, writing, continued(message)), item]
             words = []
         if isinstance(part, ReasoningPart):
-            _think_on(part, units if not words else [], writing)
+            place = writing.notes(part).get("in")  # the list of its item that the thought is in
+            if place in THOUGHTS and units and not words and units[-1].get("type") == "reasoning":
+                units[-1].setdefault(place, []).append({"type": THOUGHTS[place], "text": part.text})
         elif item is None:
             words.append(part)
     units += _message(words, role, notes, writing, continued(message))
@@ -118,13 +120,6 @@ def _reasoning(part: ReasoningPart, id: str | None) -> dict[str, Any]:
     if part.encrypted_content is not None:
         item["encrypted_content"] = part.encrypted_content
     return item
-
-
-def _think_on(part: ReasoningPart, units: list[dict[str, Any]], writing: BodyWriting) -> None:
-    """Add a thought to its reasoning item."""
-    place = writing.notes(part).get("in")
-    if place in THOUGHTS and units and units[-1].get("type") == "reasoning":
-        units[-1].setdefault(place, []).append({"type": THOUGHTS[place], "text": part.text})
 
 
 def _message(
@@ -286,21 +281,17 @@ def _closed_request(body: Body) -> dict[str, object]:
     request = {**body.rest} if body.shape == "request" else {}
     if body.instructions is not None:
         request["instructions"] = body.instructions
-    is_text = request.get("input") == AS_TEXT and _is_text_input(body.units)
+    message = body.units[0] if len(body.units) == 1 else {}
+    is_message = message.keys() == {"role", "content"} and message["role"] == "user" and isinstance(message["content"], str)
+    is_text = request.get("input") == AS_TEXT and is_message
     if not body.units and "input" in request and request["input"] != AS_TEXT:
         if request["input"] is LEFT_OUT:
             del request["input"]
     else:
-        request["input"] = body.units[0]["content"] if is_text else body.units
+        request["input"] = message["content"] if is_text else body.units
     if body.tools:
         request["tools"] = body.tools
     return request
-
-
-def _is_text_input(units: list[Any]) -> bool:
-    if len(units) != 1 or units[0].keys() != {"role", "content"}:
-        return False
-    return units[0]["role"] == "user" and isinstance(units[0]["content"], str)
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, object]:

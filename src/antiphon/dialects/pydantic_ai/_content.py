@@ -62,17 +62,14 @@ def read_citations(value: object) -> tuple[Citation, ...]:
     """Return the citations of a text; other data is left to the residue."""
     if not isinstance(value, list):
         return ()
-    citations = (as_object(item) or {} for item in cast("list[Any]", value))
-    return tuple(citation for item in citations for citation in _of_one(item))
-
-
-def _of_one(citation: dict[str, object]) -> list[Citation]:
-    sources = citation.get("sources")
-    items = [as_object(item) or {} for item in cast("list[Any]", sources)] if isinstance(sources, list) else []
-    if not all(str(item.get("kind")) in _WORDS for item in items):
-        return []
-    anchor = as_object(citation.get("anchor")) or {}
-    return [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(items)]
+    citations: list[Citation] = []
+    for item in cast("list[Any]", value):
+        fields = as_object(item) or {}
+        listed, anchor = fields.get("sources"), as_object(fields.get("anchor")) or {}
+        sources = [as_object(source) or {} for source in cast("list[Any]", listed)] if isinstance(listed, list) else []
+        if all(str(source.get("kind")) in _WORDS for source in sources):
+            citations += [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(sources)]
+    return tuple(citations)
 
 
 def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool) -> Citation:
