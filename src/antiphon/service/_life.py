@@ -217,7 +217,7 @@ def load_agents() -> None:
 
 
 _USED_LATER: Final = {
-    "RunStatus": "antiphon.agents",
+    "RunStatus": "antiphon.durable",
     "model_names": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
     "LIFE": "antiphon.patterns.postchain",
