@@ -7,7 +7,7 @@ from reprlib import Repr
 from types import NoneType
 from typing import Any, cast, get_args
 
-__all__ = ["check_each", "check_type"]
+__all__ = ["check_choice", "check_each", "check_type"]
 
 _shown = Repr()
 _shown.maxstring = _shown.maxother = 80
@@ -29,3 +29,15 @@ def check_each(name: str, values: Any, expected: Any, example: str) -> tuple[Any
     for number, item in enumerate(items):
         check_type(f"{name}[{number}]", item, expected, example)
     return items
+
+
+def check_choice(name: str, value: str | None, choices: object) -> None:
+    """Refuse a value that is not one of the choices.
+
+    Raises:
+        ValueError: it is not one of them.
+    """
+    words: tuple[str, ...] = get_args(choices)
+    if value is not None and value not in words:
+        *others, last = map(repr, words)
+        raise ValueError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
