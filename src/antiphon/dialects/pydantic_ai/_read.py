@@ -70,6 +70,7 @@ def _say(unit: Unit, drafts: Sequence[_Draft], usage: Usage | None = None) -> No
         own_id = cast("str", response_id)
     else:
         own_id = f"{NAME}-{unit.position or 0}-{sha256(canonical(unit.value)).hexdigest()[:12]}"
+    thread_id = cast("str", thread) if is_name(thread) else None
     turn = own_id if len(drafts) > 1 and unit.value["kind"] == "response" else None
     for payload, policy, role, notes, time in drafts:
         unit.say(
@@ -78,7 +79,7 @@ def _say(unit: Unit, drafts: Sequence[_Draft], usage: Usage | None = None) -> No
             role_hint_for_llm=role,
             id=own_id,
             turn_id=turn,
-            thread_id=cast("str", thread) if is_name(thread) else None,
+            thread_id=thread_id,
             created_at=time,
             usage=usage,
             metadata={NAME: notes},
