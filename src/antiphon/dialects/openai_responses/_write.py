@@ -281,7 +281,7 @@ def _closed_request(body: Body) -> dict[str, object]:
     request = {**body.rest} if body.shape == "request" else {}
     if body.instructions is not None:
         request["instructions"] = body.instructions
-    message = body.units[0] if len(body.units) == 1 else {}
+    message: dict[str, Any] = body.units[0] if len(body.units) == 1 else {}
     is_message = message.keys() == {"role", "content"} and message["role"] == "user" and isinstance(message["content"], str)
     is_text = request.get("input") == AS_TEXT and is_message
     if not body.units and "input" in request and request["input"] != AS_TEXT:
