@@ -424,7 +424,7 @@ def _facts_of(message: Message) -> _PassageFacts | None:
     match notes:
         case {"source": str(source), "version": int(version), "digest": str(digest)}:
             language, heading, lines = notes.get("language"), notes.get("heading"), notes.get("lines")
-            stored_kinds = [kind for kind in KINDS if kind == notes.get("kind")]
+            stored_kinds: list[Kind] = [kind for kind in KINDS if kind == notes.get("kind")]
             path = tuple(str(title) for title in heading) if isinstance(heading, JsonArray) else ()
             where = tuple(number for number in lines if isinstance(number, int)) if isinstance(lines, JsonArray) else ()
             return _PassageFacts(
