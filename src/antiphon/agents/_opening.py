@@ -77,6 +77,7 @@ from antiphon.runtime.extending import (
     RUN,
     STOPPED,
     Course,
+    CoursePart,
     Journal,
     Lease,
     Park,
@@ -192,6 +193,8 @@ class RunCourse(EffectKeys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
+        self.is_over = False
+        self.cancelled: tuple[Message, ...] = ()
         self.parked: ParkedError | None = None
         self.parked_in: set[str] = set()
         self.place = Place()
@@ -213,13 +216,13 @@ class RunCourse(EffectKeys):
         """Do nothing: a run has no mailbox whose waiting is counted."""
 
 
-class RunPart(EffectKeys):
+class RunPart(EffectKeys, CoursePart):
     """A part of a course that numbers its own effects: the run of one agent, or the work of one tool."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str, *, is_agent: bool = False) -> None:
         """Make it; `is_agent`: an agent decides about its steps, so their order is not that of a program."""
-        super().__init__()
-        self._whole = whole
+        EffectKeys.__init__(self)
+        CoursePart.__init__(self, whole)
         self.place = None if is_agent else Place()
         self.invocation_id = invocation_id
         self.to = to
@@ -231,47 +234,10 @@ class RunPart(EffectKeys):
         self.reached.add(child_id(self.invocation_id, key))
         return key
 
-    @property
-    def thread_id(self) -> str | None:
-        """That of the whole course."""
-        return self._whole.thread_id
-
-    @property
-    def attempt(self) -> int:
-        """That of the whole course."""
-        return self._whole.attempt
-
-    @property
-    def open_effects(self) -> tuple[Message, ...]:
-        """The ones of the whole course."""
-        return self._whole.open_effects
-
-    @open_effects.setter
-    def open_effects(self, rows: tuple[Message, ...]) -> None:
-        self._whole.open_effects = rows
-
-    @property
-    def evicted(self) -> FencedError | None:
-        """That of the whole course."""
-        return self._whole.evicted
-
-    @property
-    def parked(self) -> ParkedError | None:
-        """That of the whole course."""
-        return self._whole.parked
-
-    @property
-    def parked_in(self) -> Collection[str]:
-        """That of the whole course."""
-        return self._whole.parked_in
-
+    @override
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note it in the whole course, with the effect or agent that this part is."""
-        self._whole.note_parked(error, (*inside, self.invocation_id))
-
-    def wait(self, change: int) -> None:
-        """Count waiting in the whole course."""
-        self._whole.wait(change)
+        super().note_parked(error, (*inside, self.invocation_id))
 
     @override
     def __repr__(self) -> str:
@@ -432,6 +398,7 @@ class Opened:
         """Write the end of the run with the return value of its program, if this process owns it."""
         if self.tenure is None or self.is_finished:
             return
+        self._end_course()  # before its open effects are read: one that starts after that would have no outcome
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         rows += [ended(RUN, invocation_id, thread_id=thread_id, result=returned)]
@@ -480,8 +447,14 @@ class Opened:
     async def leave(self) -> None:
         """Release the thread, if it was claimed for this run and no other run here needs it."""
         if self.tenure is not None:
+            self._end_course()
             self.journal.end(block_ended(self.course.thread_id or ""))
             await self.tenure.leave(self.course.invocation_id, self.kind)
+
+    def _end_course(self) -> None:
+        """Let nothing more of it start. Its thread may still be owned here, for another run."""
+        if isinstance(self.course, RunCourse):
+            self.course.is_over = True
 
 
 def block_ended(thread_id: str) -> str:

@@ -42,6 +42,8 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
+from typing_extensions import override
+
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import Notice, Request, Restart, Stop
@@ -96,6 +98,19 @@ class Course(Protocol):
         ...
 
     @property
+    def cancelled(self) -> tuple[Message, ...]:
+        """The rows of effects whose caller was cancelled. It may ask for one again, and not know whether it was done."""
+        ...
+
+    @cancelled.setter
+    def cancelled(self, rows: tuple[Message, ...]) -> None: ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the handler or the block of the run has ended: tasks that it left behind start nothing more."""
+        ...
+
+    @property
     def parked(self) -> ParkedError | None:
         """Why nothing more of it starts in this attempt: one of its effects waits for a person."""
         ...
@@ -112,6 +127,96 @@ class Course(Protocol):
     def wait(self, change: int) -> None:
         """Add `change` to the number of effects that it waits for."""
         ...
+
+
+class CoursePart:
+    """A part of a course, or a view of one: what it does not say itself is that of the whole."""
+
+    def __init__(self, whole: Course) -> None:
+        self._whole = whole
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._whole.thread_id
+
+    @property
+    def attempt(self) -> int:
+        return self._whole.attempt
+
+    @property
+    def open_effects(self) -> tuple[Message, ...]:
+        return self._whole.open_effects
+
+    @open_effects.setter
+    def open_effects(self, rows: tuple[Message, ...]) -> None:
+        self._whole.open_effects = rows
+
+    @property
+    def cancelled(self) -> tuple[Message, ...]:
+        return self._whole.cancelled
+
+    @cancelled.setter
+    def cancelled(self, rows: tuple[Message, ...]) -> None:
+        self._whole.cancelled = rows
+
+    @property
+    def evicted(self) -> FencedError | None:
+        return self._whole.evicted
+
+    @property
+    def is_over(self) -> bool:
+        return self._whole.is_over
+
+    @property
+    def parked(self) -> ParkedError | None:
+        return self._whole.parked
+
+    @property
+    def parked_in(self) -> Collection[str]:
+        return self._whole.parked_in
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        self._whole.note_parked(error, inside)
+
+    def wait(self, change: int) -> None:
+        self._whole.wait(change)
+
+
+class Handler(Protocol):
+    """A handler at work on a message."""
+
+    is_over: bool
+
+
+class Handling(CoursePart):
+    """One attempt of a handler at a message.
+
+    All attempts share the delivery. A task that an attempt has left behind must not start an effect in the next one: it would
+    do what the next one does, and under another key.
+    """
+
+    def __init__(self, delivery: DeliveryState, handler: Handler) -> None:
+        super().__init__(delivery)
+        self.delivery = delivery
+        self._handler = handler
+
+    @property
+    def invocation_id(self) -> str:
+        return self.delivery.invocation_id
+
+    @property
+    def to(self) -> str:
+        return self.delivery.to
+
+    @property
+    @override
+    def is_over(self) -> bool:
+        return self._handler.is_over
+
+    def next_key(self, name: str | None = None) -> str:
+        if self.is_over:  # otherwise the next attempt would find its own effects under other keys
+            raise WithdrawnError(f"the handler that asks for {name!r} has ended: await its tasks in it", self.to)
+        return self.delivery.next_key(name)
 
 
 class Holder(Protocol):
@@ -205,6 +310,8 @@ class DeliveryState:
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
     evicted: FencedError | None = None
     """Why nothing of it may be written or started here any more: another host has its thread."""
+    is_over: bool = False
+    """Never: a delivery may be handled again. An attempt ends (`Handling`)."""
     is_told: bool = False
     """Whether something came into its thread after it was delivered here: its handler may have missed an answer."""
     is_left_to_next: bool = False
@@ -223,6 +330,8 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has started and not ended."""
+    cancelled: tuple[Message, ...] = ()
+    """Those of them whose caller was cancelled."""
     parked: ParkedError | None = None
     """Why its handler starts nothing more: an effect waits for a person."""
     parked_in: tuple[str, ...] = ()
@@ -411,7 +520,7 @@ class DeliveryState:
         """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
-        self.parked, self.parked_in = None, ()
+        self.parked, self.parked_in, self.cancelled = None, (), ()
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note that an effect of its handler waits for a person."""

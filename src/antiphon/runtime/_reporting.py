@@ -38,7 +38,7 @@ from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutc
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
 from antiphon.protocol import Heartbeat
-from antiphon.runtime._delivery import Course, DeliveryState
+from antiphon.runtime._delivery import Course, DeliveryState, Handling
 from antiphon.runtime._rows import origin_of, text_of
 
 
@@ -480,7 +480,7 @@ class Hooks:
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
         """Return `run`, wrapped to report to the observer."""
-        handled = Delivery(course) if isinstance(course, DeliveryState) else None
+        handled = Delivery(course.delivery) if isinstance(course, Handling) else None
 
         async def watched(key: str) -> Json:
             activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()

@@ -5,7 +5,7 @@ run of an agent has no actor, and writes the same rows as a handler. These names
 keep their meaning.
 """
 
-from antiphon.runtime._delivery import Course
+from antiphon.runtime._delivery import Course, CoursePart
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, check_function, confirmed, start_confirmed
 from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
 from antiphon.runtime._hosting import has_other_build, read_take_overs, takes_another_build, unfit_reason
@@ -49,6 +49,7 @@ __all__ = [
     "STOP",
     "STOPPED",
     "Course",
+    "CoursePart",
     "Directive",
     "Effect",
     "GateState",
