@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from antiphon.agents import LedgerRun, ledger_run, program
+from antiphon.durable import LedgerRun, ledger_run, program
 from antiphon.errors import DeliveryError, ParkedError, WithdrawnError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request

@@ -1,20 +1,4 @@
-"""Changed programs: how a run continues if the program differs from the recorded steps.
-
-A continued run repeats its recorded steps. If the program was changed since, a step differs: a model request
-has another prompt, a tool has another schema. Then `on_change` decides:
-
-| `on_change` | a recorded step that differs |
-|---|---|
-| `stop` | `HistoryMismatchError`, with the differences. Nothing is started |
-| `continue` | its recorded result is used unchanged, and steps without a record run under the new program |
-| `restart` | it runs again, and so does everything that follows from it. Refused if the run has started a `once` effect |
-
-The thread records each choice in a row `RUN_CHANGED`: without such a row, G11 holds without exception. A person chooses with a
-row `RUN_CHANGE_ALLOWED`, which covers the steps that were recorded before it. So a permission covers one change: steps under
-the new program are recorded after it, and are compared again.
-
-**Covered** are model requests, plain tool calls and effects of the program itself. Toolkits, guards, approvals and notes are
-not, because they consist of other effects: a thread that was started under a guard refuses a program without it.
+"""Steps: the effects of a run, the order in which a program asks for them, and the new branches of a program.
 
 **Patches.** `LedgerRun.patched` returns whether a run takes a new branch of its program. A run that has already passed that
 place does not: it has recorded steps that the program has not reached yet.
@@ -23,296 +7,25 @@ place does not: it has recorded steps that the program has not reached yet.
 from __future__ import annotations
 
 import asyncio
-import json
 from asyncio import Lock
-from base64 import b32encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from difflib import SequenceMatcher
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
 
-import orjson
 from typing_extensions import override
 
-from antiphon.agents._opening import MARK, PROGRAM, Mark, OnChange, Opened, Place, RecordedStep
+from antiphon.durable._changes import StepChange, ThreadChanges, is_of, write_about
+from antiphon.durable._course import Mark, Place, asked
+from antiphon.durable._differences import short_hash
+from antiphon.durable._history import RecordedStep
+from antiphon.durable._opened import OnChange, Opened
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.ledger import command_line
-from antiphon.messages import (
-    RUNTIME_POLICY,
-    DataPart,
-    Json,
-    JsonObject,
-    Message,
-    OptionCallPayload,
-    OptionResultPayload,
-    PartsPayload,
-    thaw,
-)
-from antiphon.messages.keys import as_key, base_of, changed_id, child_id, is_below, parent_of, park_id, patch_id
-from antiphon.runtime import Effects
-from antiphon.runtime.extending import AGAIN, PARK, RUN, Effect, says_the_same_value
+from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages.keys import base_of, child_id, parent_of, park_id, patch_id
+from antiphon.runtime._effects import Effect, Effects
+from antiphon.runtime._rows import says_the_same_value
 
-if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
-
-Choice: TypeAlias = Literal["continue", "restart"]
-
-CHANGED: Final = "RUN_CHANGED"
-ALLOWED: Final = "RUN_CHANGE_ALLOWED"
 _PATCHED: Final = "RUN_PATCHED"
-
-
-def short_hash(value: Any) -> str:
-    """Return a hash of a JSON value, in base 32: hexadecimal digits may look like a card number, and be redacted."""
-    words = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
-    return b32encode(sha256(words).digest()).decode()[:26].lower()
-
-
-# ---------------------------------------------------------------- differences, as text
-
-_WIDTH = 140
-_AROUND = 40
-"""The number of characters shown before the first difference in a long line."""
-_MOST_LINES = 6
-
-
-def text_difference(name: str, before: str | None, after: str | None) -> list[str]:
-    """Return how a text has changed, as lines of a diff; no lines if it has not."""
-    if before == after:
-        return []
-    return [f"{name}:", *_limited(_diff((before or "").splitlines(), (after or "").splitlines()))]
-
-
-def _diff(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    for tag, start, end, other_start, other_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if tag != "equal":
-            old, new = before[start:end], after[other_start:other_end]
-            place = _first_difference(old[0], new[0]) if old and new else 0
-            yield from (f"  - {_cut(line, place)}" for line in old)
-            yield from (f"  + {_cut(line, place)}" for line in new)
-
-
-def _first_difference(old: str, new: str) -> int:
-    return next((place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
-
-
-def _cut(line: str, place: int) -> str:
-    start = max(0, place - _AROUND) if len(line) > _WIDTH else 0
-    shown = line[start : start + _WIDTH]
-    return f"{'…' if start else ''}{shown}{'…' if start + _WIDTH < len(line) else ''}"
-
-
-def _limited(lines: Iterator[str]) -> list[str]:
-    found = list(lines)
-    left = len(found) - _MOST_LINES
-    return found if left <= 0 else [*found[:_MOST_LINES], f"  … and {left} more lines"]
-
-
-def tools_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return which tools have changed, and how. A tool is a JSON object."""
-    lines = [f"tool {name!r} is gone" for name in before if name not in after]
-    lines += [f"tool {name!r} is new" for name in after if name not in before]
-    for name in before:
-        if name in after and before[name] != after[name]:
-            lines += _tool_difference(name, before[name], after[name])
-    return lines
-
-
-def _tool_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    lines: list[str] = []
-    for field in dict.fromkeys((*before, *after)):
-        old, new = (_as_text(each.get(field)) for each in (before, after))
-        lines += text_difference(f"{field} of tool {name!r}", old, new)
-    return lines or [f"tool {name!r} has changed"]
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str)
-
-
-def values_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return which of some settings have changed."""
-    changed = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
-    return [f"{name} {key!r}: {before.get(key)!r}, now {after.get(key)!r}" for key in changed]
-
-
-# ---------------------------------------------------------------- choices
-
-
-@dataclass(frozen=True, slots=True)
-class StepChange:
-    """How a step of the program differs from the recorded one."""
-
-    what: str
-    """The difference, in a sentence."""
-    lines: Sequence[str] = ()
-    """The differences."""
-    digest: str = ""
-    """The hash of the new step: a choice applies to this step only."""
-    is_input: bool = False
-    """Whether the input of the program has changed, such as the question."""
-
-
-class ThreadChanges:
-    """The choices that the rows of a thread record, and the steps of the run that were recorded before this attempt."""
-
-    def __init__(self) -> None:
-        self._continued: set[tuple[str, str]] = set()
-        """Steps, with the digest of the change."""
-        self._restarted: set[str] = set()
-        self._allowed: dict[str, OnChange] = {}
-        """By step, the choice of a person."""
-        self.once: list[str] = []
-        """The `once` effects that have started in the run."""
-        self.steps: list[str] = []
-        """The effects of the run, in the order in which they started."""
-        self.tools: set[str] = set()
-        """The effects that are calls of plain tools."""
-        self._is_read = False
-        self._lock = Lock()
-
-    @classmethod
-    async def of(cls, opened: Opened) -> ThreadChanges:
-        """Return the object that a run and all its parts share. The thread is read once.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
-        own = opened.share(cls)
-        async with own._lock:
-            if not own._is_read:
-                await own._read(opened)
-                own._is_read = True
-        return own
-
-    async def _read(self, opened: Opened) -> None:
-        root = opened.root
-        has_begun = False
-        async for record in opened.journal.ledger.read(opened.course.thread_id or ""):
-            message, payload = record.message, record.message.payload
-            if message.lane == "control":
-                self._heard_choice(message, root)
-            elif message.lane == "effect" and isinstance(payload, OptionCallPayload):
-                has_begun = has_begun or is_of(payload.invocation_id, root)
-                if has_begun:
-                    self._heard_step(payload, root)
-
-    def _heard_step(self, payload: OptionCallPayload, root: str) -> None:
-        if payload.option_name in (AGAIN, PARK):
-            return
-        # Also rows of others: an effect of a run may have an id without the name of the run.
-        if payload.arguments.get("effects") == "once":
-            self.once.append(payload.invocation_id)
-        if is_below(payload.invocation_id, root):
-            self.steps.append(payload.invocation_id)
-            arguments = payload.arguments.get("arguments")
-            if isinstance(arguments, JsonObject) and "tool" in arguments and payload.arguments.get("effects") is not None:
-                self.tools.add(payload.invocation_id)
-
-    def _heard_choice(self, message: Message, root: str) -> None:
-        data = _data_of(message)
-        if data is None:
-            return
-        choice, step = data.get("choice"), data.get("step")
-        if data.get("type") == CHANGED and message.policy == RUNTIME_POLICY and isinstance(step, str):
-            if choice == "restart":
-                self._restarted.add(step)
-            else:
-                self._continued.add((step, str(data.get("digest"))))
-        elif data.get("type") == ALLOWED and data.get("run") == root and choice in ("continue", "restart"):
-            agents = (parent_of(step) for step in self.steps)
-            self._allowed = dict.fromkeys((*self.steps, *agents), cast("OnChange", choice))
-
-    def choice(self, step: str, change: StepChange, on_change: OnChange) -> OnChange:
-        """Return the choice for a step that differs."""
-        if (step, change.digest) in self._continued:
-            return "continue"
-        return self._allowed.get(step, on_change)
-
-    def is_restarted(self, step: str) -> bool:
-        """Whether the recorded outcome of a step is ignored, because the step is done again."""
-        return step in self._restarted
-
-    async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
-        """Record the choice for a step.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
-        if (step, change.digest) in self._continued:
-            return
-        by = "person" if step in self._allowed else "program"
-        said: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
-        said["differences"] = list(change.lines)
-        await _write(opened, changed_id(step, change.digest), said, about=step)
-        if choice == "restart":
-            self._restarted.add(step)
-        else:
-            self._continued.add((step, change.digest))
-
-    def not_reached(self, part: str, reached: Collection[str], before: str) -> list[str]:
-        """Return the calls of plain tools in a run of an agent that the program has not repeated before a step."""
-        earlier = self.steps[: self.steps.index(before)] if before in self.steps else self.steps
-        return [step for step in earlier if step in self.tools and parent_of(step) == part and base_of(step) not in reached]
-
-
-def _data_of(message: Message) -> JsonObject | None:
-    match message.payload:
-        case PartsPayload(parts=(DataPart(data=JsonObject() as data),)):
-            return data
-        case _:
-            return None
-
-
-def is_of(invocation_id: str, root: str) -> bool:
-    """Whether an id belongs to a run, or to a part of it."""
-    return invocation_id == root or is_below(invocation_id, root)
-
-
-async def _write(opened: Opened, id: str, said: dict[str, Json], *, about: str) -> None:
-    """Write a row about a run, with the next rows: before anything that depends on it."""
-    thread_id, payload = opened.course.thread_id or "", PartsPayload(parts=(DataPart(data=said),))
-    own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "parent_id": about, "correlation_id": id}
-    await opened.journal.write_soon(thread_id, [Message(id=id, policy=RUNTIME_POLICY, payload=payload, **own)])
-
-
-async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
-    """Record that a person allows the open runs of a thread, or one of them, to continue under a changed program.
-
-    Return these runs.
-
-    It covers the steps that are recorded so far. Toolkits, guards and approvals are never covered.
-
-    Raises:
-        ValueError: there is no such open run.
-        LedgerError: it could not be stored.
-    """
-    calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
-    runs = [call.invocation_id or "" for call in calls if cast("OptionCallPayload", call.payload).option_name == RUN]
-    chosen = [run for run in runs if run_id is None or run == f"{thread_id}/{as_key(run_id)}"]
-    if not chosen:
-        raise ValueError(f"thread {thread_id!r} has no open run{'' if run_id is None else f' {run_id!r}'}")
-    for run in chosen:
-        said: dict[str, Json] = {"type": ALLOWED, "run": run, "choice": choice}
-        own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "to": (PROGRAM,), "correlation_id": run}
-        await ledger.post(thread_id, Message(policy="user", payload=PartsPayload(parts=(DataPart(data=said),)), **own))
-    return tuple(chosen)
-
-
-async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) -> bool:
-    """Whether a person has allowed a run to continue under a changed program since a time; `run` is its invocation.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
-    records = await ledger.by_correlation(run, thread_id=thread_id)
-    rows = [record.message for record in records if record.recorded_at >= since and record.message.lane == "control"]
-    return any(data.get("type") == ALLOWED for row in rows if (data := _data_of(row)) is not None)
-
-
-# ---------------------------------------------------------------- steps
 
 
 class StepOrder:
@@ -351,11 +64,11 @@ class StepOrder:
             LedgerError: the choice could not be stored.
         """
         place: Place | None = getattr(opened.course, "place", None)
-        if not opened.steps or opened.is_finished or place is None:
+        if not opened.recorded.steps or opened.is_finished or place is None:
             return
         mark, course = place.mark(), parent_of(child_id(opened.course.invocation_id, "step"))
-        own = [expected for expected in opened.steps if expected.course == course]
-        for expected in opened.steps:
+        own = [expected for expected in opened.recorded.steps if expected.course == course]
+        for expected in opened.recorded.steps:
             if expected.id == base_of(step):
                 return
             if mark is None and expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
@@ -383,7 +96,7 @@ class StepOrder:
             HistoryMismatchError: there is one.
             LedgerError: the choice could not be stored.
         """
-        for expected in () if opened.is_finished else opened.steps:
+        for expected in () if opened.is_finished else opened.recorded.steps:
             is_own = expected.course == opened.root and not expected.is_agent and expected.mark != "unwinding"
             if is_own and not self._is_reached(opened, expected):
                 what = f"the program ends without {expected.id!r}, which thread {opened.course.thread_id!r} records"
@@ -441,12 +154,6 @@ def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None
     return HistoryMismatchError("\n".join(lines), opened.course.to)
 
 
-def asked(place: Place | None) -> dict[str, Json]:
-    """Return what an intent records of how its step was asked for; nothing, if it came after the steps before it."""
-    mark = None if place is None else place.mark()
-    return {} if mark is None else {MARK: mark}
-
-
 class RunStep(Effect):
     """An effect of a run, with a choice of how to continue if it differs from the recorded one."""
 
@@ -473,7 +180,7 @@ class RunStep(Effect):
             park=opened.park,
             option=option,
             parent_id=parent_id,
-            forgiven=opened.forgiven,
+            forgiven=opened.recorded.forgiven,
         )
         self.opened = opened
         self.on_change: OnChange = opened.on_change or on_change or "stop"
@@ -622,7 +329,7 @@ class Patches:
                 return True
             if opened.is_finished or await _is_behind(opened):
                 return False
-        await _write(opened, mark, {"type": _PATCHED, "name": name}, about=opened.root)
+        await write_about(opened, mark, {"type": _PATCHED, "name": name}, about=opened.root)
         return True
 
 
