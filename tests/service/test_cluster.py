@@ -46,7 +46,7 @@ async def _left_work(ledger: Ledger) -> None:
 async def _checked(ledger: Ledger) -> None:
     await _left_work(ledger)
     found = await cluster_status(ledger)
-    assert [each.host.name for each in found.hosts] == ["living"]
+    assert [each.name for each in found.hosts] == ["living"]
     assert (found.in_hand, found.due, found.stuck, found.take_overs, found.tail_lag) == (1, 3, 2, 0, 0.0)
     assert 299 < (found.oldest_age or 0) < 400
     reasons = {each.thread_id: each.reason for each in found.stuck_threads}

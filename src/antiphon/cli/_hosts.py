@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -25,8 +24,8 @@ from antiphon.errors import NotWaitingError
 from antiphon.messages import current_port
 
 if TYPE_CHECKING:
-    from antiphon.ledger import HostStatus, Ledger, LimitStatus
-    from antiphon.service import ClusterStatus, HostedThread, RecoveredRun, RunApp, RunStatus
+    from antiphon.ledger import HostStatus, Ledger
+    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitValue, RecoveredRun, RunApp, RunStatus
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK: Final = 1.0
@@ -220,7 +219,7 @@ def recover(
         app = service.load_apps(apps)
         done = with_ledger(ledger, partial(_recover, app=app, with_failed=with_failed))
     if for_programs:
-        print_json([asdict(each) for each in done])
+        print_json(done)
     elif done:
         rows = [(each.thread_id, each.id, each.name, each.status, _first_line(each.reason)) for each in done]
         print_table(open_console(), ("thread", "run", "program", "status", "reason"), rows)
@@ -272,7 +271,7 @@ def hosts(
     """List the processes that run threads of a ledger."""
     found = with_ledger(ledger, partial(_hosts, with_ended=with_ended))
     if for_programs:
-        print_json([service.host_json(each) for each in found])
+        print_json(found)
     elif found:
         print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(each) for each in found])
     else:
@@ -283,13 +282,13 @@ def _no_host(ledger: str | None) -> str:
     return f"no host runs threads of this ledger; `{typed(ledger, 'host')}` starts one"
 
 
-async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostStatus, ...]:
+async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostValue, ...]:
     return await service.list_hosts(ledger, with_ended=with_ended)
 
 
-def _row(status: HostStatus) -> tuple[str, ...]:
+def _row(status: HostValue) -> tuple[str, ...]:
     until = shown_time(status.until) if status.is_alive else f"ended {shown_time(status.until)}"
-    return status.host.name, status.host.build, " ".join(status.host.kinds), until, str(status.threads)
+    return status.name, status.build, " ".join(status.kinds), until, str(status.threads)
 
 
 # ---------------------------------------------------------------- limits for all hosts
@@ -330,7 +329,7 @@ def limits(
         work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
         found = with_ledger(ledger, work, create=bool(changes or file))
     if for_programs:
-        print_json([service.limit_json(each) for each in found])
+        print_json(found)
     elif found:
         headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
         print_table(open_console(), headers, [_limit_row(each) for each in found])
@@ -350,25 +349,22 @@ def _dollars(text: str | None) -> Decimal | None:
 
 async def _change_limits(
     ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None, place: str | None
-) -> tuple[LimitStatus, ...]:
+) -> tuple[LimitValue, ...]:
     if file is not None:
         return await service.apply_limits(ledger, service.read_limits(file))
     if model is not None:
-        known = [each.limit.model for each in await service.list_limits(ledger)]
+        known = [each.model for each in await service.list_limits(ledger)]
         if is_removed and not changes and model not in known:
             fail(f"{model!r} has no limits; `{typed(place, 'limits')}` lists those that there are", code=2)
         return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
     return await service.list_limits(ledger)
 
 
-def _limit_row(status: LimitStatus) -> tuple[str, ...]:
-    limit = status.limit
-    at_once = ("", "") if limit.at_once is None else (str(limit.at_once), str(status.held))
-    per_minute = ("", "") if limit.per_minute is None else (str(limit.per_minute), str(status.started))
-    money = (
-        ("", "", "") if limit.cost_per_day is None else tuple(map(str, (limit.cost_per_day, status.spent, status.reserved)))
-    )
-    return limit.model, *at_once, str(status.waiting), *per_minute, *money
+def _limit_row(limit: LimitValue) -> tuple[str, ...]:
+    at_once = ("", "") if limit.at_once is None else (str(limit.at_once), str(limit.held))
+    per_minute = ("", "") if limit.per_minute is None else (str(limit.per_minute), str(limit.started))
+    money = ("", "", "") if limit.cost_per_day is None else tuple(map(str, (limit.cost_per_day, limit.spent, limit.reserved)))
+    return limit.model, *at_once, str(limit.waiting), *per_minute, *money
 
 
 # ---------------------------------------------------------------- all hosts together
@@ -378,14 +374,14 @@ def cluster(*, for_programs: JsonOption = False, ledger: LedgerOption = None) ->
     """Show all hosts of a ledger: their threads, threads that are due or stuck, takeovers. Exit 1 if a thread is stuck."""
     found = with_ledger(ledger, service.cluster_status)
     if for_programs:
-        print_json(found.to_json())
+        print_json(found)
     else:
         _print_cluster(found, ledger)
     if found.stuck:
         raise typer.Exit(1)
 
 
-def _print_cluster(found: ClusterStatus, ledger: str | None) -> None:
+def _print_cluster(found: ClusterValue, ledger: str | None) -> None:
     console = open_console()
     if living := [each for each in found.hosts if each.is_alive]:
         print_table(console, ("host", "build", "alive until (UTC)", "threads"), [_short_row(each) for each in living])
@@ -400,7 +396,7 @@ def _print_cluster(found: ClusterStatus, ledger: str | None) -> None:
         ("taken over", f"{found.take_overs}{taken}"),
         *(
             (
-                f"permits of {'all models' if each.limit.model == '*' else each.limit.model}",
+                f"permits of {'all models' if each.model == '*' else each.model}",
                 f"{each.held} held, {each.waiting} wait",
             )
             for each in found.limits
@@ -414,7 +410,7 @@ def _print_cluster(found: ClusterStatus, ledger: str | None) -> None:
         note(f"{found.stuck - _MOST_STUCK} more are stuck; `--json` has the first {len(found.stuck_threads)}", style="warning")
 
 
-def _short_row(status: HostStatus) -> tuple[str, ...]:
+def _short_row(status: HostValue) -> tuple[str, ...]:
     name, build, _, until, threads = _row(status)
     return name, build, until, threads
 
@@ -469,15 +465,15 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
     """List the schedules of a ledger."""
     found = with_ledger(ledger, service.list_schedules)
     if for_programs:
-        print_json([each.to_json() for each in found])
+        print_json(found)
     elif found:
         rows = [
             (
-                each.schedule.name,
-                each.schedule.cron or "once",
-                each.schedule.zone,
+                each.name,
+                each.cron or "once",
+                each.zone,
                 "" if each.next_at is None else shown_time(each.next_at.astimezone(UTC)),
-                each.schedule.question,
+                each.question,
             )
             for each in found
         ]

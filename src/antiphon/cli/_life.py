@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -33,7 +33,7 @@ from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, RunReport, ThreadReport
+    from antiphon.service import ChainRunner, RunReport, StatusValue
 
 
 class OnChangeChoice(Enum):
@@ -45,17 +45,27 @@ class OnChangeChoice(Enum):
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
-    found = with_ledger(ledger, partial(_status, thread=thread)).to_json()
+    status = with_ledger(ledger, partial(_status, thread=thread))
     if for_programs:
-        print_json(found)
-    else:
-        waits = found.get("waits_for", "")  # what a run waits for also says which build cannot continue it, and why
-        found["unfit"] = tuple(each for each in found.get("unfit", ()) if each.partition(":")[0] not in waits)
-        print_pairs(open_console(), [(name.replace("_", " "), _text(name, value)) for name, value in found.items()])
+        print_json(status)
+        return
+    waits = status.waits_for or ""  # what a run waits for also says which build cannot continue it, and why
+    unfit = tuple(each for each in status.unfit if each.partition(":")[0] not in waits)
+    fields = {**dict(status), "unfit": unfit, "turn": status.turn or None}
+    names = [*(_OF_CHAIN if status.is_chain else _OF_OTHERS), *(name for name in _REASONS if fields[name])]
+    print_pairs(open_console(), [(name.replace("_", " "), _text(name, fields[name])) for name in names])
 
 
-async def _status(ledger: Ledger, *, thread: str) -> ThreadReport:
+async def _status(ledger: Ledger, *, thread: str) -> StatusValue:
     return await service.thread_status(ledger, thread)
+
+
+_OF_CHAIN: Final = (
+    *("thread_id", "status", "current_phase", "turn", "created_at", "updated_at", "phases_completed", "phases_remaining"),
+)
+_OF_OTHERS: Final = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
+_REASONS: Final = ("waits_for", "error", "owner", "unfit")
+"""They are shown if there are any."""
 
 
 def _text(name: str, value: Any) -> str:
