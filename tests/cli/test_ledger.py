@@ -483,8 +483,12 @@ def test_threads_that_are_the_same_differ_in_nothing(url: str) -> None:
 
     assert run("diff", "chat", "branch", "--ledger", url).stdout == "messages that are the same: 5\n"
     assert answer("diff", "chat", "branch", "--ledger", url) == {
-        "common": 5, "left": [], "right": [],
-        "left_count": 0, "right_count": 0, "phases": None,
+        "common": 5,
+        "left": [],
+        "right": [],
+        "left_count": 0,
+        "right_count": 0,
+        "phases": None,
     }
     assert run("diff", "chat", "nobody", "--ledger", url).exit_code == 2
 

@@ -27,6 +27,7 @@ from antiphon.cli._live import (
     ConfigOption,
     ModelOption,
     QuietOption,
+    RunPrinting,
     check_model,
     interruptible,
     print_answer,
@@ -37,7 +38,7 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import deliver, print_json, print_json_line
 from antiphon.cli._screen import cut, fail, note, open_console, rendered, styled
-from antiphon.cli._view import LineView, contributed, open_view, watching
+from antiphon.cli._view import LineView, contributed, watching
 from antiphon.errors import PlaceError
 from antiphon.protocol import PHASES
 
@@ -80,7 +81,7 @@ def fork(
     """Branch a thread at a message, and print the id of the branch. With --model, continue it."""
     place = service.ForkPlace(thread, at, at_step, into)
     if model is not None:
-        _run_branch(place, model, ledger, for_programs=for_programs, is_quiet=is_quiet)
+        _run_branch(place, model, ledger, RunPrinting(for_programs, is_quiet))
         return
     branch, status = with_ledger(ledger, partial(_fork, place=place, named=ledger))
     if for_programs:
@@ -116,15 +117,14 @@ def _refuse(error: PlaceError, ledger: str | None) -> None:
     fail(f"{text}{hint}", code=2)
 
 
-def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
-    is_shown = not (is_quiet or for_programs)
+def _run_branch(place: ForkPlace, model: str, ledger: str | None, printing: RunPrinting) -> None:
 
     def begin(branch: ThreadSummary) -> None:
         _tell(branch)
         say_thread(branch.thread_id, ledger)
 
     async def work(runner: ChainRunner) -> RunReport:
-        tell, view = begin if is_shown else None, open_view(is_quiet=not is_shown)
+        tell, view = begin if printing.has_notes else None, printing.view()
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
@@ -136,7 +136,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     check_model(model)
     report = run_chain(ledger, work, model=model, thread=place.thread_id)
     commands = (f"diff {place.thread_id}", "show", "replay")
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
+    show_report(report, ledger, printing, commands)
 
 
 def _tell(branch: ThreadSummary) -> None:

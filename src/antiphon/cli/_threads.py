@@ -1,8 +1,8 @@
-"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward`, `delete` and `forget`."""
+"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward` and `delete`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches
 from functools import partial
@@ -296,77 +296,47 @@ def _not_rated(thread: str, message: str, lanes: Mapping[str, str], show: str) -
 
 # ---------------------------------------------------------------- delete
 
-_ThreadsArgument: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="THREAD",
-        callback=known_threads,
-        autocompletion=offered_threads,
-        help="The ids of threads; see antiphon threads.",
-    ),
-]
-_YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-
 
 def delete(
-    threads: _ThreadsArgument,
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_threads,
+            autocompletion=offered_threads,
+            help="The ids of threads; see antiphon threads.",
+        ),
+    ],
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
-    yes: _YesOption = False,
+    keep_chain: Annotated[
+        bool,
+        typer.Option("--keep-chain", help="Of encrypted threads, destroy only the keys: the chain of hashes can be verified."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies."""
-    doomed = with_ledger(ledger, partial(_with_branches, names=threads))
-    _check_branches(doomed, threads, "deleted", is_allowed=with_branches)
-    if not yes:
-        _ask(doomed, "Delete", "deleted", "deletes")
-    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)]))
+    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies.
+
+    With --keep-chain, copies of encrypted threads cannot be read either, unless they have the keys.
+    """
+    doomed = with_ledger(ledger, partial(_doomed, names=threads, keep_chain=keep_chain))
+    branches = [each.thread_id for each in doomed if each.thread_id not in threads]
+    if branches and not with_branches:
+        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are deleted too")
+    if not yes:  # on stderr: stdout has only the ids of the threads
+        for each in doomed:
+            note(f"{each.thread_id}  ({each.messages} messages)")
+        what = "Destroy their keys" if keep_chain else "Delete this"
+        ask_yes(f"{what} for good?", "nothing is deleted", "--yes deletes without a question")
+    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)], keep_chain=keep_chain))
 
 
-async def _with_branches(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    return await service.with_branches(ledger, names)
+async def _doomed(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> tuple[ThreadSummary, ...]:
+    return await (service.forgettable(ledger, names) if keep_chain else service.with_branches(ledger, names))
 
 
-def _check_branches(doomed: Sequence[ThreadSummary], named: Sequence[str], done: str, *, is_allowed: bool) -> None:
-    branches = [each.thread_id for each in doomed if each.thread_id not in named]
-    if branches and not is_allowed:
-        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are {done} too")
-
-
-def _ask(threads: Iterable[ThreadSummary], verb: str, done: str, does: str) -> None:
-    """Continue only after a yes. The question goes to stderr: stdout has only the ids of the threads."""
-    for each in threads:
-        note(f"{each.thread_id}  ({each.messages} messages)")
-    ask_yes(f"{verb} this for good?", f"nothing is {done}", f"--yes {does} without a question")
-
-
-async def _delete(ledger: Ledger, *, names: Sequence[str]) -> None:
-    async for thread_id in service.delete_threads(ledger, names):
-        deliver(f"{visible(thread_id)}\n".encode(), None)
-
-
-# ---------------------------------------------------------------- forget
-
-
-def forget(
-    threads: _ThreadsArgument,
-    *,
-    with_branches: Annotated[bool, typer.Option("--with-branches", help="Forget their branches too.")] = False,
-    yes: _YesOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Destroy the keys of encrypted threads, after a confirmation, so that nobody can read them. Prints their ids."""
-    doomed = with_ledger(ledger, partial(_forgettable, names=threads))
-    _check_branches(doomed, threads, "forgotten", is_allowed=with_branches)
-    if not yes:
-        _ask(doomed, "Forget", "forgotten", "forgets")
-    with_ledger(ledger, partial(_forget, names=[each.thread_id for each in reversed(doomed)]))
-
-
-async def _forgettable(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    return await service.forgettable(ledger, names)
-
-
-async def _forget(ledger: Ledger, *, names: Sequence[str]) -> None:
-    async for thread_id in service.forget_threads(ledger, names):
+async def _delete(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> None:
+    deleted = service.forget_threads(ledger, names) if keep_chain else service.delete_threads(ledger, names)
+    async for thread_id in deleted:
         deliver(f"{visible(thread_id)}\n".encode(), None)

@@ -94,6 +94,8 @@ from antiphon.service._replaying import rerun_threads as rerun_threads
 from antiphon.service._running import ChainRunner as ChainRunner
 from antiphon.service._running import HearEvent as HearEvent
 from antiphon.service._running import RunReport as RunReport
+from antiphon.service._running import TeamListeners as TeamListeners
+from antiphon.service._running import TeamOptions as TeamOptions
 from antiphon.service._running import TeamStep as TeamStep
 from antiphon.service._running import continue_team as continue_team
 from antiphon.service._running import import_model as import_model
