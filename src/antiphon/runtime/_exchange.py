@@ -32,6 +32,7 @@ from antiphon.messages import (
     keys,
     thaw,
 )
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import child_id
 from antiphon.protocol import (
     ErrorCode,
@@ -79,6 +80,7 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         ValueError: it is a message of the journal, or of another thread.
     """
     if not isinstance(said, Message):
+        check_type("a message", said, Request | Notice, "Heartbeat()")
         is_of_host = not thread_id and type(said) in SYSTEM_TYPES
         thread_id = system_thread(to) if is_of_host else thread_id
         envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False))

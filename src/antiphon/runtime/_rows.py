@@ -356,9 +356,6 @@ class Standing:
 def _takeover(again: OptionCallPayload) -> str | None:
     """Return what identifies the takeover before a redelivery; None: the last owner has released the thread.
 
-    An owner may redeliver a message several times, such as after each answer of a person. Rows of earlier versions do not name
-    the epoch, so each of them counts.
+    An owner may redeliver a message several times, such as after each answer of a person.
     """
-    if "epoch" not in again.arguments:
-        return again.invocation_id
     return str(again.arguments["epoch"]) if "taken_from" in again.arguments else None

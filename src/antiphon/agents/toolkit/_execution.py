@@ -69,8 +69,9 @@ class ToolkitCallEffect(Effect):
         self._run_of = run
         self.asked = asked(getattr(run.course, "place", None))
         self._tool = tool
-        self._first = _without_number(self.id)
-        self._is_repeated = self.id != self._first
+        first = _without_number(self.id)
+        self._is_repeated = self.id != first
+        self.key = self.id = first  # a call that the model repeats under one id is one call
         if is_told(run, ctx):
             given = arguments["arguments"]
             self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=given)
@@ -98,14 +99,7 @@ class ToolkitCallEffect(Effect):
 
         if self._tool.effects != "none":
             note_deed(self.id)
-        if self._is_repeated and not await self._was_repeated():
-            self.key = self.id = self._first
         return await self.perform(inside)
-
-    async def _was_repeated(self) -> bool:
-        """Whether the thread has a second execution under the same id, as earlier versions made: its outcome is returned."""
-        run = self._run_of
-        return run.is_again and bool(await run.ledger.by_invocation(self.id, thread_id=self.thread_id))
 
     @override
     def _may_be_recorded(self) -> bool:

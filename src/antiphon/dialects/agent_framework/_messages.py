@@ -136,8 +136,8 @@ class ObservationMessage(Trace, frozen=True):
     def summary(self) -> str | None:
         """The `human_readable_summary` of the content, if it is an object that has one."""
         content: Any = self.content
-        found: Any = content.get("human_readable_summary") if type(content) is JsonObject else None
-        return found if isinstance(found, str) else None
+        summary: Any = content.get("human_readable_summary") if type(content) is JsonObject else None
+        return summary if isinstance(summary, str) else None
 
 
 class ErrorMessage(Trace, frozen=True):
@@ -327,7 +327,7 @@ _FORMATS = (
     MessageFormat(DelegationMessage, "create_delegation", "a task that a manager passes to a worker"),
 )
 
-CATALOGUE: Mapping[str, MessageFormat] = MappingProxyType({each.type: each for each in _FORMATS})
+CATALOGUE: Mapping[str, MessageFormat] = MappingProxyType({form.type: form for form in _FORMATS})
 """Every type of message, by its name."""
 
 
@@ -356,10 +356,10 @@ def parse_verified(message: dict[str, Any]) -> AnyMessage:
     Raises:
         ValidationError: it is not a message of one of the fourteen types.
     """
-    found = message.get("type")
-    if not isinstance(found, str) or found not in CATALOGUE:
-        raise refusal(f"Input should be one of {_TYPES}; it is {found!r:.80}", found, "type")
-    return CATALOGUE[found].model.model_validate(message, context=VERIFIED)
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in CATALOGUE:
+        raise refusal(f"Input should be one of {_TYPES}; it is {kind!r:.80}", kind, "type")
+    return CATALOGUE[kind].model.model_validate(message, context=VERIFIED)
 
 
 def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
@@ -420,13 +420,13 @@ def filter_messages(
     Raises:
         ValueError: one of the types does not exist.
     """
-    wanted = [types] if isinstance(types, str) else list(types)
-    if unknown := [each for each in wanted if each not in CATALOGUE]:
+    kinds = [types] if isinstance(types, str) else list(types)
+    if unknown := [kind for kind in kinds if kind not in CATALOGUE]:
         raise ValueError(f"no types of message: {unknown!r}; there are {_TYPES}")
     return [
         message
         for message in messages
-        if message.get("type") in wanted and (agent_key is None or message.get("agent_key") == agent_key)
+        if message.get("type") in kinds and (agent_key is None or message.get("agent_key") == agent_key)
     ]
 
 

@@ -294,6 +294,7 @@ class Peers(Pattern):
             SetupError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
         """
         super().__init__(ledger, **common)
+        check_type("limits", limits, PeerLimits, "PeerLimits(max_depth=3)")
         self.limits = limits
         self.registry = PeerRegistry(_placed(agents, topology))
         self._cast = Cast(self.ledger, **self.cast_options)

@@ -464,10 +464,7 @@ class OwnPhaseActor(PhaseActor):
             self.chain.cast.prompts[name] = text
             return {**said, PROMPT: name}  # the talk with the model has the text
 
-        agent = cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
-        if PROMPT in agent and "text" in agent:  # an earlier version has recorded it here
-            self.chain.cast.prompts[agent[PROMPT]] = agent.pop("text")
-        return agent
+        return cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
 
     @override
     async def conclude(

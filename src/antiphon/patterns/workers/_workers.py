@@ -349,6 +349,7 @@ class Workers(Pattern):
             SetupError: two agents have the same name, or a tool does not exist.
         """
         super().__init__(ledger, **common)
+        check_type("limits", limits, WorkerLimits, "WorkerLimits(at_once=4)")
         self.cast = Cast(self.ledger, **self.cast_options)
         self.limits, self._reporting = limits, reporting
         self._sensitive = SensitiveArguments()
@@ -448,6 +449,7 @@ class Workers(Pattern):
             HistoryMismatchError: another program has answered it differently before.
             LedgerError: it could not be stored.
         """
+        check_type("a message", message, StructuredMessage, 'StructuredMessage("How are the sales?")')
         name = message.target_agent or self.controller
         try:
             check(message)
