@@ -123,13 +123,13 @@ assert not found, found
 
 @pytest.mark.slow
 def test_the_names_that_a_reader_guesses_are_at_the_top_of_the_package() -> None:
-    """They are those of `antiphon.agents`, and are imported when first used."""
+    """They are those of `antiphon.agents` and `antiphon.durable`, and are imported when first used."""
     code = """
 import sys, antiphon
 assert "antiphon.agents" not in sys.modules
 from antiphon import LedgerDurability, Toolkit, ledger_run, model
-from antiphon import agents
-assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, agents.ledger_run)
+from antiphon import agents, durable
+assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, durable.ledger_run)
 assert model("scripted").model_name.startswith("scripted")
 assert {"LedgerDurability", "Toolkit", "ledger_run", "model"} <= set(dir(antiphon))
 """

@@ -15,8 +15,8 @@ from tests.patterns.workers.minds import asking, calling
 from tests.runtime.actors import Note, Probe
 
 from antiphon._listeners import listener
-from antiphon.agents import ledger_run
 from antiphon.dialects.atlas import StructuredMessage
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast

@@ -19,9 +19,9 @@ from tests.cli.running import COMMAND, PLAIN, run
 from tests.forked import Forked
 from tests.postgres import Server
 
-import antiphon.agents
+import antiphon.durable
 from antiphon import open_ledger
-from antiphon.agents import ledger_run, runs
+from antiphon.durable import ledger_run, runs
 from antiphon.messages import current_port
 from antiphon.patterns import cast
 from antiphon.patterns.cast import Pattern, together
@@ -31,7 +31,7 @@ from antiphon.service import add_schedule, load_apps
 pytest.importorskip("apsw")
 
 SHOP = """
-from antiphon.agents import program
+from antiphon.durable import program
 
 
 async def pay(key):
@@ -102,7 +102,7 @@ import os
 import sys
 
 from antiphon import open_ledger
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 
 
 async def pay(key):
@@ -335,7 +335,7 @@ def test_a_host_of_an_app_runs_at_most_as_many_threads_as_its_option_says(
     async def recorded(ledger: object, programs: object, *, at_once: int = 10, **options: object) -> None:
         limits.append(at_once)
 
-    monkeypatch.setattr(antiphon.agents, "host_runs", recorded)
+    monkeypatch.setattr(antiphon.durable, "host_runs", recorded)
     done = run("host", "--app", f"{shop.stem}:programs", *options)
     assert (done.exit_code, limits) == (0, [limit]), done.output
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 import antiphon.service
 from antiphon import errors
-from antiphon.agents.toolkit._approvals import Approval
+from antiphon.durable._approvals import Approval
 from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload

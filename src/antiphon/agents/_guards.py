@@ -46,7 +46,7 @@ from antiphon.messages.keys import parent_of
 from antiphon.runtime.extending import APPROVE
 
 if TYPE_CHECKING:
-    from antiphon.agents._run import LedgerRun
+    from antiphon.durable._run import LedgerRun
 
 
 # ---------------------------------------------------------------- toolkits

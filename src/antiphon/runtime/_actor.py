@@ -52,7 +52,7 @@ from antiphon.errors import AntiphonError, DeliveryError
 from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._delivery import Course, DeliveryState, Envelope
+from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._effects import Effect, Effects, Run, check_function
 from antiphon.runtime._exchange import (
     accepted,
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from antiphon.ledger import Ledger
+    from antiphon.runtime._course import Course
     from antiphon.runtime._delivery import OrderingKey
     from antiphon.runtime._effects import ActorState, States
     from antiphon.runtime._exchange import StoredIds

@@ -51,13 +51,12 @@ from antiphon.ledger import Fold
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages._unchecked import MUCH
 from antiphon.messages.keys import child_id, renamed
-from antiphon.runtime._delivery import Course
-from antiphon.runtime._exchange import error_of
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import EffectRun
-from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
+from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, error_of, says_the_same, text_of
 
 if TYPE_CHECKING:
+    from antiphon.runtime._course import Course
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import Operation
 

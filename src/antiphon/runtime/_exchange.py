@@ -52,7 +52,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
-from antiphon.runtime._rows import OWN, error_fields, notice_in, option_of
+from antiphon.runtime._rows import OWN, error_fields, error_of, notice_in, option_of
 from antiphon.runtime._settings import SYSTEM, system_thread
 
 if TYPE_CHECKING:
@@ -145,26 +145,6 @@ def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
 # ---------------------------------------------------------------- outcomes, results and answers
 
 
-_ERRORS: dict[str, type[errors.DeliveryError]] = {
-    cls.code: cls
-    for cls in (
-        errors.ActorFailedError,
-        errors.ActorStoppedError,
-        errors.BudgetExceededError,
-        errors.EffectFailedError,
-        errors.EscalatedError,
-        errors.HistoryMismatchError,
-        errors.HopLimitError,
-        errors.MailboxFullError,
-        errors.ParkedError,
-        errors.ReplyTimeoutError,
-        errors.ToolServerError,
-        errors.UndeliverableError,
-        errors.UnguardedToolError,
-        errors.WithdrawnError,
-    )
-}
-
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
@@ -219,18 +199,6 @@ def _result_message(delivery: DeliveryState, payload: OptionResultPayload, polic
         parent_id=call.parent_id,
         created_at=current_port().now(),
     )
-
-
-def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError:
-    """Return the exception of an error result."""
-    code, reason = payload.error_type or "ERROR", payload.error_message or ""
-    cls = _ERRORS.get(code)
-    if cls is not None:
-        error = cls(reason, address)
-        if isinstance(error, errors.EffectFailedError):
-            error.details = thaw(payload.result)
-        return error
-    return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
 def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:

@@ -1,6 +1,6 @@
-from antiphon.agents import RecoveredRun as RecoveredRun
-from antiphon.agents import RunCheck as RunCheck
-from antiphon.agents import RunStatus as RunStatus
+from antiphon.durable import RecoveredRun as RecoveredRun
+from antiphon.durable import RunCheck as RunCheck
+from antiphon.durable import RunStatus as RunStatus
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
 from antiphon.patterns.postchain import contribution as contribution
 from antiphon.patterns.postchain import place_of as place_of

@@ -25,7 +25,7 @@ from antiphon.service._threads import all_threads
 from antiphon.service._values import HostValue, LimitValue, unfit_builds
 
 if TYPE_CHECKING:
-    from antiphon.agents import RecoveredRun
+    from antiphon.durable import RecoveredRun
     from antiphon.patterns.cast import Pattern
     from antiphon.patterns.postchain import PostChain
     from antiphon.service._runs import RunApp
@@ -299,7 +299,7 @@ async def host_app(
         SetupError: one of the programs is none, or two have the same name.
         LedgerError: the ledger cannot be used at the beginning.
     """
-    from antiphon.agents import host_runs  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import host_runs  # noqa: PLC0415 (only where it is used)
     from antiphon.service._running import agent_words  # noqa: PLC0415
 
     ready = listener(ready)

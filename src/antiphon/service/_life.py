@@ -24,7 +24,7 @@ from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is
 from antiphon.service._values import StatusValue
 
 if TYPE_CHECKING:
-    from antiphon.agents.extending import Choice
+    from antiphon.durable import Choice
     from antiphon.patterns.postchain import ThreadLife
 
 _FAILED: Final = "failed"
@@ -172,7 +172,7 @@ def load_agents() -> None:
 
 
 _USED_LATER: Final = {
-    "RunStatus": "antiphon.agents",
+    "RunStatus": "antiphon.durable",
     "model_names": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
     "LIFE": "antiphon.patterns.postchain",
@@ -316,7 +316,7 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
         NotWaitingError: it has no such open run.
         LedgerError: it could not be stored.
     """
-    from antiphon.agents.extending import allow_change as allow  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.durable import allow_change as allow  # noqa: PLC0415 (only where it is used)
 
     await find_thread(ledger, thread_id)
     try:

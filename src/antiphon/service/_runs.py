@@ -27,7 +27,7 @@ from antiphon.service._values import ThreadPageValue, ThreadValue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from antiphon.agents import Recoverable, RecoveredRun, RunCheck, RunStatus
+    from antiphon.durable import RecoveredRun, RunCheck, RunProgram, RunStatus
 
 _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
 """The status of a thread is that of its open run which most needs a person."""
@@ -42,7 +42,7 @@ async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    from antiphon.agents import runs  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import runs  # noqa: PLC0415 (only where it is used)
 
     return await runs(ledger, thread_id, with_ended=with_ended)
 
@@ -129,7 +129,7 @@ async def _living(ledger: Ledger) -> frozenset[str]:
 class RunApp:
     """The programs of one or more apps, and their version."""
 
-    programs: tuple[Recoverable, ...]
+    programs: tuple[RunProgram[Any], ...]
     build: str
 
 
@@ -144,7 +144,7 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
         found = [_imported(place) for place in places]
     finally:
         sys.path.pop(0)
-    programs = [each for _, value in found for each in _several(value)]
+    programs = [_program(each) for _, value in found for each in _several(value)]
     return RunApp(tuple(programs), build_of(_sources([file for file, _ in found])))
 
 
@@ -156,10 +156,29 @@ def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
     return [*files, *sorted(path for path in own if path not in files)]
 
 
-def _several(value: Any) -> Iterable[Recoverable]:
+def _several(value: Any) -> Iterable[Any]:
     """Return the programs of an app: the values of a dict, the members of another collection, or the app itself."""
     many = cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else value
-    return cast("Iterable[Recoverable]", many if isinstance(many, Collection) and not isinstance(many, str) else (value,))
+    return many if isinstance(many, Collection) and not isinstance(many, str) else (value,)
+
+
+def _program(value: Any) -> RunProgram[Any]:
+    """Return a program of an app; an agent is the program that runs it. What is neither is refused when programs are named.
+
+    Raises:
+        SetupError: it is an agent without a name.
+    """
+    if "pydantic_ai" in sys.modules:  # otherwise it is no agent
+        from pydantic_ai.agent import AbstractAgent  # noqa: PLC0415 (see above)
+
+        from antiphon.agents import agent_program  # noqa: PLC0415 (see above)
+
+        if isinstance(value, AbstractAgent):
+            try:
+                return agent_program(value)
+            except ValueError as exc:
+                raise SetupError(str(exc)) from exc
+    return cast("RunProgram[Any]", value)
 
 
 def _imported(place: str) -> tuple[Path | None, Any]:
@@ -217,7 +236,7 @@ async def recover_runs(
         SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be used.
     """
-    from antiphon.agents import recover_runs as recover  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
     return await recover(ledger, app.programs, with_failed=with_failed, at_once=at_once, build=app.build)
 
@@ -230,7 +249,7 @@ async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) 
         SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be read.
     """
-    from antiphon.agents import check_runs as check  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import check_runs as check  # noqa: PLC0415 (only where it is used)
 
     if thread_id is not None:
         await find_thread(ledger, thread_id)

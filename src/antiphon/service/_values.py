@@ -19,8 +19,8 @@ from antiphon.messages import current_port, thaw
 from antiphon.messages.json_values import with_big_ints
 
 if TYPE_CHECKING:
-    from antiphon.agents import RunStatus
     from antiphon.agents.toolkit import Approval
+    from antiphon.durable import RunStatus
     from antiphon.ledger import Hit, HostStatus, LimitStatus, Record, ThreadSummary
     from antiphon.patterns.postchain import ChainEvent, Divergence
     from antiphon.runtime import DeadLetter

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, Toolkit, check_runs, ledger_run, program, runs
+from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.durable import LedgerRun, check_runs, ledger_run, program, runs
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.service import allow_change

@@ -10,7 +10,8 @@ from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, Sy
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import LedgerRun, ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, dumps, thaw

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.agents.toolkit.kit import Witness, failure, noted, rows, started
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import OptionResultPayload

@@ -11,8 +11,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, noted, returns, rows, script, started
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import ApprovalRule, Schema, Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

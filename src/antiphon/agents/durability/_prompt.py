@@ -24,15 +24,15 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents._changed_programs import short_hash
 from antiphon.agents._guards import Unit
-from antiphon.agents._opening import EffectKeys
+from antiphon.durable._course import EffectKeys
+from antiphon.durable._differences import short_hash
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
 from antiphon.messages.keys import child_id
 from antiphon.runtime.extending import is_too_large
 
 if TYPE_CHECKING:
-    from antiphon.agents._run import LedgerRun
+    from antiphon.durable._run import LedgerRun
 
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only their names are stored."""

@@ -19,10 +19,8 @@ from pydantic_ai.messages import FileUrl, TextContent
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import Bounds
-from antiphon.agents._changed_programs import StepOrder, asked
+from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import is_told
-from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope, note_deed
 from antiphon.agents.durability import ThreadTalk
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
@@ -33,6 +31,10 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
+from antiphon.durable._budget import Bounds
+from antiphon.durable._course import asked
+from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
+from antiphon.durable._steps import StepOrder
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages.long_values import cut

@@ -27,10 +27,10 @@ from pydantic_ai import ModelRetry, Tool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
 
 from antiphon import protocol
-from antiphon.agents import current_run
 from antiphon.agents.extending import Quotation, note_deed
 from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
+from antiphon.durable import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, is_foreign
 from antiphon.ledger.memory import MemoryLedger

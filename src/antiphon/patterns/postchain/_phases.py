@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
 from antiphon.agents.extending import is_outside
+from antiphon.durable import ledger_run
 from antiphon.errors import StoppedError
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH

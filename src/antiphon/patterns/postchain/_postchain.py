@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from antiphon import protocol
 from antiphon._listeners import listener
-from antiphon.agents import current_run
+from antiphon.durable import current_run
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw

@@ -16,8 +16,8 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
+from antiphon.durable import ledger_run
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw

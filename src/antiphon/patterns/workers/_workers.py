@@ -17,10 +17,10 @@ from typing import Any, Final, Unpack
 from typing_extensions import override
 
 from antiphon._listeners import listener
-from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import current_run, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
