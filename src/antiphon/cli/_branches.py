@@ -171,7 +171,7 @@ def diff(
     found = with_ledger(ledger, partial(_compare, left=left, right=right))
     with complaints():
         if for_programs:
-            print_json(service.DiffValue.of(found))
+            print_json(service.DiffValue.of(found.messages, found.phases))
         elif found.phases is None or by_message:
             _print(_message_lines(found.messages, left, right))
         else:

@@ -289,7 +289,7 @@ async def _timeline(ask: Ask) -> v.WindowValue:
 
 async def _diff(ask: Ask) -> DiffValue:
     found = await service.compare_threads(ask.ledger, ask.thread_id, ask.path["other"])
-    return service.DiffValue.of(found, _MOST_COMPARED)
+    return service.DiffValue.of(found.messages, found.phases, _MOST_COMPARED)
 
 
 async def _replay(ask: Ask) -> v.ReplayValue:

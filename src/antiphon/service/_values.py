@@ -21,10 +21,9 @@ from antiphon.messages.json_values import with_big_ints
 if TYPE_CHECKING:
     from antiphon.agents.toolkit import Approval
     from antiphon.durable import RunStatus
-    from antiphon.ledger import Hit, HostStatus, LimitStatus, Record, ThreadSummary
+    from antiphon.ledger import Diff, Hit, HostStatus, LimitStatus, Record, ThreadSummary
     from antiphon.patterns.postchain import ChainEvent, Divergence
     from antiphon.runtime import DeadLetter
-    from antiphon.service._branches import ThreadDiff
 
 Money: TypeAlias = Annotated[Decimal, WithJsonSchema({"type": "number"})]
 Stored: TypeAlias = Annotated[Any, WithJsonSchema({"type": "object", "description": "A message in the house format."})]
@@ -277,16 +276,16 @@ class DiffValue(Value):
     phases: tuple[PhaseDiffValue, ...] | None
 
     @classmethod
-    def of(cls, diff: ThreadDiff, most: int | None = None) -> DiffValue:
+    def of(cls, diff: Diff, phases: tuple[PhaseDiffValue, ...] | None, most: int | None = None) -> DiffValue:
         """Return the difference of two threads, with at most so many messages of each."""
-        left, right = diff.messages.left, diff.messages.right
+        left, right = diff.left, diff.right
         return cls.model_construct(
-            common=diff.messages.common,
+            common=diff.common,
             left=tuple(map(RecordValue.of, left[:most])),
             right=tuple(map(RecordValue.of, right[:most])),
             left_count=len(left),
             right_count=len(right),
-            phases=diff.phases,
+            phases=phases,
         )
 
 
