@@ -17,10 +17,9 @@ from asyncio import Lock
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
-from itertools import count
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 from uuid import UUID
@@ -28,8 +27,9 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from antiphon.durable._agent_runs import AgentRuns, Namesake
 from antiphon.durable._course import Place, RunCourse, RunPart, asked
-from antiphon.durable._history import QUESTION, RETURNED, RecordedStep
+from antiphon.durable._history import QUESTION, RETURNED
 from antiphon.durable._ledgers import file_of, shared_ledger
 from antiphon.durable._opened import OnChange, OpenAnswers, Opened, block_ended
 from antiphon.durable._opening import OnBusy, open_run, program_name
@@ -40,7 +40,7 @@ from antiphon.errors import AppendRefusedError, EffectFailedError, HistoryMismat
 from antiphon.ledger import Ledger, Record, check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.arguments import check_choice
-from antiphon.messages.keys import as_key, base_of, counted, last_key, parent_of
+from antiphon.messages.keys import as_key
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effect, Effects, Park, call_plain, check_function
 from antiphon.runtime._journal import Admit, Journal
@@ -72,28 +72,6 @@ def current_effect() -> CurrentEffect | None:
 def current_run() -> LedgerRun | None:
     """Return the current run; None outside of one."""
     return RUN.get()
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStart:
-    """How a program starts an agent: noted where it does, because the agent may do its steps in another task."""
-
-    question: str | None = None
-    """A digest of its question: agents of one name that run side by side are told apart by it."""
-    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """How the program asked for it, as its first intent records it; empty: after the steps before it."""
-
-
-agent_start: ContextVar[AgentStart] = ContextVar("antiphon.agent_start", default=AgentStart())  # noqa: B039 (it is frozen)
-
-
-@dataclass(frozen=True, slots=True)
-class Namesake:
-    """Another run of an agent with the same name."""
-
-    id: str
-    is_at_work: bool
-    has_same_question: bool
 
 
 class LedgerRun:
@@ -146,11 +124,13 @@ class LedgerRun:
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
-        self._taken_up: set[str] = set()
-        self._at_work: dict[str, object] = {}
-        """The active runs of agents, each with its question."""
+        self._agents = AgentRuns()
+        """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
+        """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
         self._is_used = input is not None
+        self.run_id: str | None = None
+        """Of a run of an agent: its id for the agent, and in its messages."""
         self.start: Mapping[str, Json] = MappingProxyType({})
         """Of a run of an agent: a digest of its question, and how the program asked for it."""
         self._place = Place()
@@ -450,7 +430,6 @@ class LedgerRun:
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
-            StepOrder.of(self._opened).agents |= self._taken_up
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -480,15 +459,6 @@ class LedgerRun:
         """The prefix of the ids of its effects."""
         return f"{self.thread_id}/{as_key(self.id)}" if self._opened is None else self._opened.course.invocation_id
 
-    def next_agent(self, name: str) -> str:
-        """Return the id of the next run of an agent."""
-        self._is_used = True
-        run_id = self.peek_agent(name)
-        self._taken_up.add(run_id)
-        if self._opened is not None:
-            StepOrder.of(self._opened).agents.add(run_id)
-        return run_id
-
     @property
     def place(self) -> Place | None:
         """Where its work is done; None if an agent decides about its steps."""
@@ -499,38 +469,22 @@ class LedgerRun:
         self._is_used = True
         return self.course.next_key(f"call:{tool}")
 
-    def peek_agent(self, name: str) -> str:
-        """Return the id that the next run of an agent will have.
+    def expect_agent(self) -> str:
+        """Return an id for a run of an agent that starts now, until its question is known: then `of_agent` gives it another.
 
-        One after the other, the runs of a name have their ids in order. Side by side, they may begin in another order when the
-        program runs again, so each takes the recorded run with its question, or a new id.
+        Call it in the task in which the program starts the agent: the order of its steps is that of its tasks.
         """
-        recorded = () if self._opened is None else self._recorded_agents(name)
-        left = [each for each in recorded if each.id not in self._taken_up]
-        if not agent_start.get().asked:
-            if in_order := [each for each in left if each.mark is None] or left:
-                return in_order[0].id
-        elif same := [each for each in left if self.opened.recorded.agents[each.id] == agent_start.get().question]:
-            return same[0].id
-        elif left and len(left) == len(recorded):
-            return left[0].id  # none was matched: the questions have changed, and the first request says how
-        names = {each.id for each in recorded} | self._taken_up
-        numbered = (f"{self.invocation_id}/{counted(as_key(name), number)}" for number in count(1))
-        return next(each for each in numbered if each not in names)
+        self._is_used = True
+        return self._agents.expect(self.invocation_id, asked(self.place))
 
-    def _recorded_agents(self, name: str) -> list[RecordedStep]:
-        """Return the recorded runs of agents of a name in this run or part."""
-        own, key = self.course.invocation_id, as_key(name)
-        agents = [each for each in self.opened.recorded.steps if each.is_agent]
-        return [each for each in agents if each.course == own and last_key(each.id) == key]
-
-    def of_agent(self, run_id: str, name: str) -> LedgerRun:
-        """Return the part of this run that is a run of an agent."""
+    def of_agent(self, run_id: str, name: str, question: str | None = None) -> LedgerRun:
+        """Return the part of this run that is a run of an agent; `question` is a digest of its question."""
         part = self._parts.get(run_id)
         if part is None:
-            is_own = run_id.startswith(f"{self.invocation_id}/")
-            invocation_id = run_id if is_own else f"{self.invocation_id}/{as_key(run_id)}"
-            part = self._parts[run_id] = self.part(invocation_id, agent=name, deeper=1)
+            start = self._agents.begin(self.opened, self.invocation_id, run_id, name, question)
+            StepOrder.of(self.opened).agents.add(start.id)
+            part = self._parts[run_id] = self._parts[start.run_id] = self.part(start.id, agent=name, deeper=1)
+            part.run_id, part.start = start.run_id, {QUESTION: question, **start.asked}
         return part
 
     @contextmanager
@@ -540,45 +494,18 @@ class LedgerRun:
         Raises:
             HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
-        own = part.course.invocation_id
-        start = agent_start.get()
-        part.start = {QUESTION: start.question, **start.asked}
-        self._taken_up.add(own)
-        if (
-            own not in self.opened.recorded.agents and not agent_start.get().asked
-        ):  # agents that run in parallel may start in another order
+        agent = part.course.invocation_id
+        is_in_order = part.start.keys() == {QUESTION}  # agents that run in parallel may start in another order
+        if agent not in self.opened.recorded.agents and is_in_order:
             in_order = {step.id for step in self.opened.recorded.steps if step.mark is None}
-            self._check_agents(f"runs agent {own!r}", in_order)
-        self._at_work[own] = question
-        try:
+            self._agents.check(self.opened, f"runs agent {agent!r}", in_order)
+        with self._agents.active(agent, question):
             yield
-        finally:
-            self._at_work.pop(own, None)
 
     def namesakes(self) -> list[Namesake]:
         """Return the other runs of agents with the same name: those that are recorded or active."""
-        own, around = self.course.invocation_id, self._around
-        if around is None:
-            return []
-        known = dict.fromkeys((*sorted(self.opened.recorded.agents), *around._at_work))
-        others = [
-            each for each in known if each != own and parent_of(each) == parent_of(own) and last_key(each) == last_key(own)
-        ]
-        at_work = around._at_work
-        return [Namesake(each, each in at_work, each in at_work and at_work[each] == at_work.get(own)) for each in others]
-
-    def _check_agents(self, deed: str, agents: Collection[str]) -> None:
-        """Refuse to continue or to end without an agent that ran before."""
-        prefix = f"{self.course.invocation_id}/"
-        # A restarted agent has the name of the one before it.
-        left = [each for each in agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
-        left = [each for each in left if each in self.opened.recorded.agents]
-        if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
-            reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
-            advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
-            raise HistoryMismatchError(
-                f"{reason}. Run the same agents: {advice}. For other work, give the run another id", self.course.to
-            )
+        around = self._around
+        return [] if around is None else around._agents.namesakes(self.opened, self.course.invocation_id)
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its own effects."""
@@ -632,7 +559,7 @@ class LedgerRun:
             LedgerError: it cannot be stored.
         """
         if self._opened is not None and not self._is_read:
-            self._check_agents("ends", self.opened.recorded.agents)
+            self._agents.check(self._opened, "ends", self._opened.recorded.agents)
             await StepOrder.of(self._opened).check_end(self._opened)
             await self._opened.close(self._returned)
 
