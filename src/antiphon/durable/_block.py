@@ -189,7 +189,8 @@ def ledger_run(
     as stopped if something outside has failed: a provider, a key, a spent budget. A cancelled or interrupted run waits for a
     program that continues it.
 
-    A block in which nothing is recorded causes a `DurabilityWarning`; with `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
+    A block in which nothing is recorded causes a `DurabilityWarning`; with `required=True`, an error. A program without an
+    event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
 
     Raises:
         TypeError: the id is not a text, or the state is not a `DepsState`.
