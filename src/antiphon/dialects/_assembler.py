@@ -7,6 +7,8 @@ where the first one stopped. The one exception is text that still grows: appendi
 
 A provider may split its text between the two surrogates of a character that JSON escapes as a pair (`\ud83d`, `\ude00`). The
 assembler keeps the first surrogate until the second arrives, so that no delta contains half a character.
+
+Data that violates the format, or is not a state of the assembler, raises an `EventError`, which names the key.
 """
 
 from __future__ import annotations
@@ -87,11 +89,7 @@ class AnswerAssembler(Protocol):
         ...
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
-        """Add an event, and yield its deltas. The assembler owns the event from then on.
-
-        Raises:
-            EventError: the event violates the format.
-        """
+        """Add an event, and yield its deltas. The assembler owns the event from then on."""
         ...
 
     def end(self) -> None:
@@ -133,11 +131,7 @@ class AssemblerBase:
 
     @classmethod
     def resumed(cls, state: Mapping[str, object]) -> Self:
-        """Create an assembler from a stored state.
-
-        Raises:
-            EventError: it is not a state of this assembler.
-        """
+        """Create an assembler from a stored state."""
         fresh = cls()
         for stored in [stored for stored in fields(cls) if not stored.metadata]:
             initial = getattr(fresh, stored.name)
@@ -210,11 +204,7 @@ class AssemblerBase:
 
 
 def grow(holder: dict[str, object], key: str, text: str) -> None:
-    """Append to a text; start one if it is missing or null.
-
-    Raises:
-        EventError: the value is not text.
-    """
+    """Append to a text; start one if it is missing or null."""
     text_before = holder.get(key)
     if text_before is not None and not isinstance(text_before, str | StringIO):
         _refuse("text", text_before, key)
@@ -268,11 +258,7 @@ def json_object(text: str) -> dict[str, object] | None:
 
 
 def json_text(value: object) -> str:
-    """Return the JSON text of a value in an event.
-
-    Raises:
-        EventError: it contains a lone surrogate.
-    """
+    """Return the JSON text of a value in an event."""
     try:
         return write(value).decode()
     except TypeError:

@@ -273,7 +273,10 @@ def write_units(form: BodyFormat, conversation: Conversation, writing: BodyWriti
     arranged = arrange(messages, writing.is_native)
     writing.aliases.begin(messages, arranged.reused)
     writing.is_regular = arranged.messages is messages
-    body, slot = _begun(form, conversation, messages, writing), _front(form, arranged.messages, writing)
+    body, slot = _begun(form, conversation, messages, writing), list[Message]()
+    if form.write_instructions is not None:  # the messages at the front that go into the field for instructions
+        front = arranged.messages[: form.slot_holds]
+        slot = list(takewhile(lambda message: _in_slot(message, writing), front))
     if slot:
         body.instructions = _restored(form, slot, form.write_slot(slot, writing), writing)[0]
     if written is not None:
@@ -332,13 +335,6 @@ def _write_tools(form: BodyFormat, conversation: Conversation, writing: BodyWrit
         tools.append(form.write_tool(tool, name))
     patch = _write_envelope(form, conversation).get("tools")
     return tools if patch is None else restore(tools, thaw(patch))
-
-
-def _front(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[Message]:
-    """Return the messages at the front that go into the field for instructions."""
-    if form.write_instructions is None:
-        return []
-    return list(takewhile(lambda message: _in_slot(message, writing), messages[: form.slot_holds]))
 
 
 def _in_slot(message: Message, writing: BodyWriting) -> bool:

@@ -343,11 +343,7 @@ def all_losses(
 
 
 def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
-    """Return the encoded conversation; its losses are measured at the first access.
-
-    Raises:
-        EncodeError: `losses="raise"`, and something is lost.
-    """
+    """Return the encoded conversation; its losses are measured at the first access."""
     if losses == "report" or not encoded.losses:
         return encoded
     first, *rest = encoded.losses

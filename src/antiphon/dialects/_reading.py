@@ -102,11 +102,7 @@ def parsed(data: object, dialect: str) -> object:
 
 
 def parsed_loosely(data: object, dialect: str) -> object:
-    """Return data as our own plain JSON values, without a check of their depth.
-
-    Raises:
-        DecodeError: it is not JSON.
-    """
+    """Return data as our own plain JSON values, without a check of their depth."""
     try:
         if not isinstance(data, bytes | bytearray | str):
             return unpacked(own(data, _ENVELOPE, _no_count()))

@@ -1,6 +1,9 @@
 """The registry of dialects, and the verbs that take the name of one: `decode`, `encode`, `convert`, `detect`.
 
 The registry includes dialects of other packages, and the house format as a dialect. A `Projection` writes a growing history.
+
+Every verb raises a `LookupError` for a dialect that does not exist, and a `DecodeError` for data that is not in its format.
+With `losses="raise"`, `encode` and `convert` raise an `EncodeError` if something would be lost.
 """
 
 from __future__ import annotations
@@ -87,11 +90,7 @@ def get(name: str) -> Dialect:
 
 
 def detect(data: Any) -> Detected:
-    """Return the dialect of some data, and the reason.
-
-    Raises:
-        DecodeError: the data is not JSON.
-    """
+    """Return the dialect of some data, and the reason."""
     value = _first_lines(data)
     reasons = {name: reason for name in names() if (reason := _recognised(name, value))}
     match list(reasons):
@@ -191,10 +190,6 @@ def encode(
     """Write a conversation in a format, and report the losses.
 
     `as_policy` is the viewpoint: the policy whose messages are the assistant's.
-
-    Raises:
-        EncodeError: `losses="raise"`, and something would be lost.
-        LookupError: no dialect has that name.
     """
     return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
 
@@ -202,12 +197,7 @@ def encode(
 def convert(
     data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
 ) -> Encoded:
-    """Turn data in one format into another.
-
-    Raises:
-        DecodeError: the data is not in the source's format.
-        EncodeError: `losses="raise"`, and something would be lost.
-    """
+    """Turn data in one format into another."""
     return encode(decode(data, source), target, as_policy, losses, **options)
 
 
@@ -215,10 +205,6 @@ def places(data: Any, dialect: str) -> tuple[Path, ...]:
     """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect has none.
 
     Several core messages have the same path if the format has one message for them.
-
-    Raises:
-        DecodeError: the data is not in that format.
-        LookupError: no dialect has that name.
     """
     reader = get(dialect)
     return reader.places(data) if isinstance(reader, Places) else ()

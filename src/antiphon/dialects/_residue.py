@@ -93,13 +93,14 @@ def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:
         if isinstance(value, list) and key < _length(value):
             value[key] = _changed(value[key], rest, change)
     elif isinstance(value, dict):
+        box = cast("dict[str, Any]", value)
         if rest or "is" in change:
-            if key in value:
-                value[key] = _changed(value[key], rest, change)
+            if key in box:
+                box[key] = _changed(box[key], rest, change)
         elif "add" in change:
-            value.setdefault(key, change["add"])
-        elif key in value and _print(value[key]) == change["drop"]:
-            del value[key]
+            box.setdefault(key, change["add"])
+        elif key in box and _print(box[key]) == change["drop"]:
+            del box[key]
     return cast("Any", value)
 
 

@@ -73,11 +73,7 @@ class EventReader:
         return bytes(self._buffer[self._start :])
 
     def feed(self, data: bytes) -> Iterator[RawEvent]:
-        """Take bytes, and yield the events that they complete.
-
-        Raises:
-            TooLargeError: an event is longer than allowed.
-        """
+        """Take bytes, and yield the events that they complete."""
         del self._buffer[: self._start]
         self._seen -= self._start
         self._start = 0

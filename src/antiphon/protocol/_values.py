@@ -94,10 +94,11 @@ class Open(BaseModel, frozen=True, extra="allow"):
         Raises:
             ValueError: the model knows one of them, or a value is not JSON.
         """
-        if known := values.keys() & type(self).model_fields.keys():
-            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(known))}: use `model_copy`")
-        copied = copy(self)
-        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **_taken(values)})
+        if fields := values.keys() & type(self).model_fields.keys():
+            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(fields))}: use `model_copy`")
+        copied, taker = copy(self), _Unknown("any")
+        added = {name: taker.take(value) for name, value in values.items()}
+        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **added})
         object.__setattr__(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *values})
         return copied
 
@@ -141,11 +142,6 @@ class Open(BaseModel, frozen=True, extra="allow"):
 
 class Closed(Open, frozen=True, extra="forbid"):
     """A frozen value that refuses keys it does not know: the words of a client, which programs act on."""
-
-
-def _taken(values: dict[str, Any]) -> dict[str, Any]:
-    taker = _Unknown("any")
-    return {name: taker.take(value) for name, value in values.items()}
 
 
 def _content(model: Open) -> bytes:
@@ -302,5 +298,5 @@ class AgentConfig(Open, frozen=True):
 
     def merged(self, update: "AgentConfig") -> "AgentConfig":
         """Return the settings, updated with those that `update` sets."""
-        given: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
-        return self.model_copy(update=given)
+        settings: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
+        return self.model_copy(update=settings)

@@ -33,11 +33,7 @@ VERIFIED = object()
 
 
 def own(value: object) -> Json:
-    """Return a private, frozen copy of a JSON value.
-
-    Raises:
-        ValidationError: it is not JSON (NaN, a set, bytes, a key that is no text, …) or nested too deep.
-    """
+    """Return a private, frozen copy of a JSON value."""
     try:
         return DataPart(data=cast("Json", value)).data
     except ValidationError as exc:

@@ -351,11 +351,7 @@ def parse_message(message: Mapping[str, object]) -> AnyMessage:
 
 
 def parse_verified(message: dict[str, Any]) -> AnyMessage:
-    """Return a message that is known to be JSON as the model of its type, which keeps references to its parts.
-
-    Raises:
-        ValidationError: it is not a message of one of the fourteen types.
-    """
+    """Return a message that is known to be JSON as the model of its type, which keeps references to its parts."""
     kind = message.get("type")
     if not isinstance(kind, str) or kind not in CATALOGUE:
         raise refusal(f"Input should be one of {_TYPES}; it is {kind!r:.80}", kind, "type")
@@ -366,9 +362,6 @@ def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
     """Return a message with its content in the long form: an error or a final as an object, a plan with its wrapper.
 
     Unknown keys are kept; optional fields that are null are left out.
-
-    Raises:
-        ValidationError: it is not a message of one of the fourteen types.
     """
     return parse_message(message).to_dict()
 
@@ -415,11 +408,7 @@ def _has(value: object, step: str | int) -> bool:
 def filter_messages(
     messages: Iterable[MessageT], types: str | Collection[str], *, agent_key: str | None = None
 ) -> list[MessageT]:
-    """Return the messages of some types, such as `CONVERSATION_TYPES`, in their order; of one agent only, if it is named.
-
-    Raises:
-        ValueError: one of the types does not exist.
-    """
+    """Return the messages of some types, such as `CONVERSATION_TYPES`, in their order; of one agent only, if it is named."""
     kinds = [types] if isinstance(types, str) else list(types)
     if unknown := [kind for kind in kinds if kind not in CATALOGUE]:
         raise ValueError(f"no types of message: {unknown!r}; there are {_TYPES}")
@@ -435,9 +424,6 @@ def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPl
 
     The position of a phase, from 0, is the `phase_id` of its synthesis. Older spellings are accepted: `steps` for `phases`,
     `manager` for `worker`, `action` for `name`, `context` for `goals`.
-
-    Raises:
-        ValidationError: it is not a strategic plan.
     """
     if isinstance(plan, Plan):
         return plan.phases

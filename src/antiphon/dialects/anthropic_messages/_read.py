@@ -209,13 +209,13 @@ def read(unit: Unit) -> None:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
     own_id = unit.own_id("id")
     drafts = _drafts(unit, role)
-    fields: dict[str, Any] = {"turn_id": own_id} if role == "assistant" and len(drafts) > 1 else {}
+    turn = own_id if role == "assistant" and len(drafts) > 1 else None
     for payload, notes in drafts:
         if payload["kind"] == "option_result":
             option = payload["option_name"]
             unit.say(payload, policy=option, role_hint_for_llm="tool", id=own_id, metadata={NAME: notes})
             continue
-        message = unit.say(payload, policy=role, role_hint_for_llm=role, id=own_id, metadata={NAME: notes}, **fields)
+        message = unit.say(payload, policy=role, role_hint_for_llm=role, id=own_id, turn_id=turn, metadata={NAME: notes})
         if payload["kind"] == "option_call":
             unit.reading.calls[payload["invocation_id"]] = message
 

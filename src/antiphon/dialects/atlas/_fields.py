@@ -1,7 +1,7 @@
 """The fields of a message in stored form: the allowed values and the default of each.
 
 A tool call is `{id, name, arguments}`, a result `{name, result, call_id, status}` and, if it failed, `error`. Other keys are
-kept. `ToolCall` and `ToolResult` are their typed forms.
+kept. `ToolCall` and `ToolResult` are their typed forms. What a message cannot hold raises a `ContentError`, with its path.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ def _check_outcome(status: object, result: object, error: object, path: Path) ->
 
 
 def encode_call(value: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a call in the stored form; it gets an id if it has none.
-
-    Raises:
-        ContentError: it is not a call, or holds something that cannot be written.
-    """
+    """Return a call in the stored form; it gets an id if it has none."""
     if isinstance(value, ToolCall):
         value = {"id": value.id, "name": value.name, "arguments": value.arguments}
     call = _known(value, ("id", "name", "arguments"), path, "a ToolCall or a dict")
@@ -90,11 +86,7 @@ def decode_call(encoded: dict[str, Any]) -> dict[str, Any]:
 
 
 def encode_result(value: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a result in the stored form.
-
-    Raises:
-        ContentError: it is not a result, or holds something that cannot be written.
-    """
+    """Return a result in the stored form."""
     if isinstance(value, ToolResult):
         value = {"name": value.name, "result": value.result, "call_id": value.call_id, "status": value.status} | (
             {} if value.error is None else {"error": value.error}
@@ -111,11 +103,7 @@ def encode_result(value: object, encoder: Encoder, path: Path) -> dict[str, Any]
 
 
 def encode_text(value: object, encoder: Encoder, path: Path) -> str:
-    """Return text that a message can hold.
-
-    Raises:
-        ContentError: it is not text.
-    """
+    """Return text that a message can hold."""
     if not isinstance(value, str):
         refuse(f"must be text, not {type(value).__name__}", path)
     return str(encoder.value(str.__str__(value), path))
@@ -148,11 +136,7 @@ FIELDS = (
 
 
 def encode_message(value: object, encoder: Encoder) -> dict[str, object]:
-    """Return all fields in the stored form, then the unknown ones.
-
-    Raises:
-        ContentError: it has no content, or a field is not what it must be.
-    """
+    """Return all fields in the stored form, then the unknown ones."""
     if not isinstance(value, Mapping):
         refuse(f"a message is a dict, not {type(value).__name__}", ())
     fields = cast("Mapping[Any, Any]", value)
@@ -163,11 +147,7 @@ def encode_message(value: object, encoder: Encoder) -> dict[str, object]:
 
 
 def encode_field(name: str, value: object, encoder: Encoder) -> Any:
-    """Return one field in the stored form, with its default if None is given.
-
-    Raises:
-        ContentError: it has the wrong type, or holds something that cannot be written.
-    """
+    """Return one field in the stored form, with its default if None is given."""
     match name:
         case "metadata":
             return _encode_metadata(value, encoder)
@@ -217,11 +197,7 @@ def _listed(value: object, name: str) -> list[object]:
 
 
 def parse(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ContentError: it is not JSON in UTF-8, or an object has a key twice.
-    """
+    """Return the value of a JSON text."""
     try:
         decoded = str(text, "utf-8") if isinstance(text, bytes | bytearray) else text
         return json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -66,6 +66,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     Raises:
         ValueError: a field has the wrong type, or holds a value that cannot be written as JSON; the error has the path.
+        RuntimeError: a message that was sent is changed.
     """
 
     __slots__ = ("__weakref__", "_data", "_lock", "_sent")
@@ -214,12 +215,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
             return list(self._data[name])
 
     def update_metadata(self, changes: Mapping[str, object]) -> None:
-        """Set some keys of the metadata in one step, and keep the others.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: a value cannot be written as JSON.
-        """
+        """Set some keys of the metadata in one step, and keep the others."""
         encoded = encode_field("metadata", changes, Encoder(self.encoders))
         with self._lock:
             self._check_open()
@@ -282,12 +278,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return bool(self._data["tool_results"])
 
     def add_tool_call(self, name: str, arguments: Mapping[str, object] | None = None, call_id: str | None = None) -> str:
-        """Add a tool call and return its id, which is generated if none is given.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: the id is that of another call here, or the arguments cannot be written as JSON.
-        """
+        """Add a tool call and return its id, which is generated if none is given."""
         fields = {"id": call_id, "name": name, "arguments": arguments}
         call = encode_call(fields, Encoder(self.encoders), ("tool_calls",))
         identity = cast("str", call["id"])
@@ -301,12 +292,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def add_tool_result(
         self, name: str, result: object, call_id: str, status: ToolStatus = "success", error: str | None = None
     ) -> None:
-        """Add the result of the call `call_id`. It need not be a call of this message.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: the status and the rest do not fit, or the result cannot be written as JSON.
-        """
+        """Add the result of the call `call_id`. It need not be a call of this message."""
         outcome = ToolResult(name, result, call_id, status, error)
         encoded = encode_result(outcome, Encoder(self.encoders), ("tool_results",))
         with self._lock:
@@ -459,20 +445,12 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Self:
-        """Read the output of `to_dict`. Only `content` is required; unknown fields are kept.
-
-        Raises:
-            ValueError: it is not a message; the error has the path.
-        """
+        """Read the output of `to_dict`. Only `content` is required; unknown fields are kept."""
         return cls._of(encode_message(data, Encoder(cls.encoders, written=True)))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read the output of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON in UTF-8, or not a message.
-        """
+        """Read the output of `to_json`."""
         return cls.from_dict(parse(text))
 
     @override

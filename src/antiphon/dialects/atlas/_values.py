@@ -120,22 +120,14 @@ class Encoder:
         self._open: set[int] = set()
 
     def value(self, value: Any, path: Path, depth: int = 0) -> Any:
-        """Return a value as JSON.
-
-        Raises:
-            ContentError: a value cannot be written; the error is about the first one, and has its path.
-        """
+        """Return a value as JSON."""
         encoded = self._value(value, path, depth)
         if self._written:
             decode(encoded, path)
         return encoded
 
     def fields(self, mapping: Any, path: Path) -> dict[str, Any]:
-        """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys.
-
-        Raises:
-            ContentError: it is not a mapping, or a value in it cannot be written; the error is about the first one.
-        """
+        """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys."""
         if not isinstance(mapping, Mapping):
             refuse(f"must be a dict, not {type(mapping).__name__}", path)
         with self._inside(cast("object", mapping), path, 0):
@@ -275,11 +267,7 @@ def decode_fields(encoded: dict[str, Any], path: Path = ()) -> dict[str, Any]:
 
 
 def decode(encoded: object, path: Path = ()) -> Any:
-    """Return a value in the written form as a value that the caller owns.
-
-    Raises:
-        ContentError: the value of a tag does not match its name.
-    """
+    """Return a value in the written form as a value that the caller owns."""
     if isinstance(encoded, list):
         return [decode(item, (*path, index)) for index, item in enumerate(cast("list[Any]", encoded))]
     if not isinstance(encoded, dict):

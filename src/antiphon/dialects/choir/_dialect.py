@@ -114,7 +114,9 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     if payload.kind == "option_call":
         unit = {"id": payload.invocation_id, "type": payload.option_name, "data": writing.json(payload, "arguments")}
     elif payload.kind == "option_result":
-        unit = _write_response(message, payload, writing)
+        data = _write_error(payload, writing) if payload.is_error else _data(writing.json(payload, "result"))
+        kind = "ERROR" if payload.is_error else response_type_of(payload.option_name)
+        unit = {"id": message.id, "type": kind, "data": data, "message_id": payload.invocation_id}
     elif is_error(message):
         unit = _write_told_error(message)
     elif (notice := _notice(message)) is not None:
@@ -154,12 +156,6 @@ def _write_talk(message: Message) -> dict[str, object]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
     data = {**with_purpose(message), "role": role, "content": message_text(message)}
     return {"id": message.id, "type": "MESSAGE", "data": data}
-
-
-def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
-    data = _write_error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
-    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
-    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
 
 
 def _data(result: object) -> dict[str, object]:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
-from antiphon.dialects._reading import CallFields, OutcomeFields, Reading, ResultFields, Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, Reading, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
 from antiphon.messages import (
     Citation,
@@ -219,19 +219,19 @@ def read(unit: Unit) -> None:
     parts = [known(part) for part in _parts(unit)]
     cited = _read_citations(unit.reading.unit_facts, parts) if unit.reading.unit_facts else {}
     pieces = list(_pieces(parts))
-    fields: dict[str, Any] = {"id": _id(unit), "policy": speaker, "role_hint_for_llm": speaker}
-    if speaker == "assistant" and len(pieces) > 1:
-        fields["turn_id"] = fields["id"]
+    unit_id = _id(unit)
+    turn = unit_id if speaker == "assistant" and len(pieces) > 1 else None
     if any(kind == "functionCall" for kind, _ in pieces):
         unit.reading.waiting, unit.reading.ids = {}, set()
     for kind, places in pieces:
         if kind == "functionCall":
-            _call(unit, places[0], parts[places[0]], fields)
+            _call(unit, places[0], parts[places[0]], unit_id, speaker=speaker, turn=turn)
         elif kind == "functionResponse":
-            _answer(unit, places[0], parts[places[0]], fields["id"])
+            _answer(unit, places[0], parts[places[0]], unit_id)
         else:
             content = [_part(unit, place, parts[place], cited.get(place, ())) for place in places]
-            unit.say({"kind": "parts", "parts": content}, **fields)
+            payload: PartsFields = {"kind": "parts", "parts": content}
+            unit.say(payload, id=unit_id, policy=speaker, role_hint_for_llm=speaker, turn_id=turn)
 
 
 def read_instructions(unit: Unit) -> None:
@@ -345,11 +345,11 @@ def _contents(unit: Unit, place: int, keys: dict[str, Any], kind: str) -> dict[s
     return contents
 
 
-def _call(unit: Unit, place: int, keys: dict[str, Any], fields: dict[str, Any]) -> None:
+def _call(unit: Unit, place: int, keys: dict[str, Any], unit_id: str, *, speaker: str, turn: str | None) -> None:
     contents = _contents(unit, place, keys, "functionCall")
     arguments, text = read_arguments(contents.get("args", {}))
     option = unit.alias(contents["name"])
-    invocation = unit.alias(contents["id"]) if contents.get("id") else f"{fields['id']}-{place}"
+    invocation = unit.alias(contents["id"]) if contents.get("id") else f"{unit_id}-{place}"
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": invocation,
@@ -358,7 +358,7 @@ def _call(unit: Unit, place: int, keys: dict[str, Any], fields: dict[str, Any]) 
         "arguments_text": text,
     }
     notes = _notes(unit, place, keys) | ({} if contents.get("id") else {"no_id": True})
-    call = unit.say(payload, metadata={NAME: notes}, **fields)
+    call = unit.say(payload, id=unit_id, policy=speaker, role_hint_for_llm=speaker, turn_id=turn, metadata={NAME: notes})
     unit.reading.calls[invocation] = call
     unit.reading.waiting.setdefault(option if "no_id" in notes else f"{option}{_WITH_ID}", []).append(call)
 

@@ -328,7 +328,12 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     if payload.kind == "option_result":
         unit = _write_failure(first, payload, writing) if payload.is_error else _write_answer(first, payload, writing)
     elif payload.kind == "option_call" and _asks_agent(first):
-        unit = _write_agent_call(first, payload)
+        unit = {
+            "role": "agent_call",
+            "content": request_of(payload) or json_text(payload.arguments),
+            "name": payload.option_name,
+            "metadata": {"caller": first.policy, _pairing_key(first): payload.invocation_id},
+        }
     else:
         unit = _write_talk(group, writing)
     _add_metadata(unit, first)
@@ -400,12 +405,6 @@ def _talking_role(message: Message, as_policy: str | None) -> str:
 def _write_tool_call(call: OptionCallPayload) -> dict[str, object]:
     text = arguments_text(call)
     return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
-
-
-def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, object]:
-    content = request_of(call) or json_text(call.arguments)
-    metadata = {"caller": message.policy, _pairing_key(message): call.invocation_id}
-    return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
 
 
 def _pairing_key(message: Message) -> str:

@@ -32,11 +32,7 @@ _FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
 
 
 def as_object(value: object, what: str) -> Mapping[str, Any]:
-    """Return a value typed as a dict.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return a value typed as a dict."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{what} must be an object (a dict), not {type(value).__name__}")  # noqa: TRY004
     return cast("Mapping[str, Any]", value)
@@ -253,12 +249,7 @@ class Message:
     # ------------------------------------------------------------ copies
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed; id and time stay the same.
-
-        Raises:
-            ValidationError: a changed field is not allowed.
-            TypeError: there is no such field.
-        """
+        """Return a copy with some fields changed; id and time stay the same."""
         return dataclasses.replace(self, **changes)
 
     def forward(self, to: str, *, by: str | None = None) -> Self:
@@ -343,12 +334,7 @@ class Message:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Return the message of a JSON text.
-
-        Raises:
-            ValidationError: a field is not valid; the error names it.
-            ValueError: it is not a JSON object.
-        """
+        """Return the message of a JSON text."""
         try:
             data = parse(text.encode() if isinstance(text, str) else text)
         except (JsonError, UnicodeEncodeError) as exc:
@@ -521,10 +507,6 @@ def filter_messages(messages: Iterable[Message], **criteria: Unpack[Criteria]) -
 
     `after` and `before` exclude the given time; a time without a zone is UTC. `chain_id` finds the whole chain, including its
     first message.
-
-    Raises:
-        TypeError: there is no such criterion.
-        ValueError: `after` or `before` is not a time.
     """
     if unknown := criteria.keys() - _TESTS:
         raise TypeError(f"no criterion {min(unknown)!r}; there are {', '.join(_TESTS)}")

@@ -214,13 +214,15 @@ def _assistant(unit: Unit) -> None:
     parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
     if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
         parts = []
-    fields: dict[str, Any] = {"policy": _speaker(unit, "assistant"), "role_hint_for_llm": "assistant"}
-    if len(calls) + bool(parts) > 1:
-        fields["turn_id"] = unit.own_id("id")
+    speaker = _speaker(unit, "assistant")
+    turn = unit.own_id("id") if len(calls) + bool(parts) > 1 else None
+    drafts: list[tuple[PartsFields | CallFields, dict[str, Any]]] = [*calls]
     if parts or not calls:
-        unit.say({"kind": "parts", "parts": parts}, metadata={NAME: _form(unit)}, **fields)
-    for call, notes in calls:
-        unit.reading.calls[call["invocation_id"]] = unit.say(call, metadata={NAME: notes}, **fields)
+        drafts.insert(0, ({"kind": "parts", "parts": parts}, _form(unit)))
+    for payload, notes in drafts:
+        message = unit.say(payload, policy=speaker, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: notes})
+        if payload["kind"] == "option_call":
+            unit.reading.calls[payload["invocation_id"]] = message
 
 
 def _reasoning(unit: Unit) -> list[Part]:
@@ -271,12 +273,16 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
     if not isinstance(unit.value.get("annotations"), list):
         return ()
     citations = [as_object(annotation.get("url_citation")) for annotation in unit.objects("annotations")]
-    return tuple(Citation(**_place(annotation)) for annotation in citations if annotation is not None)
-
-
-def _place(citation: dict[str, object]) -> dict[str, Any]:
-    start, end = count_of(citation.get("start_index")), count_of(citation.get("end_index"))
-    return {"url": _text(citation, "url"), "title": _text(citation, "title"), "start": start, "end": end}
+    return tuple(
+        Citation(
+            url=_text(citation, "url"),
+            title=_text(citation, "title"),
+            start=count_of(citation.get("start_index")),
+            end=count_of(citation.get("end_index")),
+        )
+        for citation in citations
+        if citation is not None
+    )
 
 
 def _text(box: dict[str, Any], key: str) -> str | None:

@@ -278,16 +278,16 @@ def _say(unit: Unit, payload: PayloadFields, notes: dict[str, Any], *, is_short:
     is_named = isinstance(agent, str) and bool(agent)
     policy = unit.alias(str(agent)) if is_named else "assistant"
     mine = {**notes, "agent": True} if is_named else notes
-    turn = _turn(unit, policy, is_short=is_short)
-    return unit.say(payload, policy=policy, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: mine})
-
-
-def _turn(unit: Unit, policy: str, *, is_short: bool) -> str:
     last = unit.reading.messages[-1] if unit.reading.messages else None
-    if last is None or last.turn_id is None or last.policy != policy:
-        return unit.own_id("id")
-    has_spoken = last.kind == "option_call" or any(isinstance(part, TextPart) for part in last.parts)
-    return unit.own_id("id") if is_short and has_spoken else last.turn_id
+    turn = None if last is None or last.policy != policy else last.turn_id
+    if (
+        is_short
+        and last is not None
+        and (last.kind == "option_call" or any(isinstance(part, TextPart) for part in last.parts))
+    ):
+        turn = None  # a program wrote the short form, so it begins a turn, unless only reasoning and searches precede it
+    turn = turn or unit.own_id("id")
+    return unit.say(payload, policy=policy, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: mine})
 
 
 # ---------------------------------------------------------------- messages, thoughts, and unknown items

@@ -15,7 +15,7 @@ from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
 from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, read_time, read_usage
-from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, is_name
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage, is_name
 from antiphon.messages.json_values import canonical
 
 INSTRUCTIONS = "instructions"
@@ -63,22 +63,27 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
     return parts
 
 
-def _say(unit: Unit, drafts: Sequence[_Draft], **first: Any) -> None:
-    """Make all messages of a unit; the other arguments are for the first message."""
+def _say(unit: Unit, drafts: Sequence[_Draft], usage: Usage | None = None) -> None:
+    """Make all messages of a unit; the usage is that of the first message."""
     response_id, thread = unit.value.get("provider_response_id"), unit.value.get("conversation_id")
     if is_name(response_id):
         own_id = cast("str", response_id)
     else:
         own_id = f"{NAME}-{unit.position or 0}-{sha256(canonical(unit.value)).hexdigest()[:12]}"
-    fields: dict[str, Any] = {"thread_id": thread} if is_name(thread) else {}
-    if len(drafts) > 1 and unit.value["kind"] == "response":
-        fields["turn_id"] = own_id
+    turn = own_id if len(drafts) > 1 and unit.value["kind"] == "response" else None
     for payload, policy, role, notes, time in drafts:
-        metadata = {NAME: notes}
         unit.say(
-            payload, policy=policy, role_hint_for_llm=role, id=own_id, metadata=metadata, created_at=time, **fields, **first
+            payload,
+            policy=policy,
+            role_hint_for_llm=role,
+            id=own_id,
+            turn_id=turn,
+            thread_id=cast("str", thread) if is_name(thread) else None,
+            created_at=time,
+            usage=usage,
+            metadata={NAME: notes},
         )
-        first = {}
+        usage = None
 
 
 # ---------------------------------------------------------------- requests
@@ -192,8 +197,7 @@ def _response(unit: Unit) -> None:
         drafts.append(_Draft(payload, "assistant", "assistant", notes, time))
     if run or not drafts:
         drafts.append(_Draft(_spoken(run), "assistant", "assistant", {}, time))
-    usage = read_usage(unit.value.get("usage"))
-    _say(unit, drafts, **({} if usage is None else {"usage": usage}))
+    _say(unit, drafts, read_usage(unit.value.get("usage")))
 
 
 def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part]:
