@@ -68,14 +68,14 @@ class AgentRuns:
     def _choose(self, opened: Opened, parent: str, name: str, question: str | None, *, is_beside: bool) -> str:
         agents = [step for step in opened.recorded.steps if step.is_agent]
         recorded = [step for step in agents if step.course == parent and last_key(step.id) == as_key(name)]
-        left = [step for step in recorded if step.id not in self._begun]
+        free = [step for step in recorded if step.id not in self._begun]
         if not is_beside:
-            if in_order := [step for step in left if step.mark is None] or left:
+            if in_order := [step for step in free if step.mark is None] or free:
                 return in_order[0].id
-        elif same := [step for step in left if opened.recorded.agents[step.id] == question]:
+        elif same := [step for step in free if opened.recorded.agents[step.id] == question]:
             return same[0].id
-        elif left and len(left) == len(recorded):
-            return left[0].id  # none was matched: the questions have changed, and the first request says how
+        elif free and len(free) == len(recorded):
+            return free[0].id  # none was matched: the questions have changed, and the first request says how
         taken = {step.id for step in recorded} | self._begun
         numbered = (f"{parent}/{counted(as_key(name), number)}" for number in count(1))
         return next(agent for agent in numbered if agent not in taken)
@@ -97,15 +97,13 @@ class AgentRuns:
         return [Namesake(run, run in self._active, run in self._active and self._active[run] == question) for run in same]
 
     def check(self, opened: Opened, deed: str, agents: Collection[str]) -> None:
-        """Refuse to continue or to end without an agent that ran before.
-
-        Raises:
-            HistoryMismatchError: one did not run.
-        """
+        """Refuse to continue or to end without an agent that ran before."""
         prefix = f"{opened.course.invocation_id}/"
         # A restarted agent has the name of the one before it.
-        left = [agent for agent in agents if agent.startswith(prefix) and base_of(agent) not in self._begun]
-        missing = sorted(agent for agent in left if agent in opened.recorded.agents and "/" not in agent.removeprefix(prefix))
+        absent = [agent for agent in agents if agent.startswith(prefix) and base_of(agent) not in self._begun]
+        missing = sorted(
+            agent for agent in absent if agent in opened.recorded.agents and "/" not in agent.removeprefix(prefix)
+        )
         if missing:
             reason = f"the program {deed}, and thread {opened.course.thread_id!r} says that {missing[0]!r} ran before that"
             advice = "a choice of the program, such as a time limit, is made in run.effect(…)"

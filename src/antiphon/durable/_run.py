@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from antiphon.durable._agent_runs import AgentRuns, Namesake
-from antiphon.durable._course import Place, RunCourse, RunPart, asked
+from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked
 from antiphon.durable._history import QUESTION, RETURNED
 from antiphon.durable._ledgers import file_of, shared_ledger
 from antiphon.durable._opened import OnChange, OpenAnswers, Opened, block_ended
@@ -75,7 +75,10 @@ def current_run() -> LedgerRun | None:
 
 
 class LedgerRun:
-    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool."""
+    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool.
+
+    What reads or writes the ledger raises a `LedgerError` if that fails.
+    """
 
     def __init__(
         self,
@@ -147,11 +150,7 @@ class LedgerRun:
 
     @property
     def opened(self) -> Opened:
-        """The opened run that it writes to.
-
-        Raises:
-            RuntimeError: it has no ledger yet.
-        """
+        """The opened run that it writes to."""
         if self._opened is None:
             raise RuntimeError(
                 f"run {self.id!r} has no ledger: use ledger_run({self.thread_id!r}, ledger=…) or LedgerDurability"
@@ -201,11 +200,7 @@ class LedgerRun:
         return opened is not None and not opened.is_finished and opened.course.parked is not None
 
     def check_parked(self) -> None:
-        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error.
-
-        Raises:
-            ParkedError: one waits.
-        """
+        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error."""
         if self.is_parked and (parked := self.course.parked) is not None:
             raise ParkedError(parked.reason, parked.address)
 
@@ -280,27 +275,15 @@ class LedgerRun:
             raise
 
     async def now(self, *, key: str = "now") -> datetime:
-        """Return the time in UTC, with its time zone. When the program runs again, return the recorded time.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return the time in UTC, with its time zone. When the program runs again, return the recorded time."""
         return datetime.fromisoformat(await self._read(key, lambda: current_port().now().isoformat()))
 
     async def random(self) -> float:
-        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one."""
         return float(await self._read("random", lambda: (int.from_bytes(_random_bytes(8)) >> 11) / 2**53))
 
     async def uuid(self) -> UUID:
-        """Return a random UUID. When the program runs again, return the recorded one.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return a random UUID. When the program runs again, return the recorded one."""
         return UUID(await self._read("uuid", lambda: str(UUID(bytes=_random_bytes(16), version=4))))
 
     async def patched(self, name: str) -> bool:
@@ -308,9 +291,6 @@ class LedgerRun:
 
         A run that starts with the new program takes it, and so does a run that has not reached this place yet. A run that has
         passed this place takes the old branch, as before. The answer is recorded, and is valid for the whole run.
-
-        Raises:
-            LedgerError: it could not be stored.
         """
         self._is_used = True
         return await self.opened.share(Patches).patched(self.opened, name)
@@ -335,11 +315,7 @@ class LedgerRun:
         return await self._append(message, key, "control")
 
     async def note_soon(self, message: Message, *, key: str) -> None:
-        """Like `note`, but written with the next rows: without its own commit, and before anything that depends on it.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Like `note`, but written with the next rows: without its own commit, and before anything that depends on it."""
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "control")])
 
     async def say(self, message: Message, *, key: str = "say") -> Record:
@@ -352,11 +328,7 @@ class LedgerRun:
         return await self._append(message, key, "talk")
 
     async def say_soon(self, message: Message, *, key: str) -> None:
-        """Like `say`, but written with the next rows, as with `note_soon`.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Like `say`, but written with the next rows, as with `note_soon`."""
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "talk")])
 
     async def _append(self, message: Message, key: str, lane: Lane) -> Record:
@@ -373,9 +345,14 @@ class LedgerRun:
         course = self.course
         if self.opened.is_program and course.parked is not None:  # what a program says of that is not what it says later
             raise ParkedError(course.parked.reason, course.parked.address)
-        own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
-        own_id = f"{course.invocation_id}/{course.next_key(key)}"
-        return message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
+        update = {
+            "id": f"{course.invocation_id}/{course.next_key(key)}",
+            "thread_id": self.thread_id,
+            "parent_id": message.parent_id or course.invocation_id,
+            "lane": lane,
+            "created_at": None,
+        }
+        return message.model_copy(update=update)
 
     # ------------------------------------------------------------ parts
 
@@ -391,14 +368,14 @@ class LedgerRun:
             raise RuntimeError(block_ended(self.thread_id))
         if ledger is self._opened_as:
             return  # this is called at each step of an agent, and resolving a file name takes as long as writing a row
-        given = ledger
+        argument = ledger
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
         if not self._is_own(ledger) and _trial.get() is None:
             reason = f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger"
             raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
-        self._opened_as = given
+        self._opened_as = argument
 
     def _is_own(self, ledger: Ledger | str) -> bool:
         """Whether it is the ledger of this run, or its URL in any spelling."""
@@ -495,7 +472,7 @@ class LedgerRun:
             HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
         agent = part.course.invocation_id
-        is_in_order = part.start.keys() == {QUESTION}  # agents that run in parallel may start in another order
+        is_in_order = MARK not in part.start  # agents that run in parallel may start in another order
         if agent not in self.opened.recorded.agents and is_in_order:
             in_order = {step.id for step in self.opened.recorded.steps if step.mark is None}
             self._agents.check(self.opened, f"runs agent {agent!r}", in_order)
