@@ -151,6 +151,19 @@ def test_a_command_calls_the_service_and_no_actor_agent_or_pattern(path: Path) -
     assert [name for name in names if f"{name}.".startswith(below)] == []
 
 
+def test_a_value_of_the_front_doors_has_one_class() -> None:
+    """A class of the server with the fields of one of the service would be its twin: a field is then added in two places."""
+
+    def fields(folder: str) -> dict[frozenset[str], str]:
+        classes = [each for each in tree_of(ROOT / f"src/antiphon/{folder}/_values.py").body if isinstance(each, ast.ClassDef)]
+        named = [(each.name, [row for row in each.body if isinstance(row, ast.AnnAssign)]) for each in classes]
+        return {frozenset(ast.unparse(row.target) for row in rows): name for name, rows in named if len(rows) > 1}
+
+    of_service, of_server = fields("service"), fields("server")
+    assert len(of_service) > 20
+    assert [(name, of_service[names]) for names, name in of_server.items() if names in of_service] == []
+
+
 def test_what_reads_and_writes_a_format_is_private_to_its_dialect() -> None:
     """So a format has one reader and one writer: nobody else can begin a second one with the pieces of the first."""
     pattern = re.compile(r"antiphon\.dialects\.(\w+\.)?_\w")

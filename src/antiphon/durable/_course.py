@@ -9,7 +9,7 @@ import asyncio
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
 from typing_extensions import override
@@ -17,13 +17,13 @@ from typing_extensions import override
 from antiphon.errors import EffectFailedError, FencedError, ParkedError, RefusedError
 from antiphon.messages import Json, Message
 from antiphon.messages.keys import as_key, child_id, counted
-from antiphon.runtime._course import Course
+from antiphon.runtime._course import Course, CoursePart
 
 
 class EffectKeys:
     """Numbers effects of the same name, so that each has its own key."""
 
-    is_delivery: bool = False
+    delivery: None = None
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -84,6 +84,8 @@ class RunCourse(EffectKeys):
         self.attempt = attempt
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
+        self.is_over = False
+        self.cancelled: tuple[Message, ...] = ()
         self.parked: ParkedError | None = None
         self.parked_in: set[str] = set()
         self.place = Place()
@@ -105,13 +107,13 @@ class RunCourse(EffectKeys):
         """Do nothing: a run has no mailbox whose waiting is counted."""
 
 
-class RunPart(EffectKeys):
+class RunPart(EffectKeys, CoursePart):
     """A part of a course that numbers its own effects: the run of one agent, or the work of one tool."""
 
     def __init__(self, whole: Course, invocation_id: str, to: str, *, is_agent: bool = False) -> None:
         """Make it; `is_agent`: an agent decides about its steps, so their order is not that of a program."""
-        super().__init__()
-        self._whole = whole
+        EffectKeys.__init__(self)
+        CoursePart.__init__(self, whole)
         self.place = None if is_agent else Place()
         self.invocation_id = invocation_id
         self.to = to
@@ -123,47 +125,10 @@ class RunPart(EffectKeys):
         self.reached.add(child_id(self.invocation_id, key))
         return key
 
-    @property
-    def thread_id(self) -> str | None:
-        """That of the whole course."""
-        return self._whole.thread_id
-
-    @property
-    def attempt(self) -> int:
-        """That of the whole course."""
-        return self._whole.attempt
-
-    @property
-    def open_effects(self) -> tuple[Message, ...]:
-        """The ones of the whole course."""
-        return self._whole.open_effects
-
-    @open_effects.setter
-    def open_effects(self, rows: tuple[Message, ...]) -> None:
-        self._whole.open_effects = rows
-
-    @property
-    def evicted(self) -> FencedError | None:
-        """That of the whole course."""
-        return self._whole.evicted
-
-    @property
-    def parked(self) -> ParkedError | None:
-        """That of the whole course."""
-        return self._whole.parked
-
-    @property
-    def parked_in(self) -> Collection[str]:
-        """That of the whole course."""
-        return self._whole.parked_in
-
+    @override
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note it in the whole course, with the effect or agent that this part is."""
-        self._whole.note_parked(error, (*inside, self.invocation_id))
-
-    def wait(self, change: int) -> None:
-        """Count waiting in the whole course."""
-        self._whole.wait(change)
+        super().note_parked(error, (*inside, self.invocation_id))
 
     @override
     def __repr__(self) -> str:

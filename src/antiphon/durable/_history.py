@@ -36,6 +36,7 @@ class RecordedStep(NamedTuple):
     """The invocation of the course that it belongs to."""
     mark: Mark | None
     is_agent: bool = False
+    is_once: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,4 +169,4 @@ class History:
             if part in self._places:  # the mark is that of the agent's whole run
                 self._steps[self._places[part]] = RecordedStep(part, parent_of(part), mark, is_agent=True)
         if id == payload.invocation_id:  # a further attempt has the place of the first
-            self._steps.append(RecordedStep(id, part, mark))
+            self._steps.append(RecordedStep(id, part, mark, is_once=payload.arguments.get("effects") == "once"))

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from typing_extensions import override
 
+from antiphon.durable._course import RunCourse
 from antiphon.durable._history import FAILED, FAILED_STATUS, PROGRAM, Recorded
 from antiphon.durable._outages import Outages
 from antiphon.durable._tenure import Tenure
@@ -115,6 +116,7 @@ class Opened:
         """Write the end of the run with the return value of its program, if this process owns it."""
         if self.tenure is None or self.is_finished:
             return
+        self._end_course()  # before its open effects are read: one that starts after that would have no outcome
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         rows += [ended(RUN, invocation_id, thread_id=thread_id, result=returned)]
@@ -163,8 +165,14 @@ class Opened:
     async def leave(self) -> None:
         """Release the thread, if it was claimed for this run and no other run here needs it."""
         if self.tenure is not None:
+            self._end_course()
             self.journal.end(block_ended(self.course.thread_id or ""))
             await self.tenure.leave(self.course.invocation_id, self.kind)
+
+    def _end_course(self) -> None:
+        """Let nothing more of it start. Its thread may still be owned here, for another run."""
+        if isinstance(self.course, RunCourse):
+            self.course.is_over = True
 
 
 def block_ended(thread_id: str) -> str:

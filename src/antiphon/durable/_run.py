@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -407,6 +407,8 @@ class LedgerRun:
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
+            if is_trial():
+                StepOrder.of(self._opened).patience = _TRIAL_PATIENCE
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -628,7 +630,8 @@ class _Reading(Effect):
 
     @override
     async def check_order(self) -> None:
-        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, self._opened.on_change or "stop")
+        on_change = self._opened.on_change or "stop"
+        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, on_change, "none")
 
     @override
     async def begin(self) -> Message:
@@ -654,6 +657,10 @@ class Trial:
 
 
 _trial: ContextVar[Trial | None] = ContextVar("antiphon.trial", default=None)
+
+
+_TRIAL_PATIENCE: Final = 0.5
+"""Seconds for which a new step of a trial waits for recorded ones: somebody waits for the forecast."""
 
 
 def is_trial() -> bool:

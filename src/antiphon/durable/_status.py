@@ -238,9 +238,9 @@ def _state(
 
 def _left_reason(ledger: Ledger, name: str | None) -> str:
     """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
-    recover = command_line(ledger, "recover", options="--app MODULE:NAME")
+    resume = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
     program = "its program" if name is None else f"program {name!r}"
-    return f"no process runs it: start {program} again; if that is a @program or an agent, `{recover}` also continues it"
+    return f"no process runs it: start {program} again; if that is a @program or an agent, `{resume}` also continues it"
 
 
 def _ended(end: Record) -> tuple[RunState, str | None, bool]:

@@ -6,14 +6,15 @@ place does not: it has recorded steps that the program has not reached yet.
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Lock
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 from typing_extensions import override
 
 from antiphon.durable._changes import StepChange, ThreadChanges, is_of, write_about
-from antiphon.durable._course import Place, asked
+from antiphon.durable._course import Mark, Place, asked
 from antiphon.durable._differences import short_hash
 from antiphon.durable._history import RecordedStep
 from antiphon.durable._opened import OnChange, Opened
@@ -36,9 +37,15 @@ class StepOrder:
     Steps of other tasks, such as those of `asyncio.gather`, come in any order. So do steps while an exception ends the work,
     unless it is the recorded outcome of a step: it may come elsewhere in the next attempt. What an agent does next is compared
     by its requests.
+
+    Where the order says nothing, a new `once` step waits until the program has asked for each recorded one: it may be one of
+    them under another name, and would be done twice. No recorded step depends on one that was never begun, so each comes, or
+    the run stops.
     """
 
     def __init__(self) -> None:
+        self.patience = _PATIENCE
+        """Seconds for which a new step waits for recorded ones."""
         self.agents: set[str] = set()
         """The runs of agents that the program has begun in this attempt."""
         self._excused: set[str] = set()
@@ -49,19 +56,33 @@ class StepOrder:
         """Return the object that a run and all its parts share."""
         return opened.share(cls)
 
-    async def check(self, opened: Opened, step: str, option: str, on_change: OnChange) -> None:
+    async def check(self, opened: Opened, step: str, option: str, on_change: OnChange, effects: Effects) -> None:
         """Refuse a step, if its course has another recorded one at this place."""
         place: Place | None = getattr(opened.course, "place", None)
-        if not opened.recorded.steps or opened.is_finished or place is None or place.mark() is not None:
+        if not opened.recorded.steps or opened.is_finished or place is None:
             return
-        course = parent_of(child_id(opened.course.invocation_id, "step"))
+        mark, course = place.mark(), parent_of(child_id(opened.course.invocation_id, "step"))
+        own = [expected for expected in opened.recorded.steps if expected.course == course]
         for expected in opened.recorded.steps:
             if expected.id == base_of(step):
                 return
-            if expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
-                what = f"the program does {option!r} where thread {opened.course.thread_id!r} records {expected.id!r}"
-                change = StepChange(f"{what}, in {step!r}", digest=short_hash([expected.id, step]))
-                await self._choose(opened, expected, change, on_change)
+            if mark is None and expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
+                await self._choose(opened, expected, _replaced(opened, expected, step, option), on_change)
+        if effects == "once":
+            await self._wait(opened, [each for each in own if each.is_once and _may_be(each, mark)], step, option, on_change)
+
+    async def _wait(
+        self, opened: Opened, recorded: Sequence[RecordedStep], step: str, option: str, on_change: OnChange
+    ) -> None:
+        """Wait until the program has asked for recorded steps, before it starts a new one."""
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + self.patience, _FIRST_PAUSE
+        while left := [each for each in recorded if not self._is_reached(opened, each)]:
+            if loop.time() >= until:
+                await self._choose(opened, left[0], _replaced(opened, left[0], step, option), on_change)
+            else:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def check_end(self, opened: Opened) -> None:
         """Refuse to end a run whose program did not ask for a recorded step."""
@@ -86,6 +107,22 @@ class StepOrder:
             raise stopped_error(opened, change, reason)
         await changes.choose(opened, expected.id, change, choice)
         self._excused.add(expected.id)
+
+
+_PATIENCE: Final = 30.0
+"""Seconds: longer than parallel parts of a program take, as a rule, to reach what they have done before."""
+_FIRST_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.1
+
+
+def _may_be(recorded: RecordedStep, mark: Mark | None) -> bool:
+    """Whether a new step may be a recorded one under another name. Steps of cleaning up replace each other only."""
+    return (recorded.mark == "unwinding") == (mark == "unwinding")
+
+
+def _replaced(opened: Opened, recorded: RecordedStep, step: str, option: str) -> StepChange:
+    what = f"the program does {option!r} where thread {opened.course.thread_id!r} records {recorded.id!r}"
+    return StepChange(f"{what}, in {step!r}", digest=short_hash([recorded.id, step]))
 
 
 def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
@@ -141,7 +178,7 @@ class RunStep(Effect):
 
     @override
     async def check_order(self) -> None:
-        await StepOrder.of(self.opened).check(self.opened, self.id, self.shown_name, self.on_change)
+        await StepOrder.of(self.opened).check(self.opened, self.id, self.shown_name, self.on_change, self._effects)
 
     # ------------------------------------------------------------ what subclasses may override
 

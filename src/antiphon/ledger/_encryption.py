@@ -101,7 +101,7 @@ class MasterKey:
             ValueError: it has another length.
         """
         if len(key) != _KEY_BYTES:
-            raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}; `antiphon key FILE` makes one")
+            raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}; `antiphon key make FILE` makes one")
         cipher = _cipher(key)
         self.id = blake2b(key, digest_size=6, person=b"antiphon key id").hexdigest()
         """Names the key in errors and in the ledger. It reveals nothing about the key."""
@@ -119,7 +119,7 @@ class MasterKey:
         try:
             key = b64decode(text.strip(), validate=True)
         except (NotBase64, ValueError):
-            raise ValueError("a master key is 32 bytes as base64; `antiphon key FILE` makes one") from None
+            raise ValueError("a master key is 32 bytes as base64; `antiphon key make FILE` makes one") from None
         return cls(key)
 
     @classmethod
@@ -290,7 +290,7 @@ class SigningKey:
                 return cls(b64decode(text.removeprefix(_PRIVATE), validate=True))
         except ValueError:
             pass
-        raise ValueError(f"{str(path)!r} holds no key for signatures; `antiphon key FILE --signing` makes one")
+        raise ValueError(f"{str(path)!r} holds no key for signatures; `antiphon key make FILE --signing` makes one")
 
     @staticmethod
     def generate() -> str:

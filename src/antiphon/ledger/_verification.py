@@ -174,7 +174,7 @@ def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[D
 
 # ---------------------------------------------------------------- restoring
 
-_HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep the file elsewhere"
+_HOW = "run `antiphon verify --save-heads FILE` on the ledger that has the thread, and keep the file elsewhere"
 
 
 class Base(NamedTuple):

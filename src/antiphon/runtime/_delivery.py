@@ -111,7 +111,8 @@ class DeliveryState:
     fields that every delivery needs, because an instance attribute is found faster than a class attribute.
     """
 
-    is_delivery: bool = True
+    delivery: None = None
+    """Itself, of an attempt at it (`Handling`), which alone has effects."""
     seq: int = 0
     """Its position in the thread."""
     deadline: float | None = None
@@ -147,6 +148,8 @@ class DeliveryState:
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
     evicted: FencedError | None = None
     """Why nothing of it may be written or started here any more: another host has its thread."""
+    is_over: bool = False
+    """Never: a delivery may be handled again. An attempt ends (`Handling`)."""
     is_told: bool = False
     """Whether something came into its thread after it was delivered here: its handler may have missed an answer."""
     is_left_to_next: bool = False
@@ -165,6 +168,8 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has started and not ended."""
+    cancelled: tuple[Message, ...] = ()
+    """Those of them whose caller was cancelled."""
     parked: ParkedError | None = None
     """Why its handler starts nothing more: an effect waits for a person."""
     parked_in: tuple[str, ...] = ()
@@ -353,7 +358,7 @@ class DeliveryState:
         """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
-        self.parked, self.parked_in = None, ()
+        self.parked, self.parked_in, self.cancelled = None, (), ()
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note that an effect of its handler waits for a person."""

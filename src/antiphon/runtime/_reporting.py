@@ -31,7 +31,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from antiphon._listeners import Guard
 from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
@@ -484,7 +484,7 @@ class Hooks:
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
         """Return `run`, wrapped to report to the observer."""
-        handled = Delivery(cast("DeliveryState", course)) if course.is_delivery else None
+        handled = None if course.delivery is None else Delivery(course.delivery)
 
         async def watched(key: str) -> Json:
             activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()

@@ -81,7 +81,8 @@ class ToolkitCallEffect(Effect):
     @override
     async def check_order(self) -> None:
         opened = self._run_of.opened
-        await StepOrder.of(opened).check(opened, self.id, self.shown_name, opened.on_change or "stop")
+        on_change = opened.on_change or "stop"
+        await StepOrder.of(opened).check(opened, self.id, self.shown_name, on_change, self._tool.effects)
 
     @override
     async def begin(self) -> Message:

@@ -488,7 +488,7 @@ def wish_in(calls: Iterable[ToolCall]) -> RequestedPhase | None:
     """Return the request of the agent of the last phase: the last accepted one."""
     for call in reversed(tuple(calls)):
         arguments: Any = thaw(call.arguments)
-        if call.name == GO_ON_WITH and "result" in call.model_extra and arguments.get("phase") in PHASES:
+        if call.name == GO_ON_WITH and "result" in call.model_fields_set and arguments.get("phase") in PHASES:
             return RequestedPhase(arguments["phase"], str(arguments.get("reason")))
     return None
 
