@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, Union, cast
 
 from pydantic_ai.agent.abstract import AbstractAgent
+from pydantic_ai.durable_exec import BaseDurabilityCapability
 
+from antiphon.agents._observers import leaves_of
 from antiphon.durable import LedgerRun, RunProgram
+from antiphon.durable._block import report_missing
 from antiphon.messages.arguments import check_type
 
 ResultT = TypeVar("ResultT")
@@ -16,6 +19,8 @@ ResultT = TypeVar("ResultT")
 def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -> RunProgram[ResultT]:
     """Return the program that runs an agent: the input is the prompt, the result is the output. Its name is the agent's.
 
+    An agent without `LedgerDurability` causes a `DurabilityWarning`.
+
     Raises:
         ValueError: neither the agent nor the program has a name.
     """
@@ -23,6 +28,8 @@ def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -
     own = name or agent.name
     if own is None:
         raise ValueError("the agent has no name; give it one, Agent(…, name='clerk'): its runs are found by it")
+    if not any(isinstance(capability, BaseDurabilityCapability) for capability in leaves_of(agent.root_capability)):
+        report_missing(f"agent {own!r} is a program and has no LedgerDurability: its steps are not recorded", required=False)
 
     async def ask(run: LedgerRun) -> ResultT:
         return (await agent.run(cast("Any", run.input))).output

@@ -63,10 +63,14 @@ def provider_named(name: str) -> str:
 
 def capabilities_of(ctx: RunContext[object]) -> list[AbstractCapability[object]]:
     """Return the capabilities of a run, including nested ones."""
-    found: list[AbstractCapability[object]] = []
-    if ctx.root_capability is not None:
-        ctx.root_capability.apply(found.append)
-    return found
+    return [] if ctx.root_capability is None else leaves_of(ctx.root_capability)
+
+
+def leaves_of(root: AbstractCapability[Any]) -> list[AbstractCapability[Any]]:
+    """Return a capability, or the ones in it."""
+    capabilities: list[AbstractCapability[Any]] = []
+    root.apply(capabilities.append)
+    return capabilities
 
 
 def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:

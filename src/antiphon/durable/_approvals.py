@@ -140,9 +140,8 @@ class Approval:
         asked = next((row.message for row in rows if _is_question(row.message)), None)
         if asked is None or not isinstance(asked.payload, OptionCallPayload):
             return None
-        given = _first_result(rows, asked)
-        found = cls.of_question(asked, thread_id)
-        return None if found is None else replace(found, answer=given)
+        approval = cls.of_question(asked, thread_id)
+        return None if approval is None else replace(approval, answer=_first_result(rows, asked))
 
     @classmethod
     def of_question(cls, asked: Message, thread_id: str | None = None) -> Approval | None:
@@ -150,11 +149,11 @@ class Approval:
         if not _is_question(asked) or not isinstance(asked.payload, OptionCallPayload):
             return None
         try:
-            said = _Question.model_validate(thaw(asked.payload.arguments))
+            question = _Question.model_validate(thaw(asked.payload.arguments))
         except ValidationError:
             return None  # it was forged
         thread_id = thread_id or asked.thread_id or ""
-        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, **said.model_dump())
+        return cls(id=asked.payload.invocation_id, thread_id=thread_id, message_id=asked.id, **question.model_dump())
 
     # ------------------------------------------------------------ the state
 
@@ -164,9 +163,9 @@ class Approval:
             return "open"
         if self.answer.policy == RUNTIME_POLICY:
             return "expired"
-        said = _said(self.answer)
-        is_theirs = said.get("digest") == digest == self.digest and self.refusal(self.answer.policy) is None
-        is_yes = said.get("approved") is True and _is_signed(self.answer, self.message_id)
+        decision = _decision(self.answer)
+        is_theirs = decision.get("digest") == digest == self.digest and self.refusal(self.answer.policy) is None
+        is_yes = decision.get("approved") is True and _is_signed(self.answer, self.message_id)
         return "approved" if is_theirs and is_yes else "denied"
 
     def is_late(self, now: datetime) -> bool:
@@ -176,7 +175,7 @@ class Approval:
     @property
     def words(self) -> str:
         """The person who answered, and the reason, as text for the caller."""
-        reason = None if self.answer is None else _said(self.answer).get("reason")
+        reason = None if self.answer is None else _decision(self.answer).get("reason")
         who = "nobody" if self.answer is None else repr(self.answer.policy)
         return f"{who} said no" + (f": {reason}" if reason else "")
 
@@ -207,15 +206,15 @@ def _is_question(message: Message) -> bool:
 
 def _is_signed(message: Message, question: str) -> bool:
     """Whether `answer` posted it: on the control lane, in reply to this question, with a mark that only `answer` sets."""
-    own = message.metadata.get(_OWN)
-    is_marked = isinstance(own, JsonObject) and own.get("principal") == message.policy
+    mark = message.metadata.get(_OWN)
+    is_marked = isinstance(mark, JsonObject) and mark.get("principal") == message.policy
     return is_marked and message.in_reply_to == question and message.lane == "control"
 
 
-def _said(answer: Message) -> dict[str, object]:
+def _decision(answer: Message) -> dict[str, object]:
     payload = answer.payload
-    said = payload.result if isinstance(payload, OptionResultPayload) else None
-    return thaw(said) if isinstance(said, JsonObject) else {}
+    result = payload.result if isinstance(payload, OptionResultPayload) else None
+    return thaw(result) if isinstance(result, JsonObject) else {}
 
 
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
@@ -237,8 +236,8 @@ async def pending_approvals(ledger: Ledger, *, thread_id: str | None = None) -> 
         while page.next is not None:
             page = await ledger.open_calls_of(APPROVE, page=page.next, limit=_PAGE)
             rows += page.calls
-    found = (Approval.of((row,), thread_id or row.message.thread_id or "") for row in rows)
-    return tuple(approval for approval in found if approval is not None)
+    approvals = (Approval.of((row,), thread_id or row.message.thread_id or "") for row in rows)
+    return tuple(approval for approval in approvals if approval is not None)
 
 
 async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:
@@ -277,12 +276,12 @@ def _answered(approval: Approval) -> NotWaitingError:
 
 
 def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:
-    said: dict[str, Json] = {"approved": approved, "digest": asked.digest}
+    decision: dict[str, Json] = {"approved": approved, "digest": asked.digest}
     if reason is not None:
-        said["reason"] = reason
+        decision["reason"] = reason
     return Message(
         policy=principal,
-        payload=OptionResultPayload(invocation_id=asked.id, option_name=APPROVE, result=said),
+        payload=OptionResultPayload(invocation_id=asked.id, option_name=APPROVE, result=decision),
         to=(RUNTIME_POLICY,),
         lane="control",
         in_reply_to=asked.message_id,
@@ -297,9 +296,9 @@ async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None
     there = await find_approval(ledger, asked.id, thread_id=asked.thread_id)
     if there is not None and there.answer is not None:
         return True
-    left = max(0.0, (asked.expires_at - current_port().now()).total_seconds())
+    rest = max(0.0, (asked.expires_at - current_port().now()).total_seconds())
     try:
-        async with asyncio.timeout(left if seconds is None else min(left, seconds)):
+        async with asyncio.timeout(rest if seconds is None else min(rest, seconds)):
             await _next_row(ledger, asked, horizon)
     except TimeoutError:
         return asked.is_late(current_port().now())

@@ -27,7 +27,8 @@ from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, Stop
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port
 from antiphon.messages.arguments import check_choice
-from antiphon.messages.json_values import JsonError, own
+from antiphon.messages.json_values import JsonError
+from antiphon.messages.json_values import own as copied
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Admit, Journal
@@ -42,11 +43,7 @@ class DurabilityWarning(UserWarning):
 
 
 def report_missing(reason: str, *, required: bool) -> None:
-    """Report that something is not recorded.
-
-    Raises:
-        RuntimeError: the run requires that everything is recorded.
-    """
+    """Report that something is not recorded: by a warning, or an error if the run requires that everything is."""
     if required:
         raise RuntimeError(reason)
     warnings.warn(reason, DurabilityWarning, stacklevel=_callers_level())
@@ -189,8 +186,8 @@ def ledger_run(
     as stopped if something outside has failed: a provider, a key, a spent budget. A cancelled or interrupted run waits for a
     program that continues it.
 
-    A block in which nothing is recorded, and an agent in it without `LedgerDurability`, cause a `DurabilityWarning`; with
-    `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
+    A block in which nothing is recorded causes a `DurabilityWarning`; with `required=True`, an error. A program without an
+    event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
 
     Raises:
         TypeError: the id is not a text, or the state is not a `DepsState`.
@@ -229,15 +226,11 @@ def ledger_run(
 
 
 def _check_input(value: object) -> None:
-    """Refuse an input that cannot be stored, where it is given.
-
-    Raises:
-        ValueError: it is not JSON; the text says where.
-    """
+    """Refuse an input that cannot be stored, where it is given."""
     try:
-        own(value)
+        copied(value)
     except JsonError as exc:
-        place = "".join(f"[{each!r}]" for each in exc.path)
+        place = "".join(f"[{step!r}]" for step in exc.path)
         raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
 
 
@@ -282,14 +275,14 @@ async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
     """Record how a block has ended. The errors of a task group count individually."""
     errors = list(_errors_of(error))
     # Not the text of the error, which may have content in it: the ledger has it, redacted.
-    how = "waits for a person" if run.is_parked or all(isinstance(each, ParkedError) for each in errors) else "ended"
+    waits = run.is_parked or all(isinstance(each, ParkedError) for each in errors)
     names = ", ".join(sorted({type(each).__qualname__ for each in errors}))
-    _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, how, names)
+    _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, "waits for a person" if waits else "ended", names)
     if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
         await run.give_up(mismatches[0])
     elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
         await run.fail(error)
-    elif run.is_parked or all(isinstance(each, ParkedError) for each in errors):
+    elif waits:
         await run.end_waiting()
 
 
@@ -301,8 +294,8 @@ def _is_not_the_programs(error: BaseException) -> bool:
 def _errors_of(error: BaseException) -> Iterator[BaseException]:
     """Return an error, or the errors in a group, at any depth."""
     if isinstance(error, BaseExceptionGroup):
-        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _errors_of(each)
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _errors_of(inner)
     else:
         yield error
 

@@ -128,20 +128,15 @@ class Spending:
 
     def seconds_left(self, limits: BudgetLimits, now: datetime) -> float | None:
         """Return how many seconds an effect that starts now may take; None: no limit."""
-        each = ((self.run, limits.run), (self.thread, limits.thread))
-        left = [
+        seconds = [
             budget.seconds - (now - amount.began).total_seconds()
-            for amount, budget in each
+            for amount, budget in ((self.run, limits.run), (self.thread, limits.thread))
             if budget.seconds is not None and amount.began is not None
         ]
-        return min(left, default=None)
+        return min(seconds, default=None)
 
     def check(self, limits: BudgetLimits, kind: Kind, *, depth: int, now: datetime, where: str) -> None:
-        """Refuse a new effect if a budget is used up.
-
-        Raises:
-            BudgetExceededError: one is used up.
-        """
+        """Refuse a new effect if a budget is used up."""
         for amount, budget, whose in ((self.run, limits.run, "the run"), (self.thread, limits.thread, "the thread")):
             if (spent := amount.used_up(budget, kind, depth, now)) is not None:
                 error = BudgetExceededError(f"{whose} has used up its {spent}, before {where!r}")

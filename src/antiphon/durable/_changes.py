@@ -23,7 +23,7 @@ from asyncio import Lock
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
@@ -83,17 +83,13 @@ class ThreadChanges:
 
     @classmethod
     async def of(cls, opened: Opened) -> ThreadChanges:
-        """Return the object that a run and all its parts share. The thread is read once.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
-        own = opened.share(cls)
-        async with own._lock:
-            if not own._is_read:
-                await own._read(opened)
-                own._is_read = True
-        return own
+        """Return the object that a run and all its parts share. The thread is read once."""
+        changes = opened.share(cls)
+        async with changes._lock:
+            if not changes._is_read:
+                await changes._read(opened)
+                changes._is_read = True
+        return changes
 
     async def _read(self, opened: Opened) -> None:
         root = opened.root
@@ -101,13 +97,13 @@ class ThreadChanges:
         async for record in opened.journal.ledger.read(opened.course.thread_id or ""):
             message, payload = record.message, record.message.payload
             if message.lane == "control":
-                self._heard_choice(message, root)
+                self._add_choice(message, root)
             elif message.lane == "effect" and isinstance(payload, OptionCallPayload):
                 has_begun = has_begun or is_of(payload.invocation_id, root)
                 if has_begun:
-                    self._heard_step(payload, root)
+                    self._add_step(payload, root)
 
-    def _heard_step(self, payload: OptionCallPayload, root: str) -> None:
+    def _add_step(self, payload: OptionCallPayload, root: str) -> None:
         if payload.option_name in (AGAIN, PARK):
             return
         # Also rows of others: an effect of a run may have an id without the name of the run.
@@ -119,7 +115,7 @@ class ThreadChanges:
             if isinstance(arguments, JsonObject) and "tool" in arguments and payload.arguments.get("effects") is not None:
                 self.tools.add(payload.invocation_id)
 
-    def _heard_choice(self, message: Message, root: str) -> None:
+    def _add_choice(self, message: Message, root: str) -> None:
         data = _data_of(message)
         if data is None:
             return
@@ -144,17 +140,13 @@ class ThreadChanges:
         return step in self._restarted
 
     async def choose(self, opened: Opened, step: str, change: StepChange, choice: Choice) -> None:
-        """Record the choice for a step.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Record the choice for a step."""
         if (step, change.digest) in self._continued:
             return
         by = "person" if step in self._allowed else "program"
-        said: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
-        said["differences"] = list(change.lines)
-        await write_about(opened, changed_id(step, change.digest), said, about=step)
+        row: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
+        row["differences"] = list(change.lines)
+        await write_about(opened, changed_id(step, change.digest), row, about=step)
         if choice == "restart":
             self._restarted.add(step)
         else:
@@ -179,11 +171,19 @@ def is_of(invocation_id: str, root: str) -> bool:
     return invocation_id == root or is_below(invocation_id, root)
 
 
-async def write_about(opened: Opened, id: str, said: dict[str, Json], *, about: str) -> None:
+async def write_about(opened: Opened, id: str, data: dict[str, Json], *, about: str) -> None:
     """Write a row about a run, with the next rows: before anything that depends on it."""
-    thread_id, payload = opened.course.thread_id or "", PartsPayload(parts=(DataPart(data=said),))
-    own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "parent_id": about, "correlation_id": id}
-    await opened.journal.write_soon(thread_id, [Message(id=id, policy=RUNTIME_POLICY, payload=payload, **own)])
+    thread_id = opened.course.thread_id or ""
+    row = Message(
+        id=id,
+        policy=RUNTIME_POLICY,
+        payload=PartsPayload(parts=(DataPart(data=data),)),
+        thread_id=thread_id,
+        lane="control",
+        parent_id=about,
+        correlation_id=id,
+    )
+    await opened.journal.write_soon(thread_id, [row])
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
@@ -199,22 +199,18 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
     """
     calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
     runs = [call.invocation_id or "" for call in calls if cast("OptionCallPayload", call.payload).option_name == RUN]
-    chosen = [run for run in runs if run_id is None or run == f"{thread_id}/{as_key(run_id)}"]
-    if not chosen:
+    allowed = [run for run in runs if run_id is None or run == f"{thread_id}/{as_key(run_id)}"]
+    if not allowed:
         raise ValueError(f"thread {thread_id!r} has no open run{'' if run_id is None else f' {run_id!r}'}")
-    for run in chosen:
-        said: dict[str, Json] = {"type": ALLOWED, "run": run, "choice": choice}
-        own: dict[str, Any] = {"thread_id": thread_id, "lane": "control", "to": (PROGRAM,), "correlation_id": run}
-        await ledger.post(thread_id, Message(policy="user", payload=PartsPayload(parts=(DataPart(data=said),)), **own))
-    return tuple(chosen)
+    for run in allowed:
+        payload = PartsPayload(parts=(DataPart(data={"type": ALLOWED, "run": run, "choice": choice}),))
+        row = Message(policy="user", payload=payload, thread_id=thread_id, lane="control", to=(PROGRAM,), correlation_id=run)
+        await ledger.post(thread_id, row)
+    return tuple(allowed)
 
 
 async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) -> bool:
-    """Whether a person has allowed a run to continue under a changed program since a time; `run` is its invocation.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
+    """Whether a person has allowed a run to continue under a changed program since a time; `run` is its invocation."""
     records = await ledger.by_correlation(run, thread_id=thread_id)
     rows = [record.message for record in records if record.recorded_at >= since and record.message.lane == "control"]
     return any(data.get("type") == ALLOWED for row in rows if (data := _data_of(row)) is not None)

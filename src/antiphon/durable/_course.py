@@ -58,10 +58,10 @@ class Place:
 
     def mark(self) -> Mark | None:
         """Return how the current task asks for a step; None: after the steps before it."""
-        task, own = asyncio.current_task(), self._task()
-        if own is None or own.done():  # a block without `async` does each of its steps in a task of its own
+        task, home = asyncio.current_task(), self._task()
+        if home is None or home.done():  # a block without `async` does each of its steps in a task of its own
             self._task = _current()
-        elif own is not task:
+        elif home is not task:
             return "beside"
         error = sys.exc_info()[1]
         is_unwinding = error is not None and error is not self._error and not isinstance(error, _OUTCOMES)

@@ -51,9 +51,9 @@ def _cut(line: str, place: int) -> str:
 
 
 def _limited(lines: Iterator[str]) -> list[str]:
-    found = list(lines)
-    left = len(found) - _MOST_LINES
-    return found if left <= 0 else [*found[:_MOST_LINES], f"  … and {left} more lines"]
+    shown = list(lines)
+    rest = len(shown) - _MOST_LINES
+    return shown if rest <= 0 else [*shown[:_MOST_LINES], f"  … and {rest} more lines"]
 
 
 def tools_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -69,7 +69,7 @@ def tools_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 def _tool_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     for field in dict.fromkeys((*before, *after)):
-        old, new = (_as_text(each.get(field)) for each in (before, after))
+        old, new = _as_text(before.get(field)), _as_text(after.get(field))
         lines += text_difference(f"{field} of tool {name!r}", old, new)
     return lines or [f"tool {name!r} has changed"]
 

@@ -57,22 +57,22 @@ async def check_runs(
     return tuple(await asyncio.gather(*[check(run) for run in await runs(ledger, thread_id) if run.name in named]))
 
 
-async def _check(ledger: Ledger, own: RunProgram[Any], run: RunStatus) -> RunCheck:
+async def _check(ledger: Ledger, program: RunProgram[Any], run: RunStatus) -> RunCheck:
     trial = Trial(await _copied(ledger, run.thread_id), _NoStep)
     forecast: Forecast = "continues"
     reason: str | None = None
     try:
         with trial_scope(trial):
-            await own.run(run.thread_id, id=run.id, ledger=trial.ledger, on_busy="raise")
+            await program.run(run.thread_id, id=run.id, ledger=trial.ledger, on_busy="raise")
     except BaseException as exc:  # the end of the records may be in an exception group, from parallel parts
-        found = _first_of(exc)
-        if isinstance(found, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+        error = _first_of(exc)
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             raise
-        if not isinstance(found, _EndOfRecords):
-            is_mismatch, is_parked = isinstance(found, HistoryMismatchError), isinstance(found, ParkedError)
-            forecast, reason = "stops" if is_mismatch else "waits" if is_parked else "fails", text_of(found)
+        if not isinstance(error, _EndOfRecords):
+            is_mismatch, is_parked = isinstance(error, HistoryMismatchError), isinstance(error, ParkedError)
+            forecast, reason = "stops" if is_mismatch else "waits" if is_parked else "fails", text_of(error)
     await asyncio.sleep(_PATIENCE)  # let parallel parts that the program does not wait for reach their end, too
-    return RunCheck(run.thread_id, run.id, own.name, forecast, reason)
+    return RunCheck(run.thread_id, run.id, program.name, forecast, reason)
 
 
 class _EndOfRecords(BaseException):
@@ -98,8 +98,8 @@ def _first_of(error: BaseException) -> BaseException:
     """Return the decisive error of a group: a mismatch, if there is one."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    found = [_first_of(each) for each in cast("BaseExceptionGroup[BaseException]", error).exceptions]
-    return next((each for each in found if isinstance(each, HistoryMismatchError)), found[0])
+    errors = [_first_of(inner) for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions]
+    return next((inner for inner in errors if isinstance(inner, HistoryMismatchError)), errors[0])
 
 
 class _Copy(MemoryLedger):
@@ -114,6 +114,6 @@ async def _copied(ledger: Ledger, thread_id: str) -> Ledger:
     if (url := getattr(ledger, "url", None)) is not None:
         copy.url = url
     rows = [record.message async for record in ledger.read(thread_id)]
-    own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some with another thread
-    await copy.append(thread_id, own, allow_foreign=True)
+    # A branch shares some of its rows with another thread.
+    await copy.append(thread_id, [row.model_copy(update={"thread_id": thread_id}) for row in rows], allow_foreign=True)
     return copy

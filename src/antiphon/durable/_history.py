@@ -90,8 +90,8 @@ def input_of(run: Record) -> Json:
 
 def failures_of(rows: Sequence[Record], run: str) -> list[str]:
     """Return the open rows that record the failure of a run."""
-    about = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == run]
-    return [row.invocation_id or "" for row in about if option_of(row) == FAILED]
+    effects = [row.message for row in rows if row.message.lane == "effect" and row.message.parent_id == run]
+    return [row.invocation_id or "" for row in effects if option_of(row) == FAILED]
 
 
 def waits_for_person(rows: Sequence[Record], run: str) -> bool:

@@ -48,7 +48,7 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, command_line
 from antiphon.messages import Json, Message, current_port, is_name
 from antiphon.messages.keys import again_id, as_key, park_id
-from antiphon.runtime._journal import Admit, Journal, observe
+from antiphon.runtime._journal import Admit, observe
 from antiphon.runtime._lease import is_of_this_process
 from antiphon.runtime._reporting import Observer
 from antiphon.runtime._rows import AGAIN, PARK, RUN, Standing, begun, ended, says_the_same_value, unused
@@ -125,11 +125,7 @@ async def open_run(
 
 
 async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> None:
-    """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller.
-
-    Raises:
-        OwnedError: waiting is not allowed.
-    """
+    """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller."""
     if on_busy == "raise":
         raise OwnedError(busy.thread_id or "", busy.owner, busy.until, BUSY) from None
     for host in [status.host for status in await ledger.hosts()]:
@@ -166,13 +162,9 @@ async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer
     return Opened(journal, RunCourse(thread_id, invocation_id, PROGRAM, 2), _no_park, invocation_id, recorded)
 
 
-def _check_input(recorded: Json, given: Json, run: str) -> None:
-    """Refuse an input that differs from the recorded one. The thread is not marked: the caller is wrong, not the program.
-
-    Raises:
-        HistoryMismatchError: it differs.
-    """
-    if given is not None and not says_the_same_value(recorded, given):
+def _check_input(recorded: Json, input: Json, run: str) -> None:
+    """Refuse an input that differs from the recorded one. The thread is not marked: the caller is wrong, not the program."""
+    if input is not None and not says_the_same_value(recorded, input):
         raise HistoryMismatchError(f"run {run!r} was begun with another input: give this one another id", "program")
 
 
@@ -184,17 +176,8 @@ def program_name() -> str:
     """Return the name of this program: the name of its main module or file, or `program`."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    found = spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem if file else ""
-    return found if is_name(found) else "program"
-
-
-def _passing(journal: Journal, admit: Admit | None, observer: Observer | None) -> Journal:
-    """Return the journal for one run, with the `admit` and the observer of that run."""
-    own = copy(journal)
-    own.deferred = []
-    own.admit = admit or journal.admit
-    observe(own, observer)
-    return own
+    name = spec.name.removesuffix(".__main__") if spec is not None else Path(file).stem if file else ""
+    return name if is_name(name) else "program"
 
 
 class _Opening:
@@ -213,18 +196,17 @@ class _Opening:
     ) -> None:
         self._input = input
         self._tenure = tenure
-        self._journal = _passing(tenure.journal, admit, observer)
+        self._journal = copy(tenure.journal)  # the thread is that of all its runs; what follows is of this one
+        self._journal.deferred = []
+        self._journal.admit = admit or tenure.journal.admit
+        observe(self._journal, observer)
         self._observer = observer
         self._thread_id = thread_id
         self._id = invocation_id
         self._kind = kind
 
     async def open(self) -> Opened:
-        """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read.
-
-        Raises:
-            OwnedError: another living host has the thread.
-        """
+        """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read."""
         if await self._journal.own(self._thread_id, self._kind) > 1:
             await self._check_held()  # checked as the owner: no other host can pause it now
         rows = await run_rows(self._journal.ledger, self._thread_id, self._id)  # no other host can start or end it
@@ -254,10 +236,10 @@ class _Opening:
         from antiphon.protocol import ErrorCode  # noqa: PLC0415 (a run of a thread that nobody has owned needs no protocol)
         from antiphon.runtime._gates import LIFE  # noqa: PLC0415 (see above)
 
-        held = (await self._journal.ledger.replay(self._thread_id, LIFE.fold())).held
-        if held == "terminated":
+        life = await self._journal.ledger.replay(self._thread_id, LIFE.fold())
+        if life.held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
-        if held == "paused":
+        if life.held == "paused":
             command = command_line(self._journal.ledger, "resume", self._thread_id)
             reason = f"thread {self._thread_id!r} is paused: resume it first, with `{command}`"
             raise RefusedError(reason, ErrorCode.INVALID_STATE)
@@ -281,7 +263,7 @@ class _Opening:
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}; to start it again: `{command}`")
         attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
-        failures = [ended(FAILED, each, thread_id=self._thread_id, parent_id=self._id) for each in failures_of(rows, self._id)]
+        failures = [ended(FAILED, row, thread_id=self._thread_id, parent_id=self._id) for row in failures_of(rows, self._id)]
         arguments: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         arguments |= await self._journal.tenure(self._thread_id)
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=arguments)

@@ -112,11 +112,7 @@ class _Returned(Generic[ResultT]):
         return self._declared is None and self._type is _ANYTHING
 
     def dump(self, value: ResultT) -> Json:
-        """Return a value in its recorded form.
-
-        Raises:
-            TypeError: it cannot be recorded, or could not be read again.
-        """
+        """Return a value in its recorded form."""
         try:
             dumped: Json = copy_checked(self._type.dump_python(value, mode="json", warnings="error"), current_limits())
             loaded = self.load(dumped)
@@ -137,14 +133,10 @@ class _Returned(Generic[ResultT]):
 
 
 def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
-    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`.
-
-    Raises:
-        TypeError: there is no name.
-    """
+    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`."""
     if callable(name):
-        own = getattr(name, "__name__", "desk")
-        raise TypeError(f"write @program({own!r}), with the name of the program, above the function")
+        example = getattr(name, "__name__", "desk")
+        raise TypeError(f"write @program({example!r}), with the name of the program, above the function")
 
     def named(work: Work[ResultT]) -> RunProgram[ResultT]:
         return RunProgram(name, work)
@@ -162,8 +154,9 @@ def programs_by_name(programs: Iterable[RunProgram[Any]]) -> dict[str, RunProgra
     for program in cast("Iterable[object]", programs):
         if not isinstance(program, RunProgram):
             advice = "write @program('name') above an async function, or give an agent, as agent_program(agent)"
-            own = "; a program that calls ledger_run itself continues when you start it again" if callable(program) else ""
-            raise SetupError(f"a {type(program).__qualname__} is no program: {advice}{own}")
+            if callable(program):
+                advice += "; a program that calls ledger_run itself continues when you start it again"
+            raise SetupError(f"a {type(program).__qualname__} is no program: {advice}")
         named = cast("RunProgram[Any]", program)
         if by_name.setdefault(named.name, named) is not named:
             raise SetupError(f"two programs are called {named.name!r}; runs are found by the name, so give one another name")

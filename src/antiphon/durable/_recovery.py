@@ -105,12 +105,12 @@ async def host_runs(
             while not stop.is_set():
                 with suppress(LedgerError):  # the ledger is temporarily unavailable, or a thread was deleted meanwhile
                     work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()}
-                work = {each for each in work if not each.done()}
+                work = {task for task in work if not task.done()}
                 await _wait(stop, _LOOK)
             await recovery.drain(work, Settings().drain if drain is None else drain, draining)
         finally:
-            for each in work:
-                each.cancel()
+            for task in work:
+                task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
 
 
@@ -135,8 +135,7 @@ class _Recovery:
     ) -> None:
         self._ledger = ledger
         self._programs = programs_by_name(programs)
-        asked = {"failed": with_failed, "stopped": with_stopped}
-        self._also = frozenset(status for status, is_asked in asked.items() if is_asked)
+        self._also = frozenset((*(("failed",) if with_failed else ()), *(("stopped",) if with_stopped else ())))
         """The statuses of runs that are taken, besides those without an owner."""
         self._turns = asyncio.Semaphore(at_once)
         self._hear = hear
@@ -178,36 +177,32 @@ class _Recovery:
         await asyncio.wait(work, timeout=seconds)
 
     async def left(self) -> AsyncIterator[tuple[str, Sequence[RunStatus]]]:
-        """Yield the threads with runs that these programs may continue, each with those runs, oldest first.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Yield the threads with runs that these programs may continue, each with those runs, oldest first."""
         alive = living_hosts(await self._ledger.hosts())
         now = asyncio.get_running_loop().time()
         seen: set[str] = set()
         async for thread in self._threads():
             seen.add(thread.thread_id)
-            how = (thread.messages, thread.owner, thread.status, thread.unfit)
-            known, at = self._looked.get(thread.thread_id, (None, 0.0))
-            is_known = known == how and now - at < _LOOK_AGAIN
+            state = (thread.messages, thread.owner, thread.status, thread.unfit)
+            before, at = self._looked.get(thread.thread_id, (None, 0.0))
+            is_known = before == state and now - at < _LOOK_AGAIN
             if thread.owner in alive or thread.thread_id in self._at_work or is_known:
                 continue
-            found = [run for run in await runs_of(self._ledger, thread, alive) if await self._may_continue(run, thread)]
-            if found:
-                yield thread.thread_id, sorted(found, key=lambda run: run.began_at)
+            left = [run for run in await runs_of(self._ledger, thread, alive) if await self._may_continue(run, thread)]
+            if left:
+                yield thread.thread_id, sorted(left, key=lambda run: run.began_at)
             else:
-                self._looked[thread.thread_id] = (how, now)
-        self._looked = {name: how for name, how in self._looked.items() if name in seen}
+                self._looked[thread.thread_id] = (state, now)
+        self._looked = {name: state for name, state in self._looked.items() if name in seen}
 
     async def _threads(self) -> AsyncIterator[ThreadSummary]:
-        wanted, page = ThreadFilter(open_calls=True, system=False), None
+        cursor: str | None = None
         while True:
-            found = await self._ledger.threads(wanted, "created_at", page)
-            for each in found.threads:
-                yield each
-            page = found.next
-            if page is None:
+            page = await self._ledger.threads(ThreadFilter(open_calls=True, system=False), "created_at", cursor)
+            for thread in page.threads:
+                yield thread
+            cursor = page.next
+            if cursor is None:
                 return
 
     async def _may_continue(self, run: RunStatus, thread: ThreadSummary) -> bool:
@@ -216,7 +211,7 @@ class _Recovery:
         if "stopped" in self._also:
             return True  # a person has requested it: something may be fixed that the build does not show
         build = process_host(self._ledger).lease.build
-        marks = [each.at for each in thread.unfit if each.build == build]
+        marks = [mark.at for mark in thread.unfit if mark.build == build]
         # This build has given the run up. Since then, a person may have allowed it to continue.
         return not marks or await is_allowed(self._ledger, run.thread_id, f"{run.thread_id}/{run.id}", marks[0])
 
@@ -239,17 +234,17 @@ class _Recovery:
             self._at_work.discard(thread_id)
 
     async def _continue_one(self, run: RunStatus) -> None:
-        own = self._programs[run.name or ""]
+        program = self._programs[run.name or ""]
         reason: str | None = None
         try:
-            await own.run(run.thread_id, id=run.id, ledger=self._ledger, on_busy="raise")
+            await program.run(run.thread_id, id=run.id, ledger=self._ledger, on_busy="raise")
         except OwnedError:
             return  # another process was faster
         except AntiphonError as exc:
             reason = text_of(exc)
         except Exception as exc:  # noqa: BLE001 (the program's; it is recorded with the run, and reported below)
             reason = f"{type(exc).__qualname__}: {text_of(exc)}"
-        ended = RecoveredRun(run.thread_id, run.id, own.name, *await self._after(run, reason))
+        ended = RecoveredRun(run.thread_id, run.id, program.name, *await self._after(run, reason))
         self.done.append(ended)
         if self._hear is not None:
             self._hear(ended)
@@ -258,8 +253,8 @@ class _Recovery:
         """Return the state of a continued run from the ledger."""
         try:
             thread = await self._ledger.thread(run.thread_id)
-            found = () if thread is None else await runs_of(self._ledger, thread, ())
+            runs = () if thread is None else await runs_of(self._ledger, thread, ())
         except LedgerError as exc:
             return "waiting", error or text_of(exc)
-        state = next((each for each in found if each.id == run.id), None)
+        state = next((other for other in runs if other.id == run.id), None)
         return ("completed", None) if state is None else (state.status, error or state.reason)

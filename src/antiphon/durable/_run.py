@@ -17,10 +17,9 @@ from asyncio import Lock
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
-from itertools import count
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, overload
 from uuid import UUID
@@ -28,8 +27,9 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._course import Place, RunCourse, RunPart, asked
-from antiphon.durable._history import QUESTION, RETURNED, RecordedStep
+from antiphon.durable._agent_runs import AgentRuns, Namesake
+from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked
+from antiphon.durable._history import QUESTION, RETURNED
 from antiphon.durable._ledgers import file_of, shared_ledger
 from antiphon.durable._opened import OnChange, OpenAnswers, Opened, block_ended
 from antiphon.durable._opening import OnBusy, open_run, program_name
@@ -40,7 +40,7 @@ from antiphon.errors import AppendRefusedError, EffectFailedError, HistoryMismat
 from antiphon.ledger import Ledger, Record, check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.arguments import check_choice
-from antiphon.messages.keys import as_key, base_of, counted, last_key, parent_of
+from antiphon.messages.keys import as_key
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effect, Effects, Park, call_plain, check_function
 from antiphon.runtime._journal import Admit, Journal
@@ -74,30 +74,11 @@ def current_run() -> LedgerRun | None:
     return RUN.get()
 
 
-@dataclass(frozen=True, slots=True)
-class AgentStart:
-    """How a program starts an agent: noted where it does, because the agent may do its steps in another task."""
-
-    question: str | None = None
-    """A digest of its question: agents of one name that run side by side are told apart by it."""
-    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    """How the program asked for it, as its first intent records it; empty: after the steps before it."""
-
-
-agent_start: ContextVar[AgentStart] = ContextVar("antiphon.agent_start", default=AgentStart())  # noqa: B039 (it is frozen)
-
-
-@dataclass(frozen=True, slots=True)
-class Namesake:
-    """Another run of an agent with the same name."""
-
-    id: str
-    is_at_work: bool
-    has_same_question: bool
-
-
 class LedgerRun:
-    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool."""
+    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool.
+
+    What reads or writes the ledger raises a `LedgerError` if that fails.
+    """
 
     def __init__(
         self,
@@ -146,11 +127,13 @@ class LedgerRun:
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
-        self._taken_up: set[str] = set()
-        self._at_work: dict[str, object] = {}
-        """The active runs of agents, each with its question."""
+        self._agents = AgentRuns()
+        """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
+        """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
         self._is_used = input is not None
+        self.run_id: str | None = None
+        """Of a run of an agent: its id for the agent, and in its messages."""
         self.start: Mapping[str, Json] = MappingProxyType({})
         """Of a run of an agent: a digest of its question, and how the program asked for it."""
         self._place = Place()
@@ -167,11 +150,7 @@ class LedgerRun:
 
     @property
     def opened(self) -> Opened:
-        """The opened run that it writes to.
-
-        Raises:
-            RuntimeError: it has no ledger yet.
-        """
+        """The opened run that it writes to."""
         if self._opened is None:
             raise RuntimeError(
                 f"run {self.id!r} has no ledger: use ledger_run({self.thread_id!r}, ledger=…) or LedgerDurability"
@@ -221,11 +200,7 @@ class LedgerRun:
         return opened is not None and not opened.is_finished and opened.course.parked is not None
 
     def check_parked(self) -> None:
-        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error.
-
-        Raises:
-            ParkedError: one waits.
-        """
+        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error."""
         if self.is_parked and (parked := self.course.parked) is not None:
             raise ParkedError(parked.reason, parked.address)
 
@@ -300,27 +275,15 @@ class LedgerRun:
             raise
 
     async def now(self, *, key: str = "now") -> datetime:
-        """Return the time in UTC, with its time zone. When the program runs again, return the recorded time.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return the time in UTC, with its time zone. When the program runs again, return the recorded time."""
         return datetime.fromisoformat(await self._read(key, lambda: current_port().now().isoformat()))
 
     async def random(self) -> float:
-        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return a random number from 0 up to, but not including, 1. When the program runs again, return the recorded one."""
         return float(await self._read("random", lambda: (int.from_bytes(_random_bytes(8)) >> 11) / 2**53))
 
     async def uuid(self) -> UUID:
-        """Return a random UUID. When the program runs again, return the recorded one.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Return a random UUID. When the program runs again, return the recorded one."""
         return UUID(await self._read("uuid", lambda: str(UUID(bytes=_random_bytes(16), version=4))))
 
     async def patched(self, name: str) -> bool:
@@ -328,9 +291,6 @@ class LedgerRun:
 
         A run that starts with the new program takes it, and so does a run that has not reached this place yet. A run that has
         passed this place takes the old branch, as before. The answer is recorded, and is valid for the whole run.
-
-        Raises:
-            LedgerError: it could not be stored.
         """
         self._is_used = True
         return await self.opened.share(Patches).patched(self.opened, name)
@@ -355,11 +315,7 @@ class LedgerRun:
         return await self._append(message, key, "control")
 
     async def note_soon(self, message: Message, *, key: str) -> None:
-        """Like `note`, but written with the next rows: without its own commit, and before anything that depends on it.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Like `note`, but written with the next rows: without its own commit, and before anything that depends on it."""
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "control")])
 
     async def say(self, message: Message, *, key: str = "say") -> Record:
@@ -372,11 +328,7 @@ class LedgerRun:
         return await self._append(message, key, "talk")
 
     async def say_soon(self, message: Message, *, key: str) -> None:
-        """Like `say`, but written with the next rows, as with `note_soon`.
-
-        Raises:
-            LedgerError: it could not be stored.
-        """
+        """Like `say`, but written with the next rows, as with `note_soon`."""
         await self.journal.write_soon(self.thread_id, [self._row(message, key, "talk")])
 
     async def _append(self, message: Message, key: str, lane: Lane) -> Record:
@@ -393,9 +345,14 @@ class LedgerRun:
         course = self.course
         if self.opened.is_program and course.parked is not None:  # what a program says of that is not what it says later
             raise ParkedError(course.parked.reason, course.parked.address)
-        own = {"thread_id": self.thread_id, "lane": lane, "created_at": None}
-        own_id = f"{course.invocation_id}/{course.next_key(key)}"
-        return message.model_copy(update={**own, "id": own_id, "parent_id": message.parent_id or course.invocation_id})
+        update = {
+            "id": f"{course.invocation_id}/{course.next_key(key)}",
+            "thread_id": self.thread_id,
+            "parent_id": message.parent_id or course.invocation_id,
+            "lane": lane,
+            "created_at": None,
+        }
+        return message.model_copy(update=update)
 
     # ------------------------------------------------------------ parts
 
@@ -411,14 +368,14 @@ class LedgerRun:
             raise RuntimeError(block_ended(self.thread_id))
         if ledger is self._opened_as:
             return  # this is called at each step of an agent, and resolving a file name takes as long as writing a row
-        given = ledger
+        argument = ledger
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
         if not self._is_own(ledger) and _trial.get() is None:
             reason = f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger"
             raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
-        self._opened_as = given
+        self._opened_as = argument
 
     def _is_own(self, ledger: Ledger | str) -> bool:
         """Whether it is the ledger of this run, or its URL in any spelling."""
@@ -450,10 +407,8 @@ class LedgerRun:
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
-            order = StepOrder.of(self._opened)
-            order.agents |= self._taken_up
             if is_trial():
-                order.patience = _TRIAL_PATIENCE
+                StepOrder.of(self._opened).patience = _TRIAL_PATIENCE
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -483,15 +438,6 @@ class LedgerRun:
         """The prefix of the ids of its effects."""
         return f"{self.thread_id}/{as_key(self.id)}" if self._opened is None else self._opened.course.invocation_id
 
-    def next_agent(self, name: str) -> str:
-        """Return the id of the next run of an agent."""
-        self._is_used = True
-        run_id = self.peek_agent(name)
-        self._taken_up.add(run_id)
-        if self._opened is not None:
-            StepOrder.of(self._opened).agents.add(run_id)
-        return run_id
-
     @property
     def place(self) -> Place | None:
         """Where its work is done; None if an agent decides about its steps."""
@@ -502,38 +448,22 @@ class LedgerRun:
         self._is_used = True
         return self.course.next_key(f"call:{tool}")
 
-    def peek_agent(self, name: str) -> str:
-        """Return the id that the next run of an agent will have.
+    def expect_agent(self) -> str:
+        """Return an id for a run of an agent that starts now, until its question is known: then `of_agent` gives it another.
 
-        One after the other, the runs of a name have their ids in order. Side by side, they may begin in another order when the
-        program runs again, so each takes the recorded run with its question, or a new id.
+        Call it in the task in which the program starts the agent: the order of its steps is that of its tasks.
         """
-        recorded = () if self._opened is None else self._recorded_agents(name)
-        left = [each for each in recorded if each.id not in self._taken_up]
-        if not agent_start.get().asked:
-            if in_order := [each for each in left if each.mark is None] or left:
-                return in_order[0].id
-        elif same := [each for each in left if self.opened.recorded.agents[each.id] == agent_start.get().question]:
-            return same[0].id
-        elif left and len(left) == len(recorded):
-            return left[0].id  # none was matched: the questions have changed, and the first request says how
-        names = {each.id for each in recorded} | self._taken_up
-        numbered = (f"{self.invocation_id}/{counted(as_key(name), number)}" for number in count(1))
-        return next(each for each in numbered if each not in names)
+        self._is_used = True
+        return self._agents.expect(self.invocation_id, asked(self.place))
 
-    def _recorded_agents(self, name: str) -> list[RecordedStep]:
-        """Return the recorded runs of agents of a name in this run or part."""
-        own, key = self.course.invocation_id, as_key(name)
-        agents = [each for each in self.opened.recorded.steps if each.is_agent]
-        return [each for each in agents if each.course == own and last_key(each.id) == key]
-
-    def of_agent(self, run_id: str, name: str) -> LedgerRun:
-        """Return the part of this run that is a run of an agent."""
+    def of_agent(self, run_id: str, name: str, question: str | None = None) -> LedgerRun:
+        """Return the part of this run that is a run of an agent; `question` is a digest of its question."""
         part = self._parts.get(run_id)
         if part is None:
-            is_own = run_id.startswith(f"{self.invocation_id}/")
-            invocation_id = run_id if is_own else f"{self.invocation_id}/{as_key(run_id)}"
-            part = self._parts[run_id] = self.part(invocation_id, agent=name, deeper=1)
+            start = self._agents.begin(self.opened, self.invocation_id, run_id, name, question)
+            StepOrder.of(self.opened).agents.add(start.id)
+            part = self._parts[run_id] = self._parts[start.run_id] = self.part(start.id, agent=name, deeper=1)
+            part.run_id, part.start = start.run_id, {QUESTION: question, **start.asked}
         return part
 
     @contextmanager
@@ -543,45 +473,18 @@ class LedgerRun:
         Raises:
             HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
-        own = part.course.invocation_id
-        start = agent_start.get()
-        part.start = {QUESTION: start.question, **start.asked}
-        self._taken_up.add(own)
-        if (
-            own not in self.opened.recorded.agents and not agent_start.get().asked
-        ):  # agents that run in parallel may start in another order
+        agent = part.course.invocation_id
+        is_in_order = MARK not in part.start  # agents that run in parallel may start in another order
+        if agent not in self.opened.recorded.agents and is_in_order:
             in_order = {step.id for step in self.opened.recorded.steps if step.mark is None}
-            self._check_agents(f"runs agent {own!r}", in_order)
-        self._at_work[own] = question
-        try:
+            self._agents.check(self.opened, f"runs agent {agent!r}", in_order)
+        with self._agents.active(agent, question):
             yield
-        finally:
-            self._at_work.pop(own, None)
 
     def namesakes(self) -> list[Namesake]:
         """Return the other runs of agents with the same name: those that are recorded or active."""
-        own, around = self.course.invocation_id, self._around
-        if around is None:
-            return []
-        known = dict.fromkeys((*sorted(self.opened.recorded.agents), *around._at_work))
-        others = [
-            each for each in known if each != own and parent_of(each) == parent_of(own) and last_key(each) == last_key(own)
-        ]
-        at_work = around._at_work
-        return [Namesake(each, each in at_work, each in at_work and at_work[each] == at_work.get(own)) for each in others]
-
-    def _check_agents(self, deed: str, agents: Collection[str]) -> None:
-        """Refuse to continue or to end without an agent that ran before."""
-        prefix = f"{self.course.invocation_id}/"
-        # A restarted agent has the name of the one before it.
-        left = [each for each in agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
-        left = [each for each in left if each in self.opened.recorded.agents]
-        if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
-            reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
-            advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
-            raise HistoryMismatchError(
-                f"{reason}. Run the same agents: {advice}. For other work, give the run another id", self.course.to
-            )
+        around = self._around
+        return [] if around is None else around._agents.namesakes(self.opened, self.course.invocation_id)
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its own effects."""
@@ -635,7 +538,7 @@ class LedgerRun:
             LedgerError: it cannot be stored.
         """
         if self._opened is not None and not self._is_read:
-            self._check_agents("ends", self.opened.recorded.agents)
+            self._agents.check(self._opened, "ends", self._opened.recorded.agents)
             await StepOrder.of(self._opened).check_end(self._opened)
             await self._opened.close(self._returned)
 

@@ -45,17 +45,17 @@ class DepsState(Generic[DepsT]):
 class StoredState:
     """The state of a run, and the number of its changes."""
 
-    def __init__(self, given: DepsState[Any]) -> None:
+    def __init__(self, state: DepsState[Any]) -> None:
         """Make it.
 
         Raises:
             TypeError: it is not a `DepsState`.
             SetupError: `dump` does not return JSON, or `load` does not restore the output of `dump`.
         """
-        check_type("state", given, DepsState | None, "DepsState(deps)")
-        self._deps = given.deps
-        self._name = type(given.deps).__qualname__
-        self._dump, self._load = _functions(given)
+        check_type("state", state, DepsState | None, "DepsState(deps)")
+        self._deps = state.deps
+        self._name = type(state.deps).__qualname__
+        self._dump, self._load = _functions(state)
         self._count = 0
         """The number of the last change. Recorded calls of one step may be restored in another order."""
         self.put(self.now())
@@ -65,11 +65,7 @@ class StoredState:
         return _written(self._dump(self._deps))
 
     def put(self, state: bytes) -> None:
-        """Put a state into the dependencies.
-
-        Raises:
-            SetupError: `load` does not restore it.
-        """
+        """Put a state into the dependencies."""
         try:
             self._load(self._deps, orjson.loads(state))
         except (TypeError, ValueError, LookupError, AttributeError) as exc:
@@ -78,11 +74,7 @@ class StoredState:
             raise SetupError(f"load does not restore what dump returned, for the state of {self._name!r}")
 
     def changed(self, since: bytes) -> dict[str, Json] | None:
-        """Return the state in its stored form, if it has changed; else None.
-
-        Raises:
-            SetupError: it is too large to be stored.
-        """
+        """Return the state in its stored form, if it has changed; else None."""
         now = self.now()
         if now == since:
             return None
@@ -92,11 +84,7 @@ class StoredState:
         return {"count": self._count, "value": orjson.loads(now)}
 
     def restore(self, stored: Mapping[str, Any], where: str) -> None:
-        """Put a recorded state into the dependencies, unless a later one is in them.
-
-        Raises:
-            HistoryMismatchError: `load` does not restore it.
-        """
+        """Put a recorded state into the dependencies, unless a later one is in them."""
         if stored["count"] <= self._count:
             return
         self._count = stored["count"]
@@ -113,11 +101,11 @@ def _written(value: Any) -> bytes:
         raise SetupError(f"dump of the state returned no JSON: {exc}") from exc
 
 
-def _functions(given: DepsState[Any]) -> tuple[Callable[[Any], Json], Callable[[Any, Any], None]]:
-    if given.dump is not None and given.load is not None:
-        return given.dump, given.load
-    deps = given.deps
-    if given.dump is not None or given.load is not None:
+def _functions(state: DepsState[Any]) -> tuple[Callable[[Any], Json], Callable[[Any, Any], None]]:
+    if state.dump is not None and state.load is not None:
+        return state.dump, state.load
+    deps = state.deps
+    if state.dump is not None or state.load is not None:
         raise SetupError("DepsState has dump and load, or neither")
     if isinstance(deps, type) or not (is_dataclass(deps) or isinstance(deps, BaseModel)):
         kind = type(deps).__qualname__
@@ -129,17 +117,17 @@ def _functions(given: DepsState[Any]) -> tuple[Callable[[Any], Json], Callable[[
 
     def load(deps: Any, value: Any) -> None:
         try:
-            found = adapter.validate_python(value)
+            loaded = adapter.validate_python(value)
         except ValidationError as exc:
             raise SetupError(f"the state of {type(deps).__qualname__!r} cannot be loaded: {exc}") from exc
         for name in _names(deps):
-            setattr(deps, name, getattr(found, name))
+            setattr(deps, name, getattr(loaded, name))
 
     return dump, load
 
 
 def _names(deps: Any) -> list[str]:
-    return list(type(deps).model_fields) if isinstance(deps, BaseModel) else [each.name for each in fields(deps)]
+    return list(type(deps).model_fields) if isinstance(deps, BaseModel) else [field.name for field in fields(deps)]
 
 
 # ---------------------------------------------------------------- finding changes
@@ -150,33 +138,33 @@ _SCALARS: Final = (str, bytes, int, float, bool, type(None), Decimal)
 
 def fingerprint(deps: object) -> dict[str, str]:
     """Return the values in dependencies, by path. Objects of other packages are compared by identity and `repr`."""
-    found: dict[str, str] = {}
-    own = type(deps).__module__.partition(".")[0]
+    values: dict[str, str] = {}
+    package = type(deps).__module__.partition(".")[0]
     waiting: list[tuple[str, object]] = [("deps", deps)]
     seen: set[int] = set()
-    while waiting and len(found) < _MOST_VALUES:
+    while waiting and len(values) < _MOST_VALUES:
         place, value = waiting.pop()
         if isinstance(value, _SCALARS):
-            found[place] = repr(value)
+            values[place] = repr(value)
             continue
-        found[place] = f"{type(value).__qualname__} {id(value)}"
+        values[place] = f"{type(value).__qualname__} {id(value)}"
         if id(value) not in seen:
             seen.add(id(value))
-            children = list(_children(value, own))
+            children = list(_children(value, package))
             if not children and type(value).__repr__ is not object.__repr__:
-                found[place] = f"{type(value).__qualname__} {value!r}"
+                values[place] = f"{type(value).__qualname__} {value!r}"
             waiting += [(f"{place}{name}", child) for name, child in children]
-    return found
+    return values
 
 
-def _children(value: object, own: str) -> Iterator[tuple[str, object]]:
+def _children(value: object, package: str) -> Iterator[tuple[str, object]]:
     match value:
         case dict():
             items = cast("dict[object, object]", value)
             yield from ((f"[{key!r}]", each) for key, each in items.items())
         case list() | tuple():
             yield from ((f"[{number}]", each) for number, each in enumerate(cast("list[object]", value)))
-        case _ if type(value).__module__.partition(".")[0] == own or is_dataclass(value) or isinstance(value, BaseModel):
+        case _ if type(value).__module__.partition(".")[0] == package or is_dataclass(value) or isinstance(value, BaseModel):
             slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
             names = [*getattr(value, "__dict__", ()), *slots]
             yield from ((f".{name}", getattr(value, name)) for name in names if hasattr(value, name))

@@ -17,7 +17,7 @@ The first row of this table that applies decides:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
@@ -27,7 +27,7 @@ from antiphon.durable._history import FAILED, RUN_KIND
 from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import is_below
-from antiphon.runtime._rows import AGAIN, PARK, RUN
+from antiphon.runtime._rows import AGAIN, PARK, RUN, option_of
 from antiphon.runtime._settings import STOPPED
 
 RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
@@ -86,23 +86,20 @@ async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool
     """Return the open runs of a ledger or of one thread, oldest first; with `with_ended`, also the ended ones.
 
     Open runs are found by an index. For ended runs, the threads of runs are read.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
     """
     alive = living_hosts(await ledger.hosts())
-    found: list[RunStatus] = []
+    statuses: list[RunStatus] = []
     if thread_id is not None:
         names: Sequence[str] = (thread_id,)
     elif with_ended:
-        names = [each.thread_id async for each in _threads(ledger) if is_of_runs(each)]
+        names = [thread.thread_id async for thread in _threads(ledger) if is_of_runs(thread)]
     else:
         names = await _with_open_runs(ledger)
     for name in names:
         summary = await ledger.thread(name)
         if summary is not None:
-            found += await runs_of(ledger, summary, alive, with_ended=with_ended)
-    return tuple(sorted(found, key=lambda each: each.began_at))
+            statuses += await runs_of(ledger, summary, alive, with_ended=with_ended)
+    return tuple(sorted(statuses, key=lambda run: run.began_at))
 
 
 def is_of_runs(thread: ThreadSummary) -> bool:
@@ -112,14 +109,14 @@ def is_of_runs(thread: ThreadSummary) -> bool:
 
 def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
     """Return the names of the living hosts."""
-    return frozenset(each.host.name for each in hosts if each.is_alive)
+    return frozenset(status.host.name for status in hosts if status.is_alive)
 
 
 async def _threads(ledger: Ledger) -> AsyncIterator[ThreadSummary]:
     page = await ledger.threads(ThreadFilter(system=False), "created_at")
     while True:
-        for each in page.threads:
-            yield each
+        for thread in page.threads:
+            yield thread
         if page.next is None:
             return
         page = await ledger.threads(ThreadFilter(system=False), "created_at", page.next)
@@ -138,11 +135,7 @@ async def _with_open_runs(ledger: Ledger) -> list[str]:
 async def runs_of(
     ledger: Ledger, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
 ) -> tuple[RunStatus, ...]:
-    """Return the open runs of a thread; with `with_ended`, also the ended ones.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the open runs of a thread; with `with_ended`, also the ended ones."""
     rows = await ledger.open_calls(thread.thread_id) if thread.open_calls else ()
     begun = [row for row in rows if _key_of(row.message) is not None]
     ends: dict[str, Record] = {}
@@ -185,7 +178,7 @@ def _status(
     owner = thread.owner if thread.owner in alive else None
     name = _name(payload, thread)
     state, reason, is_left = _state(ledger, thread, [call for call in calls if _is_about(call, run_id)], owner, end, name=name)
-    again = sum(_option(call) == AGAIN and call.parent_id == run_id for call in calls)
+    again = sum(option_of(call) == AGAIN and call.parent_id == run_id for call in calls)
     return RunStatus(
         thread_id=thread.thread_id,
         id=_key_of(run.message) or "",
@@ -197,22 +190,22 @@ def _status(
         attempts=1 + again,
         reason=reason,
         input=payload.arguments.get("input"),
-        unfit=tuple(each.build for each in thread.unfit),
+        unfit=tuple(mark.build for mark in thread.unfit),
         is_left=is_left,
     )
 
 
 def _name(run: OptionCallPayload, thread: ThreadSummary) -> str | None:
     """Return the name of a run's program: from its row, or the name of the first run of the thread."""
-    said = run.arguments.get("program")
-    if isinstance(said, str):
-        return said
+    name = run.arguments.get("program")
+    if isinstance(name, str):
+        return name
     return (thread.kind or "").removeprefix(f"{RUN_KIND}/") if is_of_runs(thread) else None
 
 
 def _is_about(call: Message, run_id: str) -> bool:
     """Whether an open call belongs to a run: by its id, or by the call that it refers to."""
-    return any(each == run_id or is_below(each, run_id) for each in (call.invocation_id, call.parent_id) if each is not None)
+    return any(row is not None and (row == run_id or is_below(row, run_id)) for row in (call.invocation_id, call.parent_id))
 
 
 def _state(
@@ -228,26 +221,26 @@ def _state(
     if end is not None:
         return _ended(end)
     if (parked := _first(calls, PARK)) is not None:
-        return "parked", _said(parked, "reason"), False
+        return "parked", _text(parked, "reason"), False
     if (failed := _first(calls, FAILED)) is not None:
         is_stopped = isinstance(failed.payload, OptionCallPayload) and failed.payload.arguments.get(STOPPED) is True
-        return "stopped" if is_stopped else "failed", _said(failed, "error"), False
+        return "stopped" if is_stopped else "failed", _text(failed, "error"), False
     if (approvals := _approvals(calls)) or thread.status == _PAUSED:
         resume = f"the thread is paused: `{command_line(ledger, 'resume', thread.thread_id)}`"
-        asked = [f"a person must approve {each.tool!r}: `{each.command(ledger)}`" for each in approvals]
-        return "waiting", "; ".join(asked) or resume, False
+        questions = [f"a person must approve {each.tool!r}: `{each.command(ledger)}`" for each in approvals]
+        return "waiting", "; ".join(questions) or resume, False
     if owner is not None:
         return "running", None, False
     if thread.status == STOPPED:
-        return "stopped", "; ".join(f"build {each.build}: {each.reason}" for each in thread.unfit) or None, True
+        return "stopped", "; ".join(f"build {mark.build}: {mark.reason}" for mark in thread.unfit) or None, True
     return "waiting", _left_reason(ledger, name), True
 
 
 def _left_reason(ledger: Ledger, name: str | None) -> str:
     """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
-    recover = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
-    own = "its program" if name is None else f"program {name!r}"
-    return f"no process runs it: start {own} again; if that is a @program or an agent, `{recover}` also continues it"
+    resume = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
+    program = "its program" if name is None else f"program {name!r}"
+    return f"no process runs it: start {program} again; if that is a @program or an agent, `{resume}` also continues it"
 
 
 def _ended(end: Record) -> tuple[RunState, str | None, bool]:
@@ -256,22 +249,17 @@ def _ended(end: Record) -> tuple[RunState, str | None, bool]:
     return ("failed", payload.error_message, False) if payload.is_error else ("completed", None, False)
 
 
-def _option(call: Message) -> str | None:
-    return call.payload.option_name if isinstance(call.payload, OptionCallPayload) else None
-
-
 def _first(calls: Sequence[Message], option: str) -> Message | None:
-    return next((call for call in calls if _option(call) == option and call.lane == "effect"), None)
+    return next((call for call in calls if option_of(call) == option and call.lane == "effect"), None)
 
 
-def _said(call: Message, name: str) -> str | None:
-    said: Mapping[str, Any] = call.payload.arguments if isinstance(call.payload, OptionCallPayload) else {}
-    found = said.get(name)
-    return found if isinstance(found, str) else None
+def _text(call: Message, name: str) -> str | None:
+    value = call.payload.arguments.get(name) if isinstance(call.payload, OptionCallPayload) else None
+    return value if isinstance(value, str) else None
 
 
 def _approvals(calls: Sequence[Message]) -> list[Approval]:
     """Return the approvals that a run waits for. An expired one is refused when the run is continued."""
     now = current_port().now()
-    asked = [Approval.of_question(call) for call in calls]
-    return [each for each in asked if each is not None and not each.is_late(now)]
+    questions = [Approval.of_question(call) for call in calls]
+    return [approval for approval in questions if approval is not None and not approval.is_late(now)]

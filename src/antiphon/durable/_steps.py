@@ -57,12 +57,7 @@ class StepOrder:
         return opened.share(cls)
 
     async def check(self, opened: Opened, step: str, option: str, on_change: OnChange, effects: Effects) -> None:
-        """Refuse a step, if its course has another recorded one at this place.
-
-        Raises:
-            HistoryMismatchError: it has.
-            LedgerError: the choice could not be stored.
-        """
+        """Refuse a step, if its course has another recorded one at this place."""
         place: Place | None = getattr(opened.course, "place", None)
         if not opened.recorded.steps or opened.is_finished or place is None:
             return
@@ -90,12 +85,7 @@ class StepOrder:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def check_end(self, opened: Opened) -> None:
-        """Refuse to end a run whose program did not ask for a recorded step.
-
-        Raises:
-            HistoryMismatchError: there is one.
-            LedgerError: the choice could not be stored.
-        """
+        """Refuse to end a run whose program did not ask for a recorded step."""
         for expected in () if opened.is_finished else opened.recorded.steps:
             is_own = expected.course == opened.root and not expected.is_agent and expected.mark != "unwinding"
             if is_own and not self._is_reached(opened, expected):
@@ -203,11 +193,7 @@ class RunStep(Effect):
         return [f"argument {name!r} has changed" for name in {**before, **after} if before.get(name) != after.get(name)]
 
     async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
-        """Refuse the recorded outcome, if this program cannot use it.
-
-        Raises:
-            HistoryMismatchError: it cannot.
-        """
+        """Refuse the recorded outcome, if this program cannot use it."""
         payload = cast("OptionCallPayload", intent.payload)
         if outcome is None and not says_the_same_value(payload.arguments.get("arguments"), dict(self.arguments)):
             raise self.stopped(change, "it was begun and has not ended, so it would be done again with other arguments")
@@ -294,10 +280,10 @@ class RunStep(Effect):
 
 def _arguments(intent: Message) -> dict[str, Any]:
     """Return the arguments of an effect; for a tool call, the arguments of the tool."""
-    found = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
-    inner = found.get("arguments") if isinstance(found, JsonObject) else None
-    given = inner if isinstance(inner, JsonObject) else found
-    return cast("dict[str, Any]", thaw(given)) if isinstance(given, JsonObject) else {}
+    arguments = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
+    inner = arguments.get("arguments") if isinstance(arguments, JsonObject) else None
+    shown = inner if isinstance(inner, JsonObject) else arguments
+    return cast("dict[str, Any]", thaw(shown)) if isinstance(shown, JsonObject) else {}
 
 
 # ---------------------------------------------------------------- patches
@@ -311,11 +297,7 @@ class Patches:
         self._lock = Lock()
 
     async def patched(self, opened: Opened, name: str) -> bool:
-        """Return whether a run takes a branch. The first answer is valid for the whole run.
-
-        Raises:
-            LedgerError: it could not be read or stored.
-        """
+        """Return whether a run takes a branch. The first answer is valid for the whole run."""
         async with self._lock:
             if name not in self._known:
                 self._known[name] = await self._decide(opened, name)

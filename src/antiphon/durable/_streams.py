@@ -51,8 +51,8 @@ async def _read_in_run(
     # In a task of its own: several tasks may advance this generator, but the run needs one context.
     reading = asyncio.create_task(read())
     try:
-        while (found := await _first(items, reading)) is not None:
-            yield found[0]
+        while (item := await _first(items, reading)) is not None:
+            yield item[0]
             asked.set()
         await reading
     finally:

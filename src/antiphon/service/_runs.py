@@ -159,7 +159,7 @@ def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
 def _several(value: Any) -> Iterable[Any]:
     """Return the programs of an app: the values of a dict, the members of another collection, or the app itself."""
     many = cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else value
-    return many if isinstance(many, Collection) and not isinstance(many, str) else (value,)
+    return cast("Iterable[Any]", many if isinstance(many, Collection) and not isinstance(many, str) else (value,))
 
 
 def _program(value: Any) -> RunProgram[Any]:
@@ -175,7 +175,7 @@ def _program(value: Any) -> RunProgram[Any]:
 
         if isinstance(value, AbstractAgent):
             try:
-                return agent_program(value)
+                return agent_program(cast("AbstractAgent[Any, Any]", value))
             except ValueError as exc:
                 raise SetupError(str(exc)) from exc
     return cast("RunProgram[Any]", value)

@@ -1,6 +1,8 @@
 """Streams are live while they are recorded, and whole when they are replayed; tools that cancel; missing durability."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
@@ -14,7 +16,7 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import AgentBudget, LedgerDurability, listen
+from antiphon.agents import AgentBudget, LedgerDurability, Toolkit, agent_program, listen
 from antiphon.durable import DurabilityWarning, current_effect, durable_stream, ledger_run, runs
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
@@ -343,10 +345,11 @@ async def test_a_block_that_records_nothing_is_reported() -> None:
             pass
 
 
-async def test_an_agent_without_durability_in_a_run_is_reported() -> None:
-    ledger = MemoryLedger()
+async def test_an_agent_without_durability_is_reported_where_it_gets_a_toolkit() -> None:
+    ledger, toolkit = MemoryLedger(), Toolkit()
+    toolkit.add(len, name="length", effects="none", to=["guest"])
     durable = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(ledger)])
-    plain = Agent(TestModel(), name="guest")
+    plain = Agent(TestModel(), name="guest", toolsets=[toolkit.for_agent("guest")])
 
     async def both(thread_id: str, *, required: bool) -> None:
         async with ledger_run(thread_id, required=required):
@@ -356,10 +359,40 @@ async def test_an_agent_without_durability_in_a_run_is_reported() -> None:
     about = "agent 'guest' runs in ledger_run\\('t'\\) and has no LedgerDurability"
     with pytest.warns(DurabilityWarning, match=about) as warned:
         await both("t", required=False)
-    assert [each.filename for each in warned] == [__file__]
+    assert len(warned) == 1
     with pytest.raises(RuntimeError, match="agent 'guest'"):
         await both("u", required=True)
     await plain.run("hi")  # outside of a run, nothing is asked of it
+
+
+async def test_an_agent_without_durability_is_reported_where_it_becomes_a_program() -> None:
+    with pytest.warns(DurabilityWarning, match="agent 'guest' is a program and has no LedgerDurability") as warned:
+        agent_program(Agent(TestModel(), name="guest"))
+    assert [each.filename for each in warned] == [__file__]
+
+
+@pytest.mark.slow
+def test_no_class_of_pydantic_ai_is_changed_by_a_run() -> None:
+    code = """
+import asyncio
+from pydantic_ai import Agent, UserPromptNode
+from pydantic_ai.models.test import TestModel
+
+classes = [each for each in (*Agent.__mro__, *UserPromptNode.__mro__) if each.__module__.startswith("pydantic")]
+before = [dict(vars(each)) for each in classes]
+
+from antiphon import LedgerDurability, ledger_run, open_ledger
+
+async def main():
+    async with open_ledger("memory:") as ledger, ledger_run("t"):
+        agent = Agent(TestModel(), name="clerk", capabilities=[LedgerDurability(ledger)])
+        await agent.run("hi")
+        assert "iter" not in vars(agent)
+
+asyncio.run(main())
+assert [dict(vars(each)) for each in classes] == before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 async def test_an_agent_without_durability_in_a_recorded_tool_is_recorded_with_the_tool() -> None:

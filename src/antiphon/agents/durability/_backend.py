@@ -68,6 +68,7 @@ from antiphon.agents.durability._tool_call import (
 )
 from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.durable._budget import BudgetLimits
+from antiphon.durable._differences import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
@@ -153,7 +154,13 @@ async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: s
     await run.open(ledger)
     if context is None or context.run_id is None:
         return run
-    return run.of_agent(context.run_id, agent)
+    return run.of_agent(context.run_id, agent, question_of(context))
+
+
+def question_of(context: RunContext[Any]) -> str | None:
+    """Return a digest of the question of an agent, which tells agents of one name apart that run side by side."""
+    question = context.prompt
+    return None if question is None else short_hash(to_jsonable_python(question, fallback=type))
 
 
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Self, cast, get_args
@@ -39,14 +40,14 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_graph import GraphRunContext
 from typing_extensions import override
 
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, told_as_agent
 from antiphon.agents._outages import ends_run
-from antiphon.agents._watching import watch_agents
 from antiphon.agents.config import known_names
-from antiphon.agents.durability._backend import LedgerBackend, run_of
+from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._quotes import current_quotation
@@ -126,7 +127,6 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             ValueError: a value in `effects` is not one of `none`, `idempotent` and `once`, or `on_change` is not one of
                 its values.
         """
-        watch_agents()
         if not isinstance(ledger, str):
             check_opened(ledger)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
@@ -315,8 +315,20 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def get_default_run_id(self) -> str | None:
+        """Return a provisional id: the question, by which agents that run side by side are told apart, is not known yet.
+
+        Raises:
+            RuntimeError: the agent runs in another event loop than its run, whose ledger it cannot use.
+        """
         run = current_run()
-        return None if run is None else run.next_agent(self.name)
+        if run is None:
+            return None
+        if run.loop not in (None, asyncio.get_running_loop()):
+            reason = (
+                f"agent {self.name!r} runs in another event loop than ledger_run({run.thread_id!r}), and cannot be recorded"
+            )
+            raise RuntimeError(f"{reason}: use `async with ledger_run(…)` and `await agent.run(…)` in the same loop")
+        return run.expect_agent()
 
     @override
     def get_default_conversation_id(self, run_id: str) -> str | None:
@@ -329,17 +341,16 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None:
             return None
         await run.open(self._ledger)
-        return await run.of_agent(run_id, self.name).now(key="start")
+        return await run.now(key=f"start:{self.name}")
 
     @override
     async def before_node_run(self, ctx: RunContext[AgentDepsT], *, node: AgentNode[AgentDepsT]) -> AgentNode[AgentDepsT]:
-        """Make system-prompt functions return the recorded texts."""
+        """Give the run its id, and make system-prompt functions return the recorded texts."""
         if current_run() is None or not isinstance(node, UserPromptNode):
             return node
-        functions, dynamic = node.system_prompt_functions, node.system_prompt_dynamic_functions
-        if not functions and not dynamic:
-            return node
         run = await run_of(ctx, self._ledger, self.name)
+        node = _first_node(node, run.run_id or "")
+        functions, dynamic = node.system_prompt_functions, node.system_prompt_dynamic_functions
         kept = {id(runner): _recording(run, runner) for runner in (*functions, *dynamic.values())}
         return replace(
             node,
@@ -399,7 +410,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return await handler()
         run.opened.share(Bounds).add(self._limits)
         run.opened.share(Outages).add(ends_run)
-        part = run.of_agent(ctx.run_id, self.name)
+        part = run.of_agent(ctx.run_id, self.name, question_of(ctx))
         try:
             with run.agent_at_work(part, ctx.prompt):
                 result = await told_as_agent(part, ctx, self.name, handler)
@@ -425,6 +436,31 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
             raise SetupError(f"{who}{known_names(unknown[0], names)}")
         self._is_checked = True
+
+
+@dataclass
+class _FirstNode(UserPromptNode[Any, Any]):
+    """The first node of a run of an agent. It gives the run the id that its part of the ledger run has.
+
+    It also leaves out the messages of an earlier attempt of the same run, and everything after them. A conversation that was
+    saved after the run has them, and with them, the same request would be a different one.
+    """
+
+    _: KW_ONLY
+    run_id: str = ""
+
+    get_node_id = UserPromptNode.get_node_id  # the graph knows nodes by these
+
+    @override
+    async def run(self, ctx: GraphRunContext[Any, Any]) -> Any:
+        ctx.state.run_id, messages = self.run_id, ctx.state.message_history
+        earlier = next((place for place, message in enumerate(messages) if message.run_id == self.run_id), len(messages))
+        del messages[earlier:]
+        return await super().run(ctx)
+
+
+def _first_node(node: UserPromptNode[Any, Any], run_id: str) -> _FirstNode:
+    return _FirstNode(**{each.name: getattr(node, each.name) for each in fields(node)}, run_id=run_id)
 
 
 class _GivenModelId(str):

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, Protocol, Self
 
 from pydantic_ai import RunContext
+from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
@@ -23,7 +24,8 @@ from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, 
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.durable._approvals import Approval
-from antiphon.durable._run import LedgerRun, current_run
+from antiphon.durable._block import report_missing
+from antiphon.durable._run import LedgerRun, current_effect, current_run
 from antiphon.errors import ParkedError, StoppedError
 from antiphon.ledger import Ledger
 
@@ -102,7 +104,9 @@ class AgentToolset(AbstractToolset[Any]):
     @override
     async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         self._read(ctx)
-        self._run = self._run or self._part_of_run()
+        if self._run is None:
+            self._report_missing(ctx)
+            self._run = self._part_of_run()
         if self._run is not None:
             await TaintLog(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
@@ -125,6 +129,18 @@ class AgentToolset(AbstractToolset[Any]):
         course = run.course
         own = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
         return run.part(own, agent=self._agent, deeper=1)
+
+    def _report_missing(self, ctx: RunContext[object]) -> None:
+        """Report an agent without durability, except in an effect, which records it.
+
+        Raises:
+            RuntimeError: the run requires that everything is recorded.
+        """
+        run = current_run()
+        is_durable = any(isinstance(each, BaseDurabilityCapability) for each in capabilities_of(ctx))
+        if run is not None and run.is_of_program and current_effect() is None and not is_durable:
+            reason = f"agent {self._agent!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability"
+            report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.required)
 
     def _shown(self, tool: ToolkitTool) -> ToolsetTool[object]:
         definition = ToolDefinition(
