@@ -13,7 +13,9 @@ import pytest
 from tests.ledger.histories import called, said, with_ledger
 
 from antiphon.ledger import Host, Ledger, ThreadFilter
-from antiphon.ledger.sqlite import _hosts, _queries
+from antiphon.ledger.sql import hosts, lists
+from antiphon.ledger.sql.statements import Sql, spelled
+from antiphon.ledger.sqlite import _queries
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._ledger import SqliteLedger
 
@@ -159,22 +161,25 @@ def test_indexes_for_filters_are_made_when_there_are_many_threads(tmp_path: Path
     with_ledger(path, lambda ledger: ledger.verify())
 
 
-@pytest.mark.parametrize("sql", [_queries._CALLS, _queries._CALLS_BACK])
-def test_open_calls_of_an_option_are_looked_up_in_order(path: Path, sql: str) -> None:
-    plan = plan_of(path, sql, ("APPROVE", 5, 50))
+@pytest.mark.parametrize("sql", [lists.CALLS, lists.CALLS_BACK])
+def test_open_calls_of_an_option_are_looked_up_in_order(path: Path, sql: Sql) -> None:
+    plan = plan_of(path, spelled(sql), (None, 1, 0, 0, 5, 50))
     assert all(step.startswith("SEARCH") for step in plan), plan
     assert any("open_calls_by_option" in step for step in plan), plan
 
 
 def test_due_threads_and_woken_ones_are_looked_up(path: Path) -> None:
-    asked = {"now": 1, "build": "1", "limit": 10, "kind": "agent", "owner": 1}
-    due = plan_of(path, _hosts.DUE, asked)
+    """Of each kind only as many due threads as are asked for, so the sort has few."""
+    asked = (None, 1, "1", '["agent"]', 0)
+    due = plan_of(path, spelled(hosts.DUE), (*asked, 10))
     assert any("threads_due (kind=? AND due_at>? AND due_at<?)" in step for step in due), due
-    assert not sorts(due), due
-    for sql, values in ((_hosts.ABANDONED, asked), (_hosts.POSTED, (1,))):
+    assert sum("TEMP B-TREE" in step for step in due) == 1, due
+    assert not any(step.startswith("SCAN t") for step in due), due
+    posted = spelled(hosts.POSTED)
+    for sql, values in ((spelled(hosts.ABANDONED), (*asked, "[1]", 10)), (posted, (None, "h", "i"))):
         plan = plan_of(path, sql, values)
-        assert any(step.startswith("SEARCH threads USING INDEX threads_owned (owner=?") for step in plan), plan
-    assert any("posted>?" in step for step in plan_of(path, _hosts.POSTED, (1,)))
+        assert any("USING INDEX threads_owned (owner=?" in step for step in plan), plan
+    assert any("posted>?" in step for step in plan_of(path, posted, (None, "h", "i")))
 
 
 def test_a_look_that_finds_nothing_writes_nothing(tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
 from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, command_line, open_ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _changes, _connection, _schema, _verify
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
-from antiphon.ledger.postgres._queries import vector_of
 from antiphon.ledger.postgres._schema import FORMAT
+from antiphon.ledger.postgres._search import vector_of
+from antiphon.ledger.sql import branches
 from antiphon.testing import check_ledger
 
 
@@ -444,7 +445,7 @@ async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -
         assert (await ours.search("plan"), await ours.by_correlation("c")) == ((), ())
         assert (await ours.threads()).threads == ()
         assert (await ours.verify()).messages == 0
-        assert await ours.horizon() == "0.0.0"
+        assert await ours.horizon() == "0"
         await ours.append("t", [said("mine")])
         assert [each.message.text for each in await everything(ours, "t")] == ["mine"]
         assert [each.message.text for each in await everything(theirs, "t")] == ["a secret plan"]
@@ -1074,7 +1075,7 @@ async def test_a_branch_in_another_batch_keeps_its_origin(
     postgres: Server, tenant: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A branch goes before its origin, and what a younger branch needs stays, wherever the batches end."""
-    monkeypatch.setattr(_changes, "_MOST_EXPIRED", most)
+    monkeypatch.setattr(branches, "_MOST_EXPIRED", most)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         for name in ("old", "needed", "alone"):
             await ledger.append(name, [said()])

@@ -17,6 +17,7 @@ from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger.sqlite import SqliteLedger
 
 if TYPE_CHECKING:
     from antiphon.ledger.postgres import PostgresLedger
@@ -159,10 +160,6 @@ async def _opened(
         name = shown.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
         raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {shown!r}{hint}")
-    try:
-        from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError as exc:
-        raise ModuleNotFoundError('a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"', name=exc.name) from exc
     async with SqliteLedger.open(
         path, create=create, redaction=redaction, busy_timeout=busy_timeout, master_key=master_key
     ) as ledger:

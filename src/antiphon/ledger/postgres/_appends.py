@@ -43,15 +43,16 @@ import asyncpg
 import orjson
 
 from antiphon.errors import LedgerError, LedgerUnavailableError
-from antiphon.ledger._admission import Admission, State, admit
+from antiphon.ledger._admission import Admission, admit
 from antiphon.ledger._encryption import Keyring
-from antiphon.ledger._records import Record, snapshot_hash
+from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import ANYBODY, EVERYBODY
 from antiphon.ledger._stored import Thread, split
-from antiphon.ledger.postgres._careful import CarefulAppends, KnownThread, lock_of, message_columns
 from antiphon.ledger.postgres._connection import Pool, Session
+from antiphon.ledger.postgres._driver import answered, lock_of
 from antiphon.ledger.postgres._schema import ERA
+from antiphon.ledger.sql.appends import CarefulAppends, KnownThread, message_keys
 
 _MOST_REMEMBERED = 10_000
 """The number of threads whose state is cached."""
@@ -303,8 +304,8 @@ class Appender:
 
     async def _write_carefully(self, group: Sequence[WaitingAppend]) -> None:
         async def work(session: Session) -> tuple[CarefulAppends, list[tuple[Record, ...] | LedgerError]]:
-            appends = CarefulAppends(session)
-            return appends, await appends.write([waiting.request for waiting in group])
+            appends = CarefulAppends()
+            return appends, await answered(session, appends.write([waiting.request for waiting in group]))
 
         appends, outcomes = await self._pool.change(work)
         self._known |= appends.known
@@ -517,7 +518,7 @@ def _one(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) -> t
         tenant,
         lock_of(tenant, request.thread_id),
         *_changed(known),
-        *message_columns(message),
+        *message_keys(message),
         record.stored,
     ]
     parts: list[str] = []
@@ -530,7 +531,7 @@ def _one(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) -> t
         values += (key, seq)
     if request.snapshot is not None:
         parts.append(_ONE.kept)
-        values += _snapshot(known, request.snapshot, admission.state)
+        values += known.snapshot_row(request.snapshot, admission.state.seq, admission.state.hash)
     return (_ONE if known.is_sure else _ONE_UNSURE).sql(*parts), values
 
 
@@ -548,12 +549,6 @@ def _group(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) ->
     ]
     parts, further = rows.parts()
     return _GROUP.sql(*parts), [*values, *rows.messages(), _NO_LIMIT, *further]
-
-
-def _snapshot(known: KnownThread, snapshot: tuple[str, bytes], state: State) -> tuple[Any, ...]:
-    """Return the row of a snapshot."""
-    fold, value = known.kept(snapshot, state.seq)
-    return known.thread.key, fold, state.seq, snapshot_hash(state.hash, fold, value), value
 
 
 class _GroupRows:
@@ -574,7 +569,7 @@ class _GroupRows:
         for row in admission.rows:
             record, message, digest, open_from = row
             seq = record.seq
-            columns = message_columns(message)
+            columns = message_keys(message)
             self._messages.append((key, seq, *columns, open_from, micros, digest, record.stored))
         for call in admission.pairing.opened.values():
             self._opened[key, call.seq] = (key, call.seq, *known.dump_call(self._keyring, call), before + call.seq)
@@ -583,7 +578,8 @@ class _GroupRows:
             if self._opened.pop((key, seq), None) is None:
                 self._closed.append((key, seq))
         if request.snapshot is not None:
-            self._snapshots[key, request.snapshot[0]] = _snapshot(known, request.snapshot, admission.state)
+            state = admission.state
+            self._snapshots[key, request.snapshot[0]] = known.snapshot_row(request.snapshot, state.seq, state.hash)
 
     def parts(self) -> tuple[list[str], list[Any]]:
         """Return the further parts of the statement, and their values."""

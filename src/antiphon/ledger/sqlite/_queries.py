@@ -1,7 +1,7 @@
-"""Queries: threads and open calls by page, heads, hosts, snapshots, and full-text search.
+"""Pages of threads, and their counts.
 
-Appends do not update the index of words. A search first brings it up to date, in steps that are small enough for appends in
-between. The index stores no text: the words of a message are read from its bytes when a snippet needs them.
+SQLite does not know how many threads fit a filter, so each statement names its index. The indexes for filters are made when a
+file has many threads.
 """
 
 from __future__ import annotations
@@ -9,41 +9,16 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from antiphon.errors import LedgerCorruptError
-from antiphon.ledger._admission import State
-from antiphon.ledger._encryption import is_sealed, not_searchable
-from antiphon.ledger._listing import (
-    SYSTEM_PATTERN,
-    Term,
-    head_of,
-    order_of,
-    page_of,
-    page_start,
-    sorted_counts,
-    summary_of,
-    terms_of,
-)
-from antiphon.ledger._records import snapshot_hash, to_micros
-from antiphon.ledger._stored import ThreadSegment
-from antiphon.ledger._values import CallPage, Head, Hit, ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
-from antiphon.ledger.sqlite._keys import blinded, find_key, thread_key
-from antiphon.ledger.sqlite._rows import find_thread, line_to, lineage, link_at, record_at, records_of, thread_of
-from antiphon.ledger.sqlite._schema import FILTER_INDEXES, SEARCH_TABLES
+from antiphon.ledger._listing import SYSTEM_PATTERN, order_of, page_of, page_start, sorted_counts, summary_of
+from antiphon.ledger._records import to_micros
+from antiphon.ledger._values import ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
+from antiphon.ledger.sql.rows import thread_of
+from antiphon.ledger.sqlite._schema import FILTER_INDEXES
 from antiphon.ledger.sqlite._sql import Connection
-from antiphon.messages import Json
-from antiphon.messages.json_values import parse
-
-# ---------------------------------------------------------------- lists
-
-_STATE = """
-SELECT thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens, cost,
-    forked_from, forked_at, is_redacted
-FROM threads ORDER BY thread_id
-"""
 
 _THREADS = """
 SELECT key, thread_id, seq, hash, epoch, run, open_from, status, pattern, created_at, updated_at, input_tokens, output_tokens,
-    cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq, checksum,
+    cost, forked_from, forked_at, is_redacted, owner, kind, due_at, posted, unfit, open_calls, base, base_seq,
     (SELECT name FROM hosts WHERE hosts.key = threads.owner)
 FROM threads {}
 """
@@ -230,127 +205,3 @@ def _plain(value: object) -> int | str:
             return int(value)
         case _:
             return str(value)
-
-
-_CALLS = """
-SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
-FROM open_calls AS o INDEXED BY open_calls_by_option JOIN messages AS m ON m.position = o.position
-LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
-WHERE o.option_name = ? AND o.position > ? ORDER BY o.position LIMIT ?
-"""
-_CALLS_BACK = """
-SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash
-FROM open_calls AS o INDEXED BY open_calls_by_option JOIN messages AS m ON m.position = o.position
-LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
-WHERE o.option_name = ? AND o.position < ? ORDER BY o.position DESC LIMIT ?
-"""
-_LAST_POSITION = 2**63 - 1
-
-
-def open_calls_of(connection: Connection, option_name: str, is_reversed: bool, start: int | None, limit: int) -> CallPage:
-    """Return a page of the open calls of one option.
-
-    Raises:
-        LedgerCorruptError: one of them is not as it was written.
-    """
-    first = (_LAST_POSITION if is_reversed else 0) if start is None else start
-    sql = _CALLS_BACK if is_reversed else _CALLS
-    rows = connection.rows(sql, (option_name, first, limit + 1))
-    if (hidden := blinded(connection, option_name)) is not None:
-        rows = sorted(rows + connection.rows(sql, (hidden, first, limit + 1)), reverse=is_reversed)[: limit + 1]
-    after = str(rows[limit - 1][0]) if len(rows) > limit > 0 else None
-    return CallPage(tuple(record for _, record in records_of(connection, rows[:limit])), after)
-
-
-def heads(connection: Connection) -> tuple[Head, ...]:
-    """Return the heads of all threads."""
-    return tuple(head_of(State(*row)) for row in connection.rows(_STATE))
-
-
-def snapshot(connection: Connection, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-    """Return the place and the state of a fold's latest snapshot up to a message.
-
-    Raises:
-        LedgerCorruptError: it was altered.
-    """
-    thread = find_thread(connection, thread_id)
-    sql = "SELECT seq, hash, state FROM snapshots WHERE thread = ? AND fold = ? AND seq <= ?"
-    for holder in [] if thread is None else line_to(connection, thread.key, 0):
-        if row := connection.row(sql, (holder.key, fold, upto)):
-            seq, digest, state = row
-            link = link_at(connection, holder.key, seq)
-            if link is None or snapshot_hash(link, fold, state) != digest:
-                raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
-            key = thread_key(connection, holder.key) if is_sealed(state) else None
-            return seq, parse(state if key is None else key.open_snapshot(fold, seq, state))
-        upto = min(upto, holder.base_seq)
-    return None
-
-
-# ---------------------------------------------------------------- search
-
-_STEP = 2000
-"""Messages that are indexed in one change."""
-
-_FIND = """
-SELECT rowid, rank, snippet(search, 0, '«', '»', '…', 16) FROM search WHERE search MATCH ? ORDER BY rank, rowid LIMIT ?
-"""
-_FIND_IN = """
-SELECT rowid, rank, snippet(search, 0, '«', '»', '…', 16) FROM search
-WHERE search MATCH ? AND rowid IN (SELECT position FROM messages WHERE thread = ? AND seq BETWEEN ? AND ?)
-ORDER BY rank, rowid LIMIT ?
-"""
-
-
-def index_some(connection: Connection) -> bool:
-    """Add the next messages to the index, and return whether there are more."""
-    if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
-        connection.run(SEARCH_TABLES)
-    done = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
-    last = connection.value(
-        "SELECT max(position) FROM (SELECT position FROM messages WHERE position > ? ORDER BY position LIMIT ?)", (done, _STEP)
-    )
-    if last is None:
-        return False
-    connection.run(
-        "INSERT INTO search (rowid, words) SELECT position, words FROM said WHERE position > ? AND position <= ?", (done, last)
-    )
-    connection.run("UPDATE counters SET value = ? WHERE name = 'searchable'", (last,))
-    return True
-
-
-def find(connection: Connection, typed: str, thread_id: str | None, limit: int) -> tuple[Hit, ...]:
-    """Return the best matches, of all threads or one."""
-    terms = terms_of(typed)
-    if not terms:
-        return ()
-    wanted = " AND ".join(map(_sought, terms))
-    if thread_id is None:
-        found = connection.rows(_FIND, (wanted, limit))
-    else:
-        thread = find_thread(connection, thread_id)
-        if thread is not None and find_key(connection, thread.key) is not None:
-            raise not_searchable(thread_id)
-        segments: list[ThreadSegment] = [] if thread is None else lineage(connection, thread)
-        several = (connection.rows(_FIND_IN, (wanted, *segment, limit)) for segment in segments)
-        found = sorted((row for rows in several for row in rows), key=lambda row: (row[1], row[0]))[:limit]
-    hits = ((record_at(connection, position), snippet) for position, _, snippet in found)
-    return tuple(Hit(record, snippet) for record, snippet in hits if record is not None)
-
-
-def _sought(term: Term) -> str:
-    """Return a term as FTS5 strings. FTS5 splits and folds their words in the same way as the words of messages.
-
-    FTS5 does not treat ß and ss as equal, so the term has both; and `mas*` may be a prefix of `Maße`.
-    """
-    plain = term.typed.removesuffix("*")
-    sharp = plain.casefold().replace("ss", "ß")
-    spellings = [plain, sharp.replace("ß", "ss"), sharp]
-    if term.is_beginning and sharp.endswith("s"):
-        spellings.append(f"{sharp[:-1]}ß")
-    return f"({' OR '.join(_quoted(each, term.is_beginning) for each in dict.fromkeys(spellings))})"
-
-
-def _quoted(typed: str, is_beginning: bool) -> str:
-    plain = typed.replace('"', " ").replace("\0", " ")
-    return f'"{plain}"' + ("*" if is_beginning else "")
