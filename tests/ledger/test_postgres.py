@@ -26,6 +26,18 @@ from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, com
 from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
+from antiphon.ledger.postgres._group_append import (
+    GROUP,
+    GROUP_CLOSED,
+    GROUP_END,
+    GROUP_OPENED,
+    ONE,
+    ONE_CLOSED,
+    ONE_END,
+    ONE_OPENED,
+    ONE_UNSURE,
+    assembled,
+)
 from antiphon.ledger.postgres._schema import FORMAT
 from antiphon.ledger.postgres._search import vector_of
 from antiphon.ledger.sql import branches
@@ -362,8 +374,9 @@ async def test_a_new_database_finds_threads_and_calls_by_their_keys(postgres: Se
     async with PostgresLedger.open(url, tenant=tenant) as ledger, ledger._pool.session() as session:
         assert await session.connection.fetchval("SELECT count(*) FROM antiphon.threads") == 0
         await session.connection.execute("SET plan_cache_mode = force_generic_plan")
-        for number, kind in enumerate((_appends._GROUP, _appends._ONE, _appends._ONE_UNSURE)):
-            sql = kind.sql(kind.opened, kind.closed)
+        group = assembled(GROUP, (GROUP_OPENED, GROUP_CLOSED), GROUP_END)
+        ones = [assembled(each, (ONE_OPENED, ONE_CLOSED), ONE_END) for each in (ONE, ONE_UNSURE)]
+        for number, sql in enumerate((group, *ones)):
             await session.connection.execute(f"PREPARE p{number} AS {sql}")
             values = ", ".join(["NULL"] * max(int(each) for each in re.findall(r"\$([0-9]+)", sql)))
             rows = await session.connection.fetch(f"EXPLAIN EXECUTE p{number} ({values})")

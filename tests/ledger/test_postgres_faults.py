@@ -44,7 +44,7 @@ from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _dri
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import lock_of
-from antiphon.ledger.sql import lists, rows
+from antiphon.ledger.sql import hosts, lists, rows
 from antiphon.ledger.sql.appends import CarefulAppends
 from antiphon.ledger.sql.statements import Lock
 from antiphon.testing import check_ledger, content_of
@@ -204,8 +204,8 @@ async def test_a_build_that_acknowledges_before_the_commit_is_caught(
     write = Appender._write_quickly
 
     async def too_early(self: Appender, prepared: Any) -> Any:
-        for each in prepared:
-            _appends._succeed(each.waiting, each.admission.records)
+        for waiting, append in prepared:
+            _appends._succeed(waiting, append.admission.records)
         return await write(self, prepared)
 
     monkeypatch.setattr(Appender, "_write_quickly", too_early)
