@@ -11,17 +11,18 @@ a second. Behind a pooler in transaction mode, LISTEN does not work, so all read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from typing_extensions import override
+
 from antiphon.errors import LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring, Mastering, MasterKey
 from antiphon.ledger._hosts import Host, LeaseClock
-from antiphon.ledger._listing import order_of, page_start
 from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
 from antiphon.ledger._request import AppendRequest, check_limit
@@ -33,21 +34,16 @@ from antiphon.ledger._values import (
     Diagnosis,
     Head,
     Hit,
-    Tailed,
-    ThreadCount,
-    ThreadFilter,
-    ThreadOrder,
-    ThreadPage,
     ThreadSummary,
 )
-from antiphon.ledger.postgres import _queries, _search, _terms, _verify
+from antiphon.ledger.postgres import _search, _terms, _verify
 from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._connection import NotifySignals, Pool, open_pool, shown_url, tenant_in
 from antiphon.ledger.postgres._driver import answered, running
 from antiphon.ledger.postgres._schema import check_format, prepare
 from antiphon.ledger.sql import hosts, lists, verify
 from antiphon.ledger.sql.keys import ledger_key
-from antiphon.ledger.sql.rows import CommitPlace, place_of
+from antiphon.ledger.sql.rows import CommitPlace
 from antiphon.ledger.sql.statements import Verb
 from antiphon.ledger.sql.store import SqlLedger
 
@@ -86,6 +82,7 @@ class PostgresLedger(SqlLedger):
         if not isinstance(self._carrier, NotifySignals | NoSignals):
             self.signals = ScopedSignals(self._carrier, subject)
         self._hints = Hints(self._carrier, subject, is_scarce=isinstance(self._carrier, NotifySignals))
+        self._commits = self._hints.commits
         self._appender = Appender(pool, self._hints.note_commit)
 
     @property
@@ -257,40 +254,16 @@ class PostgresLedger(SqlLedger):
 
     # ------------------------------------------------------------ reading
 
-    async def threads(
-        self,
-        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
-        order: ThreadOrder = "-updated_at",
-        page: str | None = None,
-        limit: int = 100,
-    ) -> ThreadPage:
-        check_limit(limit)
-        order_of(order)
-        if page is not None:
-            page_start(page)
-        return await self._read(lambda: _queries.threads(filter, order, page, limit))
-
-    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
-        return await self._read(lambda: _queries.count_threads(system))
-
-    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
-        place = place_of(after)
-        self._hints.listen()
-        while True:
-            seen = (
-                self._hints.commits.count
-            )  # before the read: a commit between the read and the wait then ends the wait at once
-            page = await self._since(place, thread_id)
-            for each in page.found:
-                yield Tailed(each.record, str(each.place))
-            is_end, place = page.upto == place, page.upto
-            if is_end:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_HELD_BACK if page.is_more_coming else _LOOK_AGAIN):
-                        await self._hints.commits.wait(seen)
-
+    @override
     async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
-        return await self._look(partial(lists.since, place, thread_id))
+        self._hints.listen()  # before the read: a hint that comes in between then ends the wait at once
+        return await super()._since(place, thread_id)
+
+    @override
+    async def _wait_for_commit(self, seen: int, is_more_coming: bool) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HELD_BACK if is_more_coming else _LOOK_AGAIN):
+                await self._commits.wait(seen)
 
     async def hinted(self, after: int, within: float) -> int:
         return await self._hints.hinted(after, within)

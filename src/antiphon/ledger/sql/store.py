@@ -19,13 +19,13 @@ from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
-from antiphon.ledger._listing import is_newest_first
+from antiphon.ledger._listing import is_newest_first, order_of, page_start
 from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
 from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._signals import ANYBODY, EVERYBODY
+from antiphon.ledger._signals import ANYBODY, EVERYBODY, CommitSignal
 from antiphon.ledger._stored import Subject, TakeRequest, Thread, read_pages
 from antiphon.ledger._values import (
     CallOrder,
@@ -33,15 +33,20 @@ from antiphon.ledger._values import (
     Damage,
     Head,
     Snapshot,
+    Tailed,
+    ThreadCount,
+    ThreadFilter,
     ThreadJournal,
+    ThreadOrder,
+    ThreadPage,
     ThreadStanding,
     ThreadSummary,
     Verification,
 )
 from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import missing_threads, proven
-from antiphon.ledger.sql import branches, hosts, keys, limits, lists, verify
-from antiphon.ledger.sql.rows import place_of
+from antiphon.ledger.sql import branches, hosts, keys, limits, lists, threads, verify
+from antiphon.ledger.sql.rows import CommitPlace, place_of
 from antiphon.ledger.sql.statements import Verb
 from antiphon.messages import Json, Message, current_port
 
@@ -53,6 +58,7 @@ class SqlLedger(Verbs, ABC):
 
     redaction: LedgerRedaction
     _keyring: Keyring
+    _commits: CommitSignal
     _skew = timedelta()
     """How far the clock of the database is ahead of the clock of this process, if that matters."""
 
@@ -82,6 +88,20 @@ class SqlLedger(Verbs, ABC):
     @abstractmethod
     async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
         """Run a verb that changes the row of one thread only. It gets the thread, if the driver knows it."""
+
+    _planner: threads.Planner | None = None
+    """Chooses how a list finds its threads, if the database cannot."""
+
+    async def _prepare_list(self, filter: ThreadFilter) -> None:
+        """Prepare a list of threads."""
+
+    async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
+        """Return the next messages after a place."""
+        return await self._look(partial(lists.since, place, thread_id))
+
+    @abstractmethod
+    async def _wait_for_commit(self, seen: int, is_more_coming: bool) -> None:
+        """Wait for a commit after the first `seen`. `is_more_coming`: a running transaction holds back committed messages."""
 
     @abstractmethod
     async def _append(self, request: AppendRequest) -> tuple[Record, ...]:
@@ -317,6 +337,34 @@ class SqlLedger(Verbs, ABC):
 
     async def thread(self, thread_id: str) -> ThreadSummary | None:
         return await self._look(partial(lists.summary, thread_id))
+
+    async def threads(
+        self,
+        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+        order: ThreadOrder = "-updated_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> ThreadPage:
+        check_limit(limit)
+        order_of(order)
+        if page is not None:
+            page_start(page)
+        await self._prepare_list(filter)
+        return await self._read(partial(threads.threads, filter, order, page, limit, self._planner))
+
+    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
+        return await self._read(partial(threads.count_threads, system))
+
+    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
+        place = place_of(after)
+        while True:
+            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
+            page = await self._since(place, thread_id)
+            for each in page.found:
+                yield Tailed(each.record, str(each.place))
+            is_end, place = page.upto == place, page.upto
+            if is_end:
+                await self._wait_for_commit(seen, page.is_more_coming)
 
     async def horizon(self) -> str:
         return str(await self._read(lists.horizon))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing_extensions import override
 from antiphon.errors import LedgerError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring, Mastering
 from antiphon.ledger._hosts import Host, LeaseClock
-from antiphon.ledger._listing import order_of, page_start
 from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit
@@ -33,15 +32,11 @@ from antiphon.ledger._values import (
     Damage,
     Diagnosis,
     Hit,
-    Tailed,
-    ThreadCount,
     ThreadFilter,
-    ThreadOrder,
-    ThreadPage,
 )
 from antiphon.ledger.sql import hosts, lists
 from antiphon.ledger.sql.keys import ledger_key
-from antiphon.ledger.sql.rows import CommitPlace, place_of
+from antiphon.ledger.sql.rows import CommitPlace
 from antiphon.ledger.sql.statements import Verb
 from antiphon.ledger.sql.store import SqlLedger
 from antiphon.ledger.sqlite import _queries, _search, _terms, _verify
@@ -127,42 +122,29 @@ class SqliteStore(SqlLedger):
 
     # ------------------------------------------------------------ reading
 
-    async def threads(
-        self,
-        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
-        order: ThreadOrder = "-updated_at",
-        page: str | None = None,
-        limit: int = 100,
-    ) -> ThreadPage:
-        check_limit(limit)
-        order_of(order)
-        if page is not None:
-            page_start(page)
-        if _queries.is_indexed(filter) and await self._readers.do(_queries.lacks_indexes):
+    _planner = staticmethod(_queries.plan)
+
+    @override
+    async def _prepare_list(self, filter: ThreadFilter) -> None:
+        if _queries.is_indexed(filter) and await self._read(_queries.lacks_indexes):
             with suppress(LedgerUnavailableError):  # the file is read-only: the list takes longer
-                await self._writer.do(_queries.add_indexes)
-        return await self._readers.do(lambda connection: _queries.threads(connection, filter, order, page, limit))
+                await self._change(_queries.add_indexes)
 
-    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
-        return await self._readers.do(lambda connection: _queries.count_threads(connection, system))
+    @override
+    async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
+        return (await self._shared_page(place, thread_id)).page
 
-    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
-        place = place_of(after)
-        while True:
-            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
-            page = (await self._since(place, thread_id, seen)).page
-            for each in page.found:
-                yield Tailed(each.record, str(each.place))
-            is_end, place = page.upto == place, page.upto
-            if is_end:
-                self._watch_others()
-                await self._commits.wait(seen)
+    @override
+    async def _wait_for_commit(self, seen: int, is_more_coming: bool) -> None:
+        self._watch_others()
+        await self._commits.wait(seen)
 
-    async def _since(self, place: CommitPlace, thread_id: str | None, seen: int) -> _TailPage:
-        """Return the records after a position.
+    async def _shared_page(self, place: CommitPlace, thread_id: str | None) -> _TailPage:
+        """Return the records after a place.
 
         Readers of the same place share one read: a thousand readers cost as much as one.
         """
+        seen = self._commits.count
         now, key = asyncio.get_running_loop().time(), (place, thread_id)
         page = self._pages.get(key)
         if page is not None and now - page.at < _SHARED_FOR:

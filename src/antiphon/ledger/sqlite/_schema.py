@@ -190,6 +190,7 @@ CREATE INDEX IF NOT EXISTS threads_by_cost ON threads (CAST(cost AS REAL)) WHERE
 """
 """Created by the first list with a filter in a file with many threads; with few threads, all are examined. None of the indexes
 has the time of the last message: an append writes only the index of these times, however many filters there are."""
+FILTER_INDEX_STATEMENTS = [each.strip() for each in FILTER_INDEXES.split(";") if each.strip()]
 
 
 def prepare(connection: Connection, path: str) -> None:
