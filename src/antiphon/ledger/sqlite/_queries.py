@@ -85,9 +85,10 @@ def field_with_few(filter: ThreadFilter) -> Verb[str | None]:
     if filter.owner is not None:
         return "owner"  # the threads of one host
     has_indexes = bool((yield from value(_HAS_INDEXES)))
-    values: list[Any] = []
-    for name, condition in conditions_of(filter, values).items():
+    for name in conditions_of(filter, []):
         if (has_indexes or _INDEXES[name] in _ALWAYS_THERE) and _is_found_by_index(filter, name):
+            values: list[Any] = []
+            condition = conditions_of(ThreadFilter(**{name: getattr(filter, name)}), values)[name]
             where = " AND ".join([condition.sqlite, *([_COVERED[name]] if name in _COVERED else [])])
             sql = _FITTING.format(_INDEXES[name], where, _FEW_THREADS + 1)
             if (yield from value(Spelled("", sql), *values)) <= _FEW_THREADS:
