@@ -1,4 +1,4 @@
-"""Code that the database stores share: the row of a thread, the segments and pages of its messages, requests, and large media.
+"""The values of a store: the row of a thread and its checksum, segments and pages of messages, requests, and large media.
 
 **Large media** are removed from a message's stored bytes, stored once by content, and put back when the message is read. The
 removed bytes are the inside of a JSON text that begins with `data:`. Only a table of the store records the place; the
