@@ -23,7 +23,8 @@ from pydantic_ai.durable_exec.dbos import DBOSDurability
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message

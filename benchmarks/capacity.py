@@ -9,7 +9,7 @@
   ten minutes.
 
 `ARGS=capacity:threads`, `capacity:calls` and `capacity:hosts` run one of them; `capacity:hosts` measures the calls first. The
-figures of `docs/guide/capacity.md` are from here.
+figures of `benchmarks/README.md` are from here.
 """
 
 from __future__ import annotations

@@ -123,13 +123,13 @@ assert not found, found
 
 @pytest.mark.slow
 def test_the_names_that_a_reader_guesses_are_at_the_top_of_the_package() -> None:
-    """They are those of `antiphon.agents`, and are imported when first used."""
+    """They are those of `antiphon.agents` and `antiphon.durable`, and are imported when first used."""
     code = """
 import sys, antiphon
 assert "antiphon.agents" not in sys.modules
 from antiphon import LedgerDurability, Toolkit, ledger_run, model
-from antiphon import agents
-assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, agents.ledger_run)
+from antiphon import agents, durable
+assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, durable.ledger_run)
 assert model("scripted").model_name.startswith("scripted")
 assert {"LedgerDurability", "Toolkit", "ledger_run", "model"} <= set(dir(antiphon))
 """
@@ -149,6 +149,19 @@ def test_a_command_calls_the_service_and_no_actor_agent_or_pattern(path: Path) -
 
     below = ("antiphon.runtime.", "antiphon.telemetry.", "antiphon.agents.", "antiphon.patterns.", "antiphon.service._")
     assert [name for name in names if f"{name}.".startswith(below)] == []
+
+
+def test_a_value_of_the_front_doors_has_one_class() -> None:
+    """A class of the server with the fields of one of the service would be its twin: a field is then added in two places."""
+
+    def fields(folder: str) -> dict[frozenset[str], str]:
+        classes = [each for each in tree_of(ROOT / f"src/antiphon/{folder}/_values.py").body if isinstance(each, ast.ClassDef)]
+        named = [(each.name, [row for row in each.body if isinstance(row, ast.AnnAssign)]) for each in classes]
+        return {frozenset(ast.unparse(row.target) for row in rows): name for name, rows in named if len(rows) > 1}
+
+    of_service, of_server = fields("service"), fields("server")
+    assert len(of_service) > 20
+    assert [(name, of_service[names]) for names, name in of_server.items() if names in of_service] == []
 
 
 def test_what_reads_and_writes_a_format_is_private_to_its_dialect() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,20 @@ EXAMPLES = [
     for example in find_examples(ROOT / "README.md", ROOT / "docs", ROOT / "src")
     if not example.path.is_relative_to(GENERATED)
 ]
+SOUGHT = ("Approve a call", "Use Anthropic", "Scale out", "What is stored", "Delete a user's data")
+"""What users look for first."""
+
+
+@pytest.mark.parametrize("first", ["README.md", "docs/index.md"])
+def test_what_users_look_for_is_two_clicks_from_the_first_page(first: str) -> None:
+    """A click opens a page, another one a heading of it."""
+    page = ROOT / first
+    pages = [page.parent / link for link in re.findall(r"\]\(([\w/.-]+\.md)\)", page.read_text())]
+    headings = [
+        heading for each in pages if each.is_file() for heading in re.findall(r"^#+ (.+)$", each.read_text(), re.MULTILINE)
+    ]
+
+    assert [each for each in SOUGHT if not any(heading.startswith(each) for heading in headings)] == []
 
 
 @pytest.fixture(autouse=True)

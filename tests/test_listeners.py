@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,8 +15,8 @@ from tests.patterns.workers.minds import asking, calling
 from tests.runtime.actors import Note, Probe
 
 from antiphon._listeners import listener
-from antiphon.agents import ledger_run
 from antiphon.dialects.atlas import StructuredMessage
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Cast
@@ -183,6 +183,34 @@ def test_a_listener_that_returns_a_coroutine_is_reported(caplog: pytest.LogCaptu
         listener(lambda: hear())()  # noqa: PLW0108 (so that it does not look like a coroutine function)
 
     assert "raised TypeError" in caplog.text
+
+
+def test_a_generator_function_is_refused_because_a_call_of_it_runs_nothing() -> None:
+    def hear() -> Iterator[None]:
+        yield
+
+    async def hear_later() -> AsyncIterator[None]:
+        yield
+
+    for wrong in (hear, hear_later):
+        with pytest.raises(TypeError, match="is a generator function, and a call of it runs nothing"):
+            listener(wrong)
+
+
+async def test_a_listener_may_start_a_task(caplog: pytest.LogCaptureFixture) -> None:
+    """A task runs by itself: nothing is wrong with it."""
+    tasks: list[asyncio.Task[int]] = []
+
+    async def work() -> int:
+        return 1
+
+    def hear() -> asyncio.Task[int]:
+        tasks.append(asyncio.create_task(work()))
+        return tasks[0]
+
+    listener(hear)()
+
+    assert (await tasks[0], caplog.text) == (1, "")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])

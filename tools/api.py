@@ -23,6 +23,7 @@ Every public name, with its signature and docstring.
 | module | what it is for |
 |---|---|
 """
+PRIVATE = ("antiphon.cli", "antiphon.service")
 LONG = 80  # characters: a longer value of a constant is left out
 
 
@@ -47,10 +48,10 @@ def load() -> griffe.Module:
 
 
 def public_modules(package: griffe.Module) -> Iterator[griffe.Module]:
-    """Yield the modules that users import by path, in order. The command line is not one."""
+    """Yield the modules that users import by path, in order. The command line and what it shares with the server are none."""
     yield package
     for name, module in sorted(package.modules.items()):
-        if not name.startswith("_") and not module.is_alias and module.path != "antiphon.cli":
+        if not name.startswith("_") and not module.is_alias and module.path not in PRIVATE:
             yield from public_modules(module)
 
 

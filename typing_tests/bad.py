@@ -4,7 +4,7 @@ An ignore that ignores nothing is itself an error, so a line that stops being wr
 """
 
 from antiphon import Conversation, Message, MessageBuilder, OptionCallPayload, PartsPayload, TextPart, loads
-from antiphon.agents import LedgerRun
+from antiphon.durable import LedgerRun
 from antiphon.protocol import CreateThread, Heartbeat, HeartbeatResponse
 from antiphon.runtime import System
 

@@ -16,7 +16,7 @@ from antiphon import (
     dumps,
     loads,
 )
-from antiphon.agents import LedgerRun
+from antiphon.durable import LedgerRun
 from antiphon.messages import Json, Kind, Limits, thaw
 from antiphon.protocol import CreateThread, Reply, Request, ThreadCreated
 from antiphon.runtime import Actor, Backoff, Context, Observer, Supervision, System, handles, run

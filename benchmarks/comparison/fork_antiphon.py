@@ -8,7 +8,8 @@ from scripts_pydantic_ai import scripted
 from world import FOLDER, INSTRUCTIONS, ON_CHANGE, pay, start
 
 from antiphon import encode, open_ledger
-from antiphon.agents import LedgerDurability, current_effect, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect, ledger_run
 
 LEDGER = f"sqlite:///{FOLDER}/ledger.db"
 small = scripted("small", [("measure", "c1", {"place": "Oslo"})], "Nine.")

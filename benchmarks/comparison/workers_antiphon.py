@@ -5,7 +5,8 @@ from scripts_pydantic_ai import scripted
 from world import FOLDER, INSTRUCTIONS, ON_CHANGE, is_paid, pay, start
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerDurability, current_effect, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect, ledger_run
 from antiphon.service import list_parked, settle_call
 
 LEDGER = f"sqlite:///{FOLDER}/ledger.db"

@@ -9,7 +9,8 @@ from outside import LOOKS, Outside, call, scripted, start
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolDenied
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "You look after files."

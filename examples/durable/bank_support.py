@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "You are a support agent in our bank. Help the customer, and judge the risk of the query."

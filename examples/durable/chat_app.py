@@ -39,7 +39,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.usage import RunUsage, UsageLimits
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerConversationStore, LedgerDurability, durable_stream, runs
+from antiphon.agents import LedgerConversationStore, LedgerDurability
+from antiphon.durable import durable_stream, runs
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "You sell tea. Order what the customer wants."

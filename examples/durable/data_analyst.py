@@ -13,7 +13,8 @@ from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents import DepsState, LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import DepsState, ledger_run
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "Analyse the data. Tables have names such as Out[1]."

@@ -10,7 +10,8 @@ from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, DeferredToolR
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
 

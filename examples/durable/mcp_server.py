@@ -47,7 +47,8 @@ async def main(
     from pydantic_ai import Agent  # noqa: PLC0415
     from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415
 
-    from antiphon.agents import LedgerDurability, ledger_run  # noqa: PLC0415
+    from antiphon.agents import LedgerDurability  # noqa: PLC0415
+    from antiphon.durable import ledger_run  # noqa: PLC0415
 
     model = scripted(
         [call("find", "m1", title="Emma")], [call("order", "m2", number=7)], ["I have ordered Emma; it is number 7."]

@@ -18,7 +18,8 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.usage import RequestUsage, RunUsage
 
 from antiphon import open_ledger
-from antiphon.agents import NotDone, Unsettled, current_effect
+from antiphon.agents import NotDone, Unsettled
+from antiphon.durable import current_effect
 from antiphon.ledger import Ledger
 
 LOOKS = {"antiphon": {"effects": "none"}}

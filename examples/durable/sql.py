@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 
 INSTRUCTIONS = "Write a SQLite query that answers the question."

@@ -1,6 +1,5 @@
 from antiphon.agents import LedgerDurability as LedgerDurability
 from antiphon.agents import Toolkit as Toolkit
-from antiphon.agents import ledger_run as ledger_run
 from antiphon.agents import model as model
 from antiphon.checks import Finding as Finding
 from antiphon.checks import Repaired as Repaired
@@ -9,6 +8,7 @@ from antiphon.checks import repair as repair
 from antiphon.dialects import convert as convert
 from antiphon.dialects import decode as decode
 from antiphon.dialects import encode as encode
+from antiphon.durable import ledger_run as ledger_run
 from antiphon.ledger import Ledger as Ledger
 from antiphon.ledger import Record as Record
 from antiphon.ledger import open_ledger as open_ledger

@@ -2,16 +2,18 @@
 
 Every such function is called through a `Guard`, and no other code catches its errors. An exception of a listener is logged
 once, with the name of the listener, and the work goes on. What is no `Exception`, such as a cancellation or Ctrl-C, passes. A
-listener is called in the middle of the work, and returns before it goes on. So a coroutine function is refused.
+listener is called in the middle of the work, and returns before it goes on. So a coroutine function and a generator function
+are refused.
 """
 
 from __future__ import annotations
 
 import logging
 import traceback
+from asyncio import isfuture
 from collections.abc import Callable
 from functools import partial
-from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from inspect import isasyncgenfunction, isawaitable, iscoroutine, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 ParamsT = ParamSpec("ParamsT")
@@ -39,7 +41,7 @@ class Guard:
         except Exception as exc:  # noqa: BLE001 (a listener must not harm what it observes)
             self._report(exc)
             return None
-        if isawaitable(answer):
+        if isawaitable(answer) and not isfuture(answer):  # a task runs by itself
             if iscoroutine(answer):
                 answer.close()  # otherwise Python warns that nobody awaited it
             self._report(TypeError(_QUEUE))
@@ -81,13 +83,16 @@ def listener(call: Callable[ParamsT, object] | None) -> Listener[ParamsT] | None
     """Return a function of a user as a guarded listener.
 
     Raises:
-        TypeError: it is a coroutine function.
+        TypeError: it is a coroutine function or a generator function.
     """
     if call is None or isinstance(call, Listener):
         return call
     inner = _inner(call)
-    if iscoroutinefunction(inner) or iscoroutinefunction(type(inner).__call__):
-        raise TypeError(f"{_name_of(call)} is a coroutine function: {_QUEUE}")
+    for function in (inner, type(inner).__call__):
+        if iscoroutinefunction(function):
+            raise TypeError(f"{_name_of(call)} is a coroutine function: {_QUEUE}")
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise TypeError(f"{_name_of(call)} is a generator function, and a call of it runs nothing: {_QUEUE}")
     return Listener(call)
 
 

@@ -12,8 +12,9 @@ from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.toolkit.kit import script
 
 from antiphon import System, Toolkit, open_ledger
-from antiphon.agents import LedgerDurability, LedgerRun, durable_stream, ledger_run, program
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import ApprovalRule
+from antiphon.durable import LedgerRun, durable_stream, ledger_run, program
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line
 from antiphon.ledger.memory import MemoryLedger

@@ -2,7 +2,7 @@
 
 import pytest
 
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 from antiphon.errors import RefusedError, WithdrawnError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import System

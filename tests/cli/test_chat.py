@@ -37,7 +37,7 @@ def waits(terminal: Terminal, prompts: int) -> str:
 
 def asked(folder: Path) -> list[str]:
     shown = run("threads", "--json", "--ledger", folder / "antiphon.db").stdout
-    return [part.split('"')[3] for part in shown.splitlines() if '"question"' in part]
+    return [part.split('"')[3] for part in shown.splitlines() if '"title"' in part]
 
 
 @pytest.mark.slow

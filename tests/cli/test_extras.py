@@ -24,13 +24,13 @@ terminate t
 status t
 host --team none.toml
 hosts
-cluster
+hosts --all
 limits
 schedule list
 up --help
 serve --host 0.0.0.0
 token list
-recover
+resume --all
 knowledge add a.md
 knowledge search hi
 trust team.toml --yes
@@ -54,32 +54,31 @@ diff t t
 reward t x 1 --as ada
 verify
 doctor
-heads
+verify --save-heads heads.json
 backup copy.db
 export -o out.jsonl
 export --trajectories -o decisions.jsonl
 import chat.json --thread other
-restore none
+import none --journal
 convert chat.json --to openai-chat
 check chat.json
 repair chat.json
 dialects
 help
-key master.key
-rotate none
-forget t --yes --with-branches
+key make master.key
+key rotate none
+delete --keep-chain t --yes --with-branches
 delete t --yes --with-branches
-copy antiphon.db other.db --trust-source
+export --to other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "restore", "show", "tail", "trust", "up"}
+ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "trust", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",
     "chat",
     "resume",
     "host",
-    "recover",
     "local",
     "approvals",
     "approve",
@@ -140,4 +139,7 @@ def _lacks(command: list[str], extras: str) -> bool:
         return True
     if extras == "server":
         return command[0] == "serve"
-    return "sqlite" in extras and (command[0] not in ON_FILES or command == ["show", "t"])
+    return "sqlite" in extras and (
+        (command[0] not in ON_FILES or command in (["show", "t"], ["key", "rotate", "none"]))
+        and command[1:] != ["none", "--journal"]
+    )

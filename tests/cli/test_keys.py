@@ -1,4 +1,4 @@
-"""`antiphon key`, `forget` and `rotate`, signed heads, and encrypted threads in the other commands (S7, S14)."""
+"""`antiphon key`, `delete --keep-chain`, signed heads, and encrypted threads in the other commands (S7, S14)."""
 
 import json
 import sqlite3
@@ -17,7 +17,7 @@ WORD = "kanarie7c1f"
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A ledger with an encrypted thread `secret`, whose key the environment names."""
-    assert run("key", tmp_path / "master.key").exit_code == 0
+    assert run("key", "make", tmp_path / "master.key").exit_code == 0
     monkeypatch.setenv("ANTIPHON_KEY_FILE", str(tmp_path / "master.key"))
     url = f"sqlite:///{tmp_path}/ledger.db"
     append(url, "secret", text(f"the word is {WORD}"), text("and more"))
@@ -25,14 +25,14 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_key_is_written_once_and_for_its_owner_alone(tmp_path: Path) -> None:
-    done = run("key", tmp_path / "master.key")
+    done = run("key", "make", tmp_path / "master.key")
     assert (done.exit_code, (tmp_path / "master.key").stat().st_mode & 0o777) == (0, 0o600)
     assert (tmp_path / "master.key").read_text().strip() not in done.stdout + done.stderr
     before = (tmp_path / "master.key").read_text()
-    again = run("key", tmp_path / "master.key")
+    again = run("key", "make", tmp_path / "master.key")
     assert (again.exit_code, (tmp_path / "master.key").read_text()) == (2, before)
     assert again.stderr == f"{tmp_path}/master.key is there already; a key is written to a new file\n"
-    assert run("key", tmp_path / "none" / "master.key").exit_code == 2
+    assert run("key", "make", tmp_path / "none" / "master.key").exit_code == 2
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_commands_read_with_the_key_and_not_without(url: str, tmp_path: Path, mo
     assert "(encrypted)" in run("threads", "--ledger", url).stdout
     assert run("verify", "--ledger", url).exit_code == 0
 
-    run("key", tmp_path / "other.key")
+    run("key", "make", tmp_path / "other.key")
     before = (tmp_path / "ledger.db").read_bytes()
     monkeypatch.setenv("ANTIPHON_KEY_FILE", str(tmp_path / "other.key"))
     for command in (("threads",), ("show", "secret"), ("delete", "secret", "--yes")):
@@ -65,16 +65,16 @@ def test_commands_read_with_the_key_and_not_without(url: str, tmp_path: Path, mo
 
 def test_a_ledger_that_is_not_encrypted_has_no_keys_to_rotate(tmp_path: Path) -> None:
     append(f"sqlite:///{tmp_path}/ledger.db", "plain", text("hello"))
-    assert run("key", tmp_path / "new.key").exit_code == 0
-    done = run("rotate", tmp_path / "new.key", "--ledger", tmp_path / "ledger.db")
+    assert run("key", "make", tmp_path / "new.key").exit_code == 0
+    done = run("key", "rotate", tmp_path / "new.key", "--ledger", tmp_path / "ledger.db")
     assert (done.exit_code, done.stderr) == (2, "the ledger is not encrypted: there are no keys to wrap\n")
 
 
 @pytest.mark.slow
 def test_rotated_keys_need_the_new_master_key(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("key", tmp_path / "new.key")
-    assert run("rotate", tmp_path / "none.key", "--ledger", url).exit_code == 2
-    done = run("rotate", tmp_path / "new.key", "--ledger", url)
+    run("key", "make", tmp_path / "new.key")
+    assert run("key", "rotate", tmp_path / "none.key", "--ledger", url).exit_code == 2
+    done = run("key", "rotate", tmp_path / "new.key", "--ledger", url)
     assert (done.exit_code, done.stderr.startswith("re-encrypted 1 keys")) == (0, True)
     assert run("show", "secret", "--ledger", url).exit_code == 2
     monkeypatch.setenv("ANTIPHON_KEY_FILE", str(tmp_path / "new.key"))
@@ -85,15 +85,20 @@ def test_rotated_keys_need_the_new_master_key(url: str, tmp_path: Path, monkeypa
 def test_a_thread_is_forgotten_with_its_branches_after_a_question(url: str) -> None:
     append(url, "other", text("stays"))
     assert run("fork", "secret", "--at", "1", "--into", "branch", "--ledger", url).exit_code == 0
-    alone = run("forget", "secret", "--yes", "--ledger", url)
-    assert (alone.exit_code, "branch; with --with-branches they are forgotten too" in alone.stderr) == (1, True)
-    asked = run("forget", "secret", "--with-branches", "--ledger", url)
-    assert (asked.exit_code, "nothing is forgotten" in asked.stderr) == (1, True)
+    alone = run("delete", "--keep-chain", "secret", "--yes", "--ledger", url)
+    assert (alone.exit_code, "branch; with --with-branches they are deleted too" in alone.stderr) == (1, True)
+    asked = run("delete", "--keep-chain", "secret", "--with-branches", "--ledger", url)
+    assert (asked.exit_code, "nothing is deleted" in asked.stderr) == (1, True)
     assert WORD in run("show", "secret", "--ledger", url).stdout
 
-    done = run("forget", "secret", "--with-branches", "--yes", "--ledger", url)
+    done = run("delete", "--keep-chain", "secret", "--with-branches", "--yes", "--ledger", url)
     assert (done.exit_code, done.stdout.split()) == (0, ["branch", "secret"])
-    for command in (("show", "secret"), ("show", "branch"), ("forget", "secret", "--yes"), ("export", "secret")):
+    for command in (
+        ("show", "secret"),
+        ("show", "branch"),
+        ("delete", "--keep-chain", "secret", "--yes"),
+        ("export", "secret"),
+    ):
         refused = run(*command, "--ledger", url)
         assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
         assert "its key was forgotten, and its messages cannot be read any more" in refused.stderr
@@ -105,7 +110,7 @@ def test_a_thread_is_forgotten_with_its_branches_after_a_question(url: str) -> N
 def test_a_plain_thread_has_no_key_to_forget(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     append(url, "plain", text("hello"))
-    done = run("forget", "plain", "--ledger", url)  # it is said before anything is asked
+    done = run("delete", "--keep-chain", "plain", "--ledger", url)  # it is said before anything is asked
     said = "thread 'plain': it is not encrypted, so there is no key to forget; delete it instead\n"
     assert (done.exit_code, done.stderr) == (2, said)
 
@@ -116,7 +121,7 @@ def test_a_journal_stays_encrypted_and_is_restored_with_the_key(url: str, tmp_pa
     assert run("export", "secret", "--journal", "-o", journal, "--save-heads", heads, "--ledger", url).exit_code == 0
     assert WORD not in journal.read_text()
     copy = f"sqlite:///{tmp_path}/copy.db"
-    done = run("restore", journal, "--heads", heads, "--ledger", copy)
+    done = run("import", journal, "--journal", "--heads", heads, "--ledger", copy)
     assert done.exit_code == 0, done.stderr
     assert WORD in run("show", "secret", "--ledger", copy).stdout
     assert run("verify", "--heads", heads, "--ledger", copy).exit_code == 0
@@ -127,7 +132,7 @@ def test_a_journal_stays_encrypted_and_is_restored_with_the_key(url: str, tmp_pa
 
 def test_signed_heads_prove_themselves_and_find_a_cut_tail_s14(url: str, tmp_path: Path) -> None:
     signing, heads = tmp_path / "heads.key", tmp_path / "heads.json"
-    assert run("key", signing, "--signing").exit_code == 0
+    assert run("key", "make", signing, "--signing").exit_code == 0
     public = tmp_path / "heads.key.pub"
     assert run("verify", "--save-heads", heads, "--sign", signing, "--ledger", url).exit_code == 0
     assert run("verify", "--heads", heads, "--signer", public, "--ledger", url).exit_code == 0
@@ -155,7 +160,7 @@ UPDATE threads SET seq = 1, run = 1, hash = (SELECT hash FROM messages WHERE seq
 
 def test_heads_of_another_key_or_without_a_signature_are_refused(url: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        run("key", tmp_path / name, "--signing")
+        run("key", "make", tmp_path / name, "--signing")
     heads, plain = tmp_path / "heads.json", tmp_path / "plain.json"
     run("verify", "--save-heads", heads, "--sign", tmp_path / "one", "--ledger", url)
     run("verify", "--save-heads", plain, "--ledger", url)

@@ -55,7 +55,7 @@ def test_threads_for_programs_are_objects(url: str) -> None:
 
     dear, chat = answer("threads", "--ledger", url)
 
-    assert list(dear)[:6] == ["thread_id", "status", "messages", "created_at", "updated_at", "cost"]
+    assert list(dear)[:6] == ["thread_id", "status", "pattern", "kind", "messages", "open_calls"]
     assert dear["created_at"] == dear["updated_at"]
     assert dear["created_at"].endswith("Z")
     assert {name: dear[name] for name in dear if not name.endswith("_at")} == snapshot(
@@ -74,7 +74,8 @@ def test_threads_for_programs_are_objects(url: str) -> None:
             "unfit": [],
             "moved_to": None,
             "runs": [],
-            "question": "a",
+            "title": "a",
+            "waits_for": None,
         }
     )
     assert (chat["thread_id"], chat["status"], chat["messages"], chat["cost"]) == ("chat", None, 5, 0)
@@ -368,15 +369,16 @@ def test_words_in_quotes_follow_each_other(url: str) -> None:
 
     for typed in (["warm in"], ['"warm in"']):
         found = answer("search", *typed, "--ledger", url)
-        assert {hit["thread_id"] for hit in found} == {"chat", "other"}
+        assert {hit["record"]["thread_id"] for hit in found} == {"chat", "other"}
     for typed in (["it warm"], ['"it warm"']):
-        assert [hit["thread_id"] for hit in answer("search", *typed, "--ledger", url)] == ["chat"]
+        assert [hit["record"]["thread_id"] for hit in answer("search", *typed, "--ledger", url)] == ["chat"]
 
 
 def test_a_search_for_programs_has_records(url: str) -> None:
     (hit,) = answer("search", "walk*", "cold", "--ledger", url) or answer("search", "warm", "--ledger", url)
 
-    assert (hit["thread_id"], hit["seq"], hit["message"]["id"]) == ("chat", 1, "m-1")
+    record = hit["record"]
+    assert (record["thread_id"], record["seq"], record["message"]["id"]) == ("chat", 1, "m-1")
     assert hit["snippet"] == "Is it «warm» in Oslo?"
 
 
@@ -384,7 +386,7 @@ def test_a_search_for_programs_has_records(url: str) -> None:
 def test_a_search_stays_in_its_thread_and_limit(url: str) -> None:
     append(url, "other", text("cold"), text("so cold"))
 
-    assert {hit["thread_id"] for hit in answer("search", "cold", "--thread", "other", "--ledger", url)} == {"other"}
+    assert {hit["record"]["thread_id"] for hit in answer("search", "cold", "--thread", "other", "--ledger", url)} == {"other"}
     assert len(answer("search", "cold", "--limit", "1", "--ledger", url)) == 1
     cut = run("search", "cold", "--thread", "other", "--limit", "1", "--ledger", url)
     assert "the first 1; there are more: " in cut.stderr
@@ -480,7 +482,14 @@ def test_threads_that_are_the_same_differ_in_nothing(url: str) -> None:
     run("fork", "chat", "--into", "branch", "--ledger", url)
 
     assert run("diff", "chat", "branch", "--ledger", url).stdout == "messages that are the same: 5\n"
-    assert answer("diff", "chat", "branch", "--ledger", url) == {"common": 5, "left": [], "right": []}
+    assert answer("diff", "chat", "branch", "--ledger", url) == {
+        "common": 5,
+        "left": [],
+        "right": [],
+        "left_count": 0,
+        "right_count": 0,
+        "phases": None,
+    }
     assert run("diff", "chat", "nobody", "--ledger", url).exit_code == 2
 
 

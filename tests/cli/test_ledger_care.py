@@ -184,12 +184,12 @@ def test_a_thread_with_hundreds_of_branches_is_deleted_with_all(url: str) -> Non
 
 @pytest.mark.slow
 def test_a_branch_that_appears_during_the_question_stops_the_deletion(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_threads, "_ask", lambda *about: run("fork", "chat", "--into", "late", "--ledger", url))
+    monkeypatch.setattr(_threads, "ask_yes", lambda *about: run("fork", "chat", "--into", "late", "--ledger", url))
 
     result = run("delete", "chat", "chat", "--ledger", url)
 
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "chat: it got a new branch meanwhile; list the branches again\n"
+    assert result.stderr == "chat  (5 messages)\nchat: it got a new branch meanwhile; list the branches again\n"
     assert run("show", "late", "--ledger", url).exit_code == 0
 
 
@@ -579,7 +579,8 @@ def test_ctrl_c_at_a_question_says_that_nothing_is_done(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (("recover",), "antiphon threads"),
+        (("resume", "--all"), "antiphon threads"),
+        (("resume",), "antiphon threads"),
         (("limits",), "antiphon limits MODEL --at-once N"),
         (("limits", "m", "--remove"), "antiphon limits"),
         (("schedule", "list"), "antiphon schedule add NAME QUESTION --cron LINE"),
@@ -595,10 +596,10 @@ def test_a_command_to_type_names_the_ledger(url: str, command: tuple[str, ...], 
     assert f"{hint} --ledger {url}`" in run(*command, "--ledger", url).stderr
 
 
-@pytest.mark.parametrize("command", ["import", "restore", "convert", "check", "repair", "show"])
+@pytest.mark.parametrize("command", ["import", "import --journal", "convert", "check", "repair", "show"])
 def test_a_folder_is_no_file(tmp_path: Path, command: str) -> None:
     more = ("--to", "house") if command == "convert" else ()
-    refused = run(command, tmp_path, *more, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
+    refused = run(*command.split(), tmp_path, *more, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
     assert (refused.exit_code, refused.stderr.startswith(f"{tmp_path}: it is a folder")) == (2, True)
     assert not (tmp_path / "none.db").exists()
 
@@ -615,7 +616,6 @@ LONG = "x" * 300
         ("import", LONG),
         ("convert", LONG, "--to", "house"),
         ("convert", "chat.json", "--from", "marsys", "--to", "house", "-o", LONG),
-        ("heads", "-o", LONG),
         ("verify", "--save-heads", LONG),
         ("backup", LONG),
         ("export", "-o", LONG),

@@ -14,7 +14,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/ledger.db"
 
 
-def limited(url: str) -> dict[str, tuple[int | None, int | None, str | None]]:
+def limited(url: str) -> dict[str, tuple[int | None, int | None, float | None]]:
     found = json.loads(run("limits", "--json", "--ledger", url).stdout)
     return {each["model"]: (each["at_once"], each["per_minute"], each["cost_per_day"]) for each in found}
 
@@ -23,7 +23,7 @@ def limited(url: str) -> dict[str, tuple[int | None, int | None, str | None]]:
 def test_limits_are_set_changed_and_removed(url: str) -> None:
     assert run("limits", "gpt-5", "--at-once", "8", "--per-minute", "500", "--ledger", url).exit_code == 0
     assert run("limits", "*", "--cost-per-day", "20.50", "--ledger", url).exit_code == 0
-    assert limited(url) == {"*": (None, None, "20.50"), "gpt-5": (8, 500, None)}
+    assert limited(url) == {"*": (None, None, 20.5), "gpt-5": (8, 500, None)}
     assert run("limits", "gpt-5", "--at-once", "4", "--ledger", url).exit_code == 0
     assert limited(url)["gpt-5"] == (4, 500, None)
     assert run("limits", "gpt-5", "--remove", "--at-once", "3", "--ledger", url).exit_code == 0
@@ -37,7 +37,7 @@ def test_a_file_has_all_limits(url: str, tmp_path: Path) -> None:
     run("limits", "old", "--at-once", "8", "--ledger", url)
     file.write_text('[limits."*"]\ncost_per_day = 20\n[limits."openai:gpt-5"]\nat_once = 8\ncost_per_day = 1.50\n')
     assert run("limits", "--file", file, "--ledger", url).exit_code == 0
-    assert limited(url) == {"*": (None, None, "20"), "openai:gpt-5": (8, None, "1.50")}
+    assert limited(url) == {"*": (None, None, 20), "openai:gpt-5": (8, None, 1.5)}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [("show",), ("status",), ("verify",), ("heads",), ("export",), ("tail", "--from-start", "--count", "1")]
+    "command", [("show",), ("status",), ("verify",), ("export",), ("tail", "--from-start", "--count", "1")]
 )
 def test_a_thread_may_be_named_by_its_beginning_or_as_the_last(url: str, command: tuple[str, ...]) -> None:
     for short, whole in (("order-42", "order-42"), ("order-41", "order-41"), ("last", "order-42")):

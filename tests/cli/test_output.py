@@ -19,8 +19,7 @@ def url(tmp_path: Path) -> str:
         (("export",), ("export", "--journal")),
         (("export", "--journal"), ("export",)),
         (("export", "--to", "marsys"), ("export",)),
-        (("export", "--trajectories"), ("heads",)),
-        (("heads",), ("export",)),
+        (("export", "--trajectories"), ("export", "--journal")),
     ],
     ids=" ".join,
 )

@@ -1,4 +1,4 @@
-"""`antiphon recover`, `antiphon host --app` and the runs in `antiphon threads`, in the process and as a user starts them."""
+"""`antiphon resume --all`, `antiphon host --app` and the runs in `antiphon threads`, in the process and as a user does."""
 
 import asyncio
 import itertools
@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
@@ -19,9 +19,9 @@ from tests.cli.running import COMMAND, PLAIN, run
 from tests.forked import Forked
 from tests.postgres import Server
 
-import antiphon.agents
+import antiphon.durable
 from antiphon import open_ledger
-from antiphon.agents import ledger_run, runs
+from antiphon.durable import ledger_run, runs
 from antiphon.messages import current_port
 from antiphon.patterns import cast
 from antiphon.patterns.cast import Pattern, together
@@ -31,7 +31,7 @@ from antiphon.service import add_schedule, load_apps
 pytest.importorskip("apsw")
 
 SHOP = """
-from antiphon.agents import program
+from antiphon.durable import program
 
 
 async def pay(key):
@@ -78,22 +78,22 @@ async def _leave(folder: Path, thread_id: str, amount: int, *, is_paid: bool = F
 
 @pytest.mark.slow
 def test_runs_that_are_left_are_listed_and_then_recovered(shop: Path) -> None:
-    listed = run("recover")
+    listed = run("resume", "--all")
     assert "order-1" in listed.stdout
-    assert "antiphon recover --app MODULE:NAME" in listed.stderr
-    (found,) = json.loads(run("recover", "--json").stdout)
+    assert "antiphon resume --all --app MODULE:NAME" in listed.stderr
+    (found,) = json.loads(run("resume", "--all", "--json").stdout)
     assert (found["thread_id"], found["name"], found["status"], found["input"]) == (
         "order-1",
         "desk",
         "waiting",
         {"amount": 30},
     )
-    done = run("recover", "--app", f"{shop.stem}:programs")
+    done = run("resume", "--all", "--app", f"{shop.stem}:programs")
     assert done.exit_code == 0
     assert re.search(r"order-1 .*desk .*completed", done.stdout)
     assert Path("payments").read_text() == "order-1/run/pay\n"
-    assert "no run to continue" in run("recover").stderr
-    assert "these programs have no run to continue" in run("recover", "--app", f"{shop.stem}:desk").stderr
+    assert "no run to continue" in run("resume", "--all").stderr
+    assert "these programs have no run to continue" in run("resume", "--all", "--app", f"{shop.stem}:desk").stderr
 
 
 BARE = """
@@ -102,7 +102,7 @@ import os
 import sys
 
 from antiphon import open_ledger
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 
 
 async def pay(key):
@@ -133,11 +133,13 @@ def test_a_program_with_a_bare_run_is_continued_by_starting_it_again(tmp_path: P
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare.py").write_text(BARE)
     assert _start_bare("crash") == (9, "")
-    advice = "no process runs it: start program 'bare' again; if that is a @program or an agent, `antiphon recover --app "
+    advice = "no process runs it: start program 'bare' again; if that is a @program or an agent, `antiphon resume --all --app "
     assert advice in run("threads").stderr
     assert advice in run("status", "bare-1").stdout
-    assert run("recover").stderr.startswith("start their programs again; those with @program, and agents, also continue with")
-    refused = run("recover", "--app", "bare:main")
+    assert run("resume", "--all").stderr.startswith(
+        "start their programs again; those with @program, and agents, also continue with"
+    )
+    refused = run("resume", "--all", "--app", "bare:main")
     assert (refused.exit_code, "calls ledger_run itself continues when you start it again" in refused.stderr) == (2, True)
     left = run("resume", "bare-1")
     assert (left.exit_code, left.stderr.startswith("only its own program can continue thread bare-1: ")) == (2, True)
@@ -168,7 +170,7 @@ def test_a_module_that_cannot_be_imported_says_where(
     name = f"wrong_{re.sub('[^a-z0-9]', '', tmp_path.name.lower())}"
     (tmp_path / f"{name}.py").write_text(f"\n{code}\n")
 
-    refused = run("recover", "--app", f"{name}:desk")
+    refused = run("resume", "--all", "--app", f"{name}:desk")
 
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"module {name!r} cannot be imported: {reason} (")
@@ -184,12 +186,12 @@ def test_threads_show_the_status_the_owner_and_the_age_of_runs(shop: Path) -> No
     (thread,) = json.loads(run("threads", "--json", "--status", "waiting").stdout)
     (found,) = thread["runs"]
     assert (thread["status"], found["status"], found["owner"], found["attempts"]) == ("waiting", "waiting", None, 1)
-    assert 0 <= found["age"] < 60
+    assert 0 <= (datetime.now(UTC) - datetime.fromisoformat(found["began_at"])).total_seconds() < 60
     assert json.loads(run("threads", "--json", "--status", "running").stdout) == []
     said = json.loads(run("status", "order-1", "--json").stdout)
     assert said["status"] == "waiting"
     assert said["waits_for"].startswith("run run: no process runs it")
-    run("recover", "--app", f"{shop.stem}:desk")
+    run("resume", "--all", "--app", f"{shop.stem}:desk")
     (thread,) = json.loads(run("threads", "--json").stdout)
     assert (thread["status"], thread["runs"]) == ("completed", [])
     assert "owner" not in run("threads").stdout
@@ -201,14 +203,14 @@ def test_advice_names_the_ledger_and_a_difference_has_its_lines(shop: Path, monk
     monkeypatch.chdir(shop.parent.parent)
     given = ("--ledger", f"{shop.parent}/antiphon.db")
     place = f"--app MODULE:NAME --ledger {given[1]}"
-    assert place in run("recover", *given).stderr
+    assert place in run("resume", "--all", *given).stderr
     assert place.replace(given[1], f"sqlite:///{given[1]}") in run("threads", *given).stderr
     assert f"antiphon parked --ledger {given[1]}` lists" in run("settle", "order-1", "x", "--retry", *given).stderr
     monkeypatch.chdir(shop.parent)
     shop.write_text(SHOP.replace('"amount": run', '"cents": run'))
     asyncio.run(_leave(shop.parent, "order-2", 30, is_paid=True))
-    for name in ("recover", "threads"):
-        shown = run(name, *(("--app", f"{shop.stem}:desk") if name == "recover" else ()), "--ledger", given[1])
+    for name in ("resume", "threads"):
+        shown = run(name, *(("--all", "--app", f"{shop.stem}:desk") if name == "resume" else ()), "--ledger", given[1])
         assert "U+000A" not in shown.stdout + shown.stderr
         assert "argument 'cents' has changed" in shown.stderr
 
@@ -228,13 +230,13 @@ def test_the_build_of_an_app_is_that_of_all_its_modules(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_failed_run_is_reported_and_continued_on_demand(shop: Path) -> None:
     asyncio.run(_leave(shop.parent, "order-2", -1))
-    done = run("recover", "--app", f"{shop.stem}:desk", "--json")
+    done = run("resume", "--all", "--app", f"{shop.stem}:desk", "--json")
     assert done.exit_code == 1
     states = {each["thread_id"]: (each["status"], each["reason"]) for each in json.loads(done.stdout)}
     assert states == {"order-1": ("completed", None), "order-2": ("failed", "ValueError: a negative amount")}
     assert "order-2 run run is failed: ValueError: a negative amount" in run("threads").stderr
-    assert json.loads(run("recover", "--app", f"{shop.stem}:desk", "--json").stdout) == []
-    (again,) = json.loads(run("recover", "--app", f"{shop.stem}:desk", "--failed", "--json").stdout)
+    assert json.loads(run("resume", "--all", "--app", f"{shop.stem}:desk", "--json").stdout) == []
+    (again,) = json.loads(run("resume", "--all", "--app", f"{shop.stem}:desk", "--failed", "--json").stdout)
     assert again["status"] == "failed"
 
 
@@ -266,9 +268,9 @@ def test_runs_that_would_stop_are_named_before_a_deploy(shop: Path) -> None:
     assert run("replay", "nowhere", "--against", "--app", f"{shop.stem}:desk").exit_code == 2
     assert (Path("payments").exists(), Path("antiphon.db").stat().st_size) == (False, before)
     # The person decides, and the run is recovered with what is recorded.
-    run("recover", "--app", f"{shop.stem}:desk")
+    run("resume", "--all", "--app", f"{shop.stem}:desk")
     assert run("resume", "order-3", "--on-change", "continue").exit_code == 0
-    assert re.search(r"order-3 .*completed", run("recover", "--app", f"{shop.stem}:desk").stdout)
+    assert re.search(r"order-3 .*completed", run("resume", "--all", "--app", f"{shop.stem}:desk").stdout)
     assert Path("payments").read_text() == "order-1/run/pay\n"
 
 
@@ -287,7 +289,7 @@ async def _paid(key: str) -> str:
     ],
 )
 def test_an_invalid_app_is_reported(shop: Path, app: str, sentence: str) -> None:
-    done = run("recover", "--app", app.format(shop=shop.stem))
+    done = run("resume", "--all", "--app", app.format(shop=shop.stem))
     assert done.exit_code in (1, 2)
     assert sentence in done.stderr
 
@@ -333,7 +335,7 @@ def test_a_host_of_an_app_runs_at_most_as_many_threads_as_its_option_says(
     async def recorded(ledger: object, programs: object, *, at_once: int = 10, **options: object) -> None:
         limits.append(at_once)
 
-    monkeypatch.setattr(antiphon.agents, "host_runs", recorded)
+    monkeypatch.setattr(antiphon.durable, "host_runs", recorded)
     done = run("host", "--app", f"{shop.stem}:programs", *options)
     assert (done.exit_code, limits) == (0, [limit]), done.output
 

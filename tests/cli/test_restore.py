@@ -1,4 +1,4 @@
-"""`antiphon export --journal`, `antiphon heads` and `antiphon restore`: threads brought back, if heads prove them."""
+"""`antiphon export --journal`, `verify --save-heads` and `import --journal`: threads brought back, if heads prove them."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from tests.cli.running import run, said
 from tests.forked import Forked
 
 from antiphon import MediaPart
-from antiphon.cli._restore import journals
+from antiphon.cli._journal import journals
 from antiphon.cli._verify import read_heads
 from antiphon.errors import RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record
@@ -66,7 +66,7 @@ def test_a_journal_and_its_heads_bring_everything_back(tmp_path: Path, url: str)
     journal, heads = exported(tmp_path, url)
     again = f"sqlite:///{tmp_path}/again.db"
 
-    done = run("restore", journal, "--heads", heads, "--json", "--ledger", again)
+    done = run("import", journal, "--journal", "--heads", heads, "--json", "--ledger", again)
 
     assert done.exit_code == 0, done.stderr
     assert [(row["thread_id"], row["messages"], row["open_calls"]) for row in json.loads(done.stdout)] == [
@@ -77,7 +77,9 @@ def test_a_journal_and_its_heads_bring_everything_back(tmp_path: Path, url: str)
     ]
     assert everything(again) == everything(url)
     assert run("verify", "--heads", heads, "--ledger", again).exit_code == 0
-    assert run("heads", "--ledger", again).stdout == run("heads", "--ledger", url).stdout
+    for place, file in ((again, "again.json"), (url, "before.json")):
+        assert run("verify", "--save-heads", tmp_path / file, "--ledger", place).exit_code == 0
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "before.json").read_text()
 
 
 @pytest.mark.slow
@@ -85,7 +87,7 @@ def test_branches_may_stand_before_their_origin(tmp_path: Path, url: str) -> Non
     journal, heads = exported(tmp_path, url, "branch", "steps")
     again = f"sqlite:///{tmp_path}/again.db"
 
-    assert run("restore", journal, "--heads", heads, "--ledger", again).exit_code == 0
+    assert run("import", journal, "--journal", "--heads", heads, "--ledger", again).exit_code == 0
     assert run("verify", "--ledger", again).exit_code == 0
 
 
@@ -93,12 +95,12 @@ def test_without_heads_nothing_is_restored_and_the_error_says_how_to_get_them(tm
     """S14: a whole chain alone proves nothing."""
     journal, _ = exported(tmp_path, url)
 
-    done = run("restore", journal, "--ledger", f"sqlite:///{tmp_path}/again.db")
+    done = run("import", journal, "--journal", "--ledger", f"sqlite:///{tmp_path}/again.db")
 
     assert done.exit_code == 1
     assert done.stderr == (
-        "thread 'chat': no head is given that proves its rows; run `antiphon heads -o FILE` on the ledger that has the "
-        "thread, and keep the file elsewhere\n"
+        "thread 'chat': no head is given that proves its rows; run `antiphon verify --save-heads FILE` on the ledger "
+        "that has the thread, and keep the file elsewhere\n"
     )
     assert not (tmp_path / "again.db").exists()
 
@@ -110,7 +112,7 @@ def test_a_thread_that_is_there_is_left_as_it_is(tmp_path: Path, url: str) -> No
     assert run("delete", "chat", "--yes", "--ledger", url).exit_code == 0
     before = everything(url)
 
-    done = run("restore", journal, "--heads", heads, "--ledger", url)
+    done = run("import", journal, "--journal", "--heads", heads, "--ledger", url)
 
     assert (done.exit_code, done.stderr) == (
         1,
@@ -144,7 +146,7 @@ def test_rows_that_the_heads_do_not_prove_are_refused(tmp_path: Path, url: str, 
         lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines))
 
-    done = run("restore", journal, "--heads", heads, "--ledger", f"sqlite:///{tmp_path}/again.db")
+    done = run("import", journal, "--journal", "--heads", heads, "--ledger", f"sqlite:///{tmp_path}/again.db")
 
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith("thread '")
@@ -166,7 +168,13 @@ def test_a_file_that_is_no_journal_is_refused_in_a_line(tmp_path: Path, content:
     (tmp_path / "heads.json").write_text('[{"thread_id": "t", "seq": 1, "hash": "00"}]')
 
     done = run(
-        "restore", tmp_path / "journal.jsonl", "--heads", tmp_path / "heads.json", "--ledger", f"sqlite:///{tmp_path}/l.db"
+        "import",
+        tmp_path / "journal.jsonl",
+        "--journal",
+        "--heads",
+        tmp_path / "heads.json",
+        "--ledger",
+        f"sqlite:///{tmp_path}/l.db",
     )
 
     assert done.exit_code in (1, 2)
@@ -180,7 +188,7 @@ def test_a_journal_is_no_conversation_and_the_other_way_round(tmp_path: Path, ur
     run("export", "chat", "-o", tmp_path / "chat.jsonl", "--ledger", url)
 
     assert run("import", journal, "--ledger", url).exit_code == 2
-    assert run("restore", tmp_path / "chat.jsonl", "--heads", heads, "--ledger", url).exit_code == 1
+    assert run("import", tmp_path / "chat.jsonl", "--journal", "--heads", heads, "--ledger", url).exit_code == 1
     assert run("export", "--journal", "--to", "openai-chat", "--ledger", url).exit_code == 2
     assert run("export", "--save-heads", heads, "--ledger", url).exit_code == 2
 
@@ -193,11 +201,12 @@ def test_media_elsewhere_are_reported(tmp_path: Path, url: str) -> None:
     assert done.stderr == "media that messages name by URL are not in the file: 1\n"
 
 
-def test_heads_of_some_threads_can_be_written(tmp_path: Path, url: str) -> None:
-    rows: list[dict[str, Any]] = json.loads(run("heads", "chat", "--ledger", url).stdout)
+def test_heads_of_one_thread_can_be_written(tmp_path: Path, url: str) -> None:
+    assert run("verify", "chat", "--save-heads", tmp_path / "heads.json", "--ledger", url).exit_code == 0
+    rows: list[dict[str, Any]] = json.loads((tmp_path / "heads.json").read_text())
 
     assert [row["thread_id"] for row in rows] == ["chat"]
-    assert run("heads", "nobody", "--ledger", url).exit_code == 2
+    assert run("verify", "nobody", "--save-heads", tmp_path / "heads.json", "--ledger", url).exit_code == 2
 
 
 @pytest.mark.slow
@@ -209,7 +218,18 @@ def test_a_restore_that_is_interrupted_has_restored_all_or_nothing(tmp_path: Pat
     whole = everything(url)
     for number, delay in enumerate((0.05, 0.2)):
         target = f"sqlite:///{tmp_path}/{number}.db"
-        command = [sys.executable, "-m", "antiphon", "restore", str(journal), "--heads", str(heads), "--ledger", target]
+        command = [
+            sys.executable,
+            "-m",
+            "antiphon",
+            "import",
+            str(journal),
+            "--journal",
+            "--heads",
+            str(heads),
+            "--ledger",
+            target,
+        ]
         with Forked(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 process.wait(timeout=delay)
@@ -218,7 +238,7 @@ def test_a_restore_that_is_interrupted_has_restored_all_or_nothing(tmp_path: Pat
             process.wait(timeout=60)
         assert everything(target) in (((), []), whole)
         if everything(target) != whole:
-            assert run("restore", journal, "--heads", heads, "--ledger", target).exit_code == 0
+            assert run("import", journal, "--journal", "--heads", heads, "--ledger", target).exit_code == 0
         assert everything(target) == whole
 
 

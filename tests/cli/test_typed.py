@@ -69,7 +69,7 @@ def test_input_that_is_not_utf_8_is_reported_and_a_plain_locale_reads_utf_8() ->
     assert typed(b"caf\xe9") == (2, b"antiphon: an argument is not text in UTF-8: caf\\xe9, byte 3\n")
     assert typed("Grüße?".encode(), **plain) == (0, b"")
     shown = start("threads", "--json")
-    assert json.loads(shown.stdout)[0]["question"] == "Grüße?"
+    assert json.loads(shown.stdout)[0]["title"] == "Grüße?"
 
 
 @pytest.mark.slow

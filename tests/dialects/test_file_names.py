@@ -28,7 +28,7 @@ def written(conversation: Conversation, dialect: str) -> tuple[str | None, set[s
     ("dialect", "name"), [(CHAT, None), (RESPONSES, "document.pdf")]
 )  # the second refuses bytes without a name
 def test_a_hint_is_no_file_name_and_that_it_is_lost_is_reported(dialect: str, name: str | None) -> None:
-    # Mutant: `part.file_name or part.prompt_hint` in `BodyWriting.file_name` (dialects/_writing.py) -> this test is red.
+    # Mutant: `part.file_name or part.prompt_hint` as the name in both `_medium` -> red.
     found, losses = written(document("the radar, last night"), dialect)
 
     assert found == name
@@ -87,19 +87,3 @@ def test_a_title_that_is_no_file_name_is_a_hint() -> None:
     assert isinstance(part, MediaPart)
     assert (part.prompt_hint, part.file_name) == ("Report of May. 3 pages", None)
     assert encode(conversation, CLAUDE).value == body
-
-
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES])
-def test_rows_from_before_file_names_are_still_written_unchanged(dialect: str) -> None:
-    """G11: stored rows have the name of a file as the hint of a part without metadata."""
-    inner = {"filename": "a.pdf", "file_data": PDF}
-    block = {"type": "file", "file": inner} if dialect == CHAT else {"type": "input_file", **inner}
-    body = {"messages" if dialect == CHAT else "input": [{"role": "user", "content": [block]}]}
-    conversation = decode(body, dialect)
-    (message,) = conversation
-    old = MediaPart(modality="document", url=PDF, prompt_hint="a.pdf")
-    stored = message.model_copy(update={"payload": PartsPayload(parts=(old,))})
-    encoded = encode(Conversation([stored], metadata=conversation.metadata), dialect)
-
-    assert encoded.value == body
-    assert encoded.losses == ()

@@ -195,15 +195,6 @@ def test_parts_of_a_responses_stream_may_count_from_one() -> None:
     assert first["annotations"] == [{"type": "url_citation", "url": "https://example.com"}]
 
 
-def test_a_state_that_an_earlier_version_stored_goes_on() -> None:
-    item = {"type": "message", "id": "m", "role": "assistant"}
-    stream = streamed("openai-responses", {"type": "response.output_item.added", "output_index": 0, "item": item})
-    state = stream.state
-    del state["answer"]["begins"]
-
-    assert Stream.resume(state).body == stream.body
-
-
 def test_facts_that_come_in_pieces_are_put_together() -> None:
     """Groq says its request's id first, and the usage in the last chunk, both under `x_groq`."""
     stream = streamed(

@@ -118,3 +118,16 @@ def test_a_namespace_of_a_program_is_a_loss_and_a_wire_detail_is_none() -> None:
     assert [loss.what for loss in encode(Conversation([message]), "atlas").losses] == []
     (loss,) = encode(Conversation([noted]), "atlas").losses
     assert (loss.what, loss.reason) == ("extras", "atlas has no place for seen of my-app")
+
+
+@pytest.mark.parametrize("key", ["type", "role", "status", "metadata", "id"])
+@pytest.mark.parametrize("target", FORMATS)
+def test_a_key_of_a_program_is_lost_although_the_format_has_one_of_that_name(target: str, key: str) -> None:
+    """G3: what another namespace has under the same name is another value."""
+    (message,) = decode([{"role": "user", "content": "hi"}], "marsys")
+    noted = message.model_copy(update={"metadata": {"my-app": {key: MARK}}})
+
+    encoded = encode(Conversation([noted]), target)
+
+    assert MARK not in json.dumps(encoded.value)
+    assert "extras" in {loss.what for loss in encoded.losses}

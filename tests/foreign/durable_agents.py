@@ -11,7 +11,8 @@ from typing import Any
 from pydantic_ai import Agent
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 
-from antiphon.agents import LedgerDurability, current_run, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_run, ledger_run
 from antiphon.ledger.memory import MemoryLedger
 
 _make, _begin, _numbers, _ledger = Agent.__init__, Agent.iter, count(1), MemoryLedger()

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 THEIRS = """
 from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
-from antiphon.agents import current_run
+from antiphon.durable import current_run
 
 def test_theirs():
     agent = Agent(TestModel())

@@ -1,4 +1,4 @@
-"""`antiphon copy`: threads go from one ledger to another with everything, and continue there alone (G7, G8, G26, S14)."""
+"""`antiphon export --to LEDGER`: threads go to another ledger with everything, and continue there alone (G7, G8, G26, S14)."""
 
 import asyncio
 import json
@@ -288,24 +288,24 @@ def _filled(url: str) -> None:
 def test_the_command_copies_refuses_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _filled("sqlite:///a.db")
-    refused = run("copy", "a.db", "b.db")
+    refused = run("export", "--to", "b.db", "--ledger", "a.db")
     assert refused.exit_code == 2
     assert (
-        "no head proves it; give signed heads (--heads), or trust the source (--trust-source); nothing was copied"
+        "no head proves it; give signed heads (--heads), or trust the source (--trust-source); nothing was moved"
         in refused.stderr
     )
     assert not (tmp_path / "b.db").exists()
-    done = run("copy", "a.db", "b.db", "--trust-source", "--json")
+    done = run("export", "--to", "b.db", "--trust-source", "--json", "--ledger", "a.db")
     assert done.exit_code == 0, done.stderr
     assert sorted(row["thread_id"] for row in json.loads(done.stdout)) == NAMES
-    again = run("copy", "a.db", "b.db", "talk", "--trust-source")
+    again = run("export", "talk", "--to", "b.db", "--trust-source", "--ledger", "a.db")
     assert "was there" in again.stdout
-    elsewhere = run("copy", "a.db", "c.db", "talk", "--trust-source")
+    elsewhere = run("export", "talk", "--to", "c.db", "--trust-source", "--ledger", "a.db")
     assert elsewhere.exit_code == 1
     assert f"was moved to sqlite:///{tmp_path}/b.db, and continues there: add --ledger" in elsewhere.stderr
     assert not (tmp_path / "c.db").exists()
-    assert run("copy", "a.db", "a.db").exit_code == 2
-    assert run("copy", "nowhere.db", "b.db").exit_code == 2
+    assert run("export", "--to", "a.db", "--ledger", "a.db").exit_code == 2
+    assert run("export", "--to", "b.db", "--ledger", "nowhere.db").exit_code == 2
     assert run("verify", "--ledger", "b.db").exit_code == 0
 
 
@@ -313,17 +313,21 @@ def test_the_command_copies_refuses_and_repeats(tmp_path: Path, monkeypatch: pyt
 def test_heads_that_a_trusted_key_has_signed_prove_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _filled("sqlite:///a.db")
-    assert run("heads", "--ledger", "a.db", "-o", "plain.json").exit_code == 0
+    assert run("verify", "--ledger", "a.db", "--save-heads", "plain.json").exit_code == 0
     for name in ("mine", "other"):
-        assert run("key", name, "--signing").exit_code == 0
+        assert run("key", "make", name, "--signing").exit_code == 0
     assert run("verify", "--ledger", "a.db", "--save-heads", "heads.json", "--sign", "mine").exit_code == 0
-    assert run("copy", "a.db", "b.db", "--heads", "heads.json").exit_code == 2
-    assert "not signed" in run("copy", "a.db", "b.db", "--heads", "plain.json", "--signer", "mine.pub").stderr
+    assert run("export", "--to", "b.db", "--heads", "heads.json", "--ledger", "a.db").exit_code == 2
     assert (
-        "not by the key of other.pub" in run("copy", "a.db", "b.db", "--heads", "heads.json", "--signer", "other.pub").stderr
+        "not signed"
+        in run("export", "--to", "b.db", "--heads", "plain.json", "--signer", "mine.pub", "--ledger", "a.db").stderr
+    )
+    assert (
+        "not by the key of other.pub"
+        in run("export", "--to", "b.db", "--heads", "heads.json", "--signer", "other.pub", "--ledger", "a.db").stderr
     )
     assert not (tmp_path / "b.db").exists()
-    done = run("copy", "a.db", "b.db", "--heads", "heads.json", "--signer", "mine.pub")
+    done = run("export", "--to", "b.db", "--heads", "heads.json", "--signer", "mine.pub", "--ledger", "a.db")
     assert done.exit_code == 0, done.stderr
 
 
@@ -340,7 +344,7 @@ def test_a_copy_that_is_killed_again_and_again_completes(tmp_path: Path, postgre
                 await ledger.append(f"t{number}", [said(str(each)) for each in range(3)])
 
     asyncio.run(begin())
-    command = [*COMMAND, "copy", source, target]
+    command = [*COMMAND, "export", "--to", target, "--ledger", source]
     for _ in range(6):
         process = Forked(command, env=PLAIN, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

@@ -189,14 +189,14 @@ async def test_a_hint_that_names_nobody_or_too_many_concerns_all_hosts() -> None
     assert await _hear(200, *map(str, range(101))) == everybody
 
 
-async def test_a_process_without_hosts_hears_every_hint_and_so_does_a_hint_of_an_earlier_version() -> None:
+async def test_a_process_without_hosts_hears_every_hint() -> None:
     carrier = LocalSignals()
     client, host = Hints(carrier, "ledger"), Hints(carrier, "ledger")
     host.note_host(_far(1), 1, 100)
     for each in (client, host):
         each.listen()
     await asyncio.sleep(0.01)
-    carrier.send("ledger", b"w0123456789abcdef")
-    carrier.send("ledger", b"w0123456789abcdef 1 7")
+    carrier.send("ledger", b"w0123456789abcdef 1 !")
+    carrier.send("ledger", b"w0123456789abcdef 2 7")
     assert (client.work.count, host.work.count) == (2, 1)
     await asyncio.gather(client.close(), host.close())

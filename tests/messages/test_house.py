@@ -168,18 +168,12 @@ def test_a_file_grows_by_appending_lines() -> None:
 # ---------------------------------------------------------------- versions
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("v*.jsonl")), ids=lambda path: path.name)
-def test_files_of_earlier_versions_still_load(path: Path) -> None:
-    """A file for each released version is kept for ever."""
-    conversation = loads(path.read_bytes(), Conversation)
+def test_the_sample_of_the_format_loads_and_is_written_the_same() -> None:
+    data = (SAMPLES / f"v{HOUSE_VERSION}.jsonl").read_bytes()
+    conversation = loads(data, Conversation)
 
-    assert len(conversation) == len(path.read_bytes().splitlines()) - 1
-    if path.name.startswith(f"v{HOUSE_VERSION}"):
-        assert dumps(conversation) == path.read_bytes()
-
-
-def test_a_sample_of_the_present_version_is_kept() -> None:
-    assert list(SAMPLES.glob(f"v{HOUSE_VERSION}*.jsonl"))
+    assert len(conversation) == len(data.splitlines()) - 1
+    assert dumps(conversation) == data
 
 
 @pytest.mark.parametrize("version", [b"2", b"99", b"123456789012345678901234567890"])
@@ -192,27 +186,6 @@ def test_a_newer_version_is_refused_by_name(version: bytes) -> None:
 def test_something_else_than_a_version_is_no_house_format(version: bytes) -> None:
     with pytest.raises(DecodeError, match="no house format"):
         loads(CALL.replace(b'"antiphon":1', b'"antiphon":' + version))
-
-
-def test_an_older_version_is_brought_up_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The place for upcasts works: here version 1 is read by a later antiphon that has renamed `policy`."""
-
-    def rename(form: dict[str, Any]) -> dict[str, Any]:
-        return {"policy" if key == "actor" else key: value for key, value in form.items()}
-
-    monkeypatch.setattr(_house, "HOUSE_VERSION", 3)
-    monkeypatch.setattr(_house, "_UPCASTS", {1: rename, 2: lambda form: {**form, "step_num": 7}})
-    old = dumps(said()).replace(b'"policy"', b'"actor"')
-
-    assert loads(old, Message) == said(step_num=7)
-
-
-def test_data_that_an_upcast_cannot_read_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_house, "HOUSE_VERSION", 2)
-    monkeypatch.setattr(_house, "_UPCASTS", {1: lambda form: form["gone"]})
-
-    with pytest.raises(DecodeError, match="not what house format 1 was: KeyError"):
-        _house._carefully(dumps(said()), current_limits())
 
 
 # ---------------------------------------------------------------- bad input
@@ -448,7 +421,7 @@ def test_the_quick_way_is_taken() -> None:
     for message in messages:
         quick = _house._quickly(dumps(message), current_limits())
         assert quick == message
-    lean = repr(_house._without_answered(Message.__pydantic_core_schema__))
+    lean = repr(_house._without_checks(Message.__pydantic_core_schema__))
 
     assert "_within_limits" not in lean
     assert "_error_fields" not in lean

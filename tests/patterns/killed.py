@@ -22,8 +22,8 @@ from tests.runtime import worker
 from tests.runtime.processes import Processes
 from tests.runtime.worker import Killing, kill, note
 
-from antiphon.agents import current_effect
 from antiphon.dialects import decode
+from antiphon.durable import current_effect
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -131,7 +131,7 @@ def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> Non
     (folder / "chain.toml").write_text('found = 4\n[phases.yield]\nsystem_prompt = "You are the last phase."\n')
     done = command("replay", "--against", "--config", "chain.toml")
     assert done.exit_code == 1
-    assert "PREPARE_CONTEXT to yield/1: another context.metadata.agent.prompt" in done.stderr
+    assert "PREPARE_CONTEXT to yield/1: another context.messages, another context.metadata.agent.prompt" in done.stderr
     assert command("replay").exit_code == 2
 
 

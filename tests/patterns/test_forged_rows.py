@@ -22,8 +22,9 @@ from tests.cli.running import run
 from tests.patterns.chains import chain_on
 from tests.strategies import messages as any_messages
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
 from antiphon.ledger._records import genesis, link, to_micros
@@ -51,7 +52,7 @@ from antiphon.runtime import Actor, Context, Recovered, System, handles
 ResultT = TypeVar("ResultT")
 
 # The toolkit records the calls; what counts here is what it makes of forged rows.
-pytestmark = pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning")
 
 ROWS = 10
 """In one example. Of examples there are so many for each of the four entrances: 10,000 rows and more with `ci`."""

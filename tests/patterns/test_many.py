@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, said_in
 
-from antiphon.agents import LedgerRun
 from antiphon.agents.durability._talk import ThreadTalk
+from antiphon.durable import LedgerRun
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, PartsPayload, TextPart
 from antiphon.patterns.cast import read_answer

@@ -16,7 +16,8 @@ from pydantic_ai.models.wrapper import WrapperModel
 from tests.patterns.chains import said_in
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget, LedgerDurability, ledger_run, recover_runs, runs
+from antiphon.agents import AgentBudget, LedgerDurability, agent_program
+from antiphon.durable import ledger_run, recover_runs, runs
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
@@ -263,7 +264,7 @@ async def test_a_run_that_an_outside_failure_ends_is_stopped_and_recovered() -> 
     assert (run.status, run.is_left, summary.status) == ("stopped", False, "stopped")
     assert "503" in (run.reason or "")
     provider.fails_after = None
-    (done,) = await recover_runs(ledger, [agent])
+    (done,) = await recover_runs(ledger, [agent_program(agent)])
     assert (done.status, provider.answered) == ("completed", 1)
 
 

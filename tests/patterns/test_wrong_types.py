@@ -10,6 +10,8 @@ from antiphon.agents.models import model
 from antiphon.agents.toolkit import Grant
 from antiphon.agents.toolkit.atlas import AgentToolkit
 from antiphon.dialects.atlas import StructuredMessage
+from antiphon.errors import SetupError
+from antiphon.ledger import open_ledger
 from antiphon.messages import Conversation, Limits, MessageBuilder, OptionResultBuilder, loads
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.options import Executor
@@ -51,6 +53,14 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "an envelope": (lambda: serialize_message(5), "message is a Message or a Response"),  # type: ignore[arg-type]
     "validation": (lambda: validate_message(5), "message is a Message or a Response"),  # type: ignore[arg-type]
     "an address": (lambda: Address(5, "a"), "the kind of an address is a str"),  # type: ignore[arg-type]
+    "Workers(limits)": (lambda: Workers(None, ADA, limits=None), "limits is a WorkerLimits"),  # type: ignore[arg-type]
+    "Peers(limits)": (lambda: Peers(None, ADA, limits=5), "limits is a PeerLimits"),  # type: ignore[arg-type]
+    "Team(limits)": (lambda: Team(None, ADA, limits=5), "limits is a TeamLimits"),  # type: ignore[arg-type]
+    "Team(orchestrator)": (lambda: Team(None, ADA, orchestrator="ada"), "orchestrator is an AgentSpec"),  # type: ignore[arg-type]
+    "Team(operations)": (lambda: Team(None, ADA, operations=None), "operations is a list"),  # type: ignore[arg-type]
+    "register": (lambda: Peers(None, ADA).register("bob"), "a peer is a PeerSpec"),  # type: ignore[arg-type]
+    "a URL": (lambda: open_ledger(None), "the URL of a ledger is a str"),  # type: ignore[arg-type]
+    "an answer": (lambda: StructuredMessage.create_error("x", 5), "original_message is a StructuredMessage"),  # type: ignore[arg-type]
     "a system": (lambda: System(settings=5), "settings is a Settings"),  # type: ignore[arg-type]
 }
 
@@ -60,6 +70,34 @@ def test_a_wrong_type_is_refused_with_what_was_expected(name: str) -> None:
     act, said = WRONG[name]
     with pytest.raises(TypeError, match=said):
         act()
+
+
+@pytest.mark.parametrize("name", ["Peers", "Team", "Workers", "PostChain"])
+async def test_a_task_of_a_wrong_type_and_a_pattern_that_is_not_open_are_named(name: str) -> None:
+    patterns: dict[str, Callable[[], Any]] = {
+        "Peers": lambda: Peers(None, ADA),
+        "Team": lambda: Team(None, ADA),
+        "Workers": lambda: Workers(None, ADA),
+        "PostChain": lambda: PostChain(model="scripted"),
+    }
+    pattern = patterns[name]()
+    with pytest.raises(SetupError, match=f"this {name} is not open; use it in a block"):
+        await pattern.run("x")
+    with pytest.raises(TypeError, match=r"a task\[0\] is a Message"):
+        await pattern.run(["a"])
+
+
+async def test_what_is_sent_is_a_message() -> None:
+    workers: Any = Workers(None, ADA)
+    with pytest.raises(TypeError, match="a message is a StructuredMessage"):
+        await workers.send(None)
+    async with System() as opened:
+        system: Any = opened
+        for act in (system.tell("a", None), system.ask("a", 5)):
+            with pytest.raises(TypeError, match="a message is a Request or a Notice"):
+                await act
+    with pytest.raises(SetupError, match="this PostChain is not open"):
+        await PostChain(model="scripted").send({"type": "HEARTBEAT"})
 
 
 def test_the_error_of_a_change_inside_a_message_names_what_works() -> None:

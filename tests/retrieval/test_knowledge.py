@@ -4,8 +4,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from tests.retrieval.texts import PROTOCOL, TEXTS
 
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import Message, PartsPayload, TextPart
 from antiphon.retrieval import LANGUAGES, KnowledgeBase, PassageFilter, Retriever, detect_language, open_retriever
 from antiphon.retrieval import _retriever as module
 
@@ -188,41 +185,6 @@ async def test_a_removed_document_is_not_found_and_its_bytes_go_when_it_is_erase
     assert (again.version, again.is_new, [each.version for each in back]) == (3, True, [3])
     stored = b"".join(path.read_bytes() for path in tmp_path.glob("ledger.db*"))
     assert (b"Oolong" in stored, b"oolong" in stored) == (False, False)
-
-
-def _old(source: str, version: int, number: int, text: str, digest: str) -> Message:
-    """A passage as version 0.1.0 stored it."""
-    own = f"kb-{sha256(source.encode()).hexdigest()[:10]}"
-    return Message(
-        id=f"{own}-{version}-{number}",
-        policy="knowledge",
-        payload=PartsPayload(parts=(TextPart(text=text),)),
-        correlation_id=own,
-        metadata={"knowledge": {"source": source, "version": version, "digest": digest}},
-    )
-
-
-async def test_documents_of_earlier_versions_are_found_and_replaced_where_they_are(opened: Opened) -> None:
-    async with opened() as ledger:
-        base = KnowledgeBase(ledger)
-        texts = [
-            ("tea.md", 1, 1, "Green tea boils."),
-            ("tea.md", 2, 1, "# Tea\n\nGreen tea steeps."),
-            ("a", 1, 1, "Soup."),
-        ]
-        await ledger.append("knowledge", [_old(*each, digest="d" * 64) for each in texts], pattern="knowledge")
-        (found,) = await base.search("green teas")
-        assert (found.text, found.heading, found.lines, found.version) == ("# Tea\n\nGreen tea steeps.", (), None, 2)
-        assert await base.around(found) == ()
-        assert await base.passage(found.id) == replace(found, score=0.0, coverage=0.0)
-        with pytest.raises(ValueError, match="shares the thread 'knowledge' with other documents"):
-            await base.remove("tea.md", erase=True)
-        added = await base.add("tea.md", "# Tea\n\nGreen tea waits.")
-        (now,) = await base.search("green teas")
-        assert (added.version, now.heading, now.lines) == (3, ("Tea",), (1, 3))
-        assert (await ledger.head("knowledge")).seq == 4
-        await base.remove("tea.md")
-        assert await base.search("green teas") == ()
 
 
 async def test_a_citation_can_be_shown_with_the_lines_around_it(opened: Opened) -> None:

@@ -90,7 +90,7 @@ async def test_an_actor_without_a_key_of_its_own_has_no_message_made_for_it() ->
 
         @handles
         async def note(self, note: Note, context: Context) -> None:
-            made.append(context.course.message_if_made)  # type: ignore[attr-defined]
+            made.append(context.course.delivery.message_if_made)  # type: ignore[attr-defined]
 
     made: list[Message | None] = []
 

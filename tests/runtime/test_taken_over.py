@@ -151,7 +151,7 @@ async def test_a_system_that_has_lost_the_thread_starts_no_effect_of_an_earlier_
 
 @pytest.mark.parametrize("effects", ["none", "idempotent"])
 async def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(effects: Effects) -> None:
-    """G6, G8: a thread that has no such rows, of an earlier version, is taken up all the same."""
+    """G6, G8."""
     started: list[str] = []
 
     ledger = MemoryLedger()

@@ -96,7 +96,7 @@ async def test_a_cursor_of_another_ledger_and_a_broken_one_are_refused(tmp_path:
         name = (own or "").partition("-")[0]
         for broken in (foreign or "", "1", "x", f"{name}-", f"{name}-x", f"{name}-999999", f"{name}-{'9' * 30}", f"{name}-１"):
             answer = await server.client.get("/api/events", params={"after": broken})
-            assert (answer.status_code, answer.json()["code"]) == (422, "cursor"), broken
+            assert (answer.status_code, answer.json()["code"]) == (422, "place"), broken
         for broken in ("\xff\xfe", "1"):
             status, _ = await server.raw(
                 "GET /api/events HTTP/1.1",

@@ -1,4 +1,4 @@
-"""The hosts of a ledger together: `service.cluster_status` and `antiphon cluster`, on all stores."""
+"""The hosts of a ledger together: `service.cluster_status` and `antiphon hosts --all`, on all stores."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def _left_work(ledger: Ledger) -> None:
 async def _checked(ledger: Ledger) -> None:
     await _left_work(ledger)
     found = await cluster_status(ledger)
-    assert [each.host.name for each in found.hosts] == ["living"]
+    assert [each.name for each in found.hosts] == ["living"]
     assert (found.in_hand, found.due, found.stuck, found.take_overs, found.tail_lag) == (1, 3, 2, 0, 0.0)
     assert 299 < (found.oldest_age or 0) < 400
     reasons = {each.thread_id: each.reason for each in found.stuck_threads}
@@ -162,16 +162,16 @@ def test_the_command_shows_hosts_and_exits_with_1_if_a_thread_is_stuck(tmp_path:
             await _left_work(ledger)
 
     asyncio.run(leave())
-    done = run("cluster", "--ledger", path)
+    done = run("hosts", "--all", "--ledger", path)
     assert (done.exit_code, "no host runs threads" in done.stderr) == (0, True)
-    assert json.loads(run("cluster", "--json", "--ledger", path).stdout)["due"] == 0
+    assert json.loads(run("hosts", "--all", "--json", "--ledger", path).stdout)["due"] == 0
     asyncio.run(leave_more())
-    done = run("cluster", "--ledger", path)
+    done = run("hosts", "--all", "--ledger", path)
     assert done.exit_code == 1
     assert "living" in done.stdout
     assert "3, the oldest for 5m" in done.stdout
     assert "homeless is stuck: no living host has the kind 'other'" in done.stderr
-    assert json.loads(run("cluster", "--json", "--ledger", path).stdout)["stuck"] == 2
+    assert json.loads(run("hosts", "--all", "--json", "--ledger", path).stdout)["stuck"] == 2
 
 
 @pytest.mark.slow

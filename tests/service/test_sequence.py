@@ -164,7 +164,6 @@ async def test_a_retry_is_marked() -> None:
     ("said", "mark", "words"),
     [
         ({"cause": "failed"}, "retried", "retried"),
-        ({"cause": "recovered"}, "restarted", "restarted"),  # a row of an older version
         ({"cause": "recovered", "host": "b", "epoch": 2}, "restarted", "restarted on b"),
         ({"cause": "recovered", "host": "b", "epoch": 2, "taken_from": "b"}, "restarted", "restarted on b"),
         ({"cause": "recovered", "host": "b", "epoch": 2, "taken_from": "a"}, "taken_over", "taken over from a by b"),

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 import antiphon.service
 from antiphon import errors
-from antiphon.agents.toolkit._approvals import Approval
+from antiphon.durable._approvals import Approval
 from antiphon.ledger import Host, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
@@ -24,12 +24,10 @@ from antiphon.service import (
     ChainRunner,
     ExportForm,
     ForkPlace,
-    actors,
     answer_approval,
     check_continues,
     choose_model,
     compare_threads,
-    dead_letters,
     delete_threads,
     export_lines,
     find_thread,
@@ -49,7 +47,6 @@ from antiphon.service import (
     run_team,
     settle_call,
     terminate_thread,
-    thread_json,
     thread_status,
     with_branches,
 )
@@ -79,7 +76,7 @@ async def test_threads_are_found_listed_and_deleted_with_their_branches() -> Non
     branch = await fork_thread(ledger, ForkPlace("chat", "1", into="branch"))
     below = await fork_thread(ledger, ForkPlace("branch", into="below"))
     assert {each.thread_id async for each in list_threads(ledger)} == {"chat", "branch", "below"}
-    assert thread_json(branch)["forked_from"] == "chat"
+    assert branch.forked_from == "chat"
     found = [each.thread_id for each in await with_branches(ledger, ["chat"])]
     assert (found[0], set(found)) == ("chat", {"chat", branch.thread_id, below.thread_id})
     with pytest.raises(errors.ServiceError, match="chat: it got a new branch"):
@@ -145,7 +142,7 @@ async def test_a_thread_is_paused_and_resumed_and_terminated_where_its_process_i
 async def test_a_thread_of_another_pattern_has_a_status_and_no_phases() -> None:
     ledger = await chatted()
     report = await thread_status(ledger, "chat")
-    assert (report.is_chain, report.messages, report.to_json()["open_calls"]) == (False, 4, 0)
+    assert (report.is_chain, report.messages, report.open_calls) == (False, 4, 0)
     with pytest.raises(errors.UnknownThreadError):
         await thread_status(ledger, "nobody")
 
@@ -161,8 +158,8 @@ async def test_a_thread_that_no_build_can_continue_is_listed_with_the_reason() -
 
     report = await thread_status(ledger, "t")
     assert (report.status, report.owner, report.unfit) == ("stopped", None, ("build 1: HISTORY_MISMATCH: another prompt",))
-    (listed,) = [each async for each in list_threads(ledger)]
-    assert thread_json(listed)["unfit"][0]["reason"] == "HISTORY_MISMATCH: another prompt"
+    (listed,) = [each async for each in list_with_runs(ledger)]
+    assert listed.unfit[0].reason == "HISTORY_MISMATCH: another prompt"
 
 
 async def test_a_thread_of_any_pattern_is_paused_and_terminated_by_the_host_that_has_it() -> None:
@@ -294,7 +291,7 @@ async def test_a_parked_call_is_listed_with_its_evidence_and_settled() -> None:
             await system.ask("agent/1", ProcessWithAgent(input="once"), thread_id="t")
     (parked,) = await list_parked(ledger)
     assert (parked.thread_id, parked.option, parked.arguments["arguments"]) == ("t", "pay", {"sum": 3})
-    assert parked.to_json()["began_at"] == parked.began_at
+    assert parked.began_at is not None
     await settle_call(ledger, "t", parked.invocation_id, result=1)
     assert await list_parked(ledger) == ()
 
@@ -310,13 +307,13 @@ async def test_the_actors_of_a_system_and_its_dead_letters_can_be_seen() -> None
         for _ in range(2):
             with pytest.raises(errors.UndeliverableError):
                 await system.tell("nobody/1", ProcessWithAgent(input="go"))
-        seen = {each.address: each for each in actors(system)}
-        letters = dead_letters(system)
+        seen = {each.address: each for each in system.actors()}
+        letters, counts = system.dead_letters, system.dead_letter_counts
     agent = seen["agent/1"]
     assert (agent.supervisor, agent.state, agent.restarts, agent.waiting, agent.load) == ("team/1", "active", 1, 0, 0.0)
     assert seen["team/1"].supervisor == "system/root"
-    assert (letters.total, letters.to_json()["counts"]) == (sum(letters.counts.values()), dict(letters.counts))
-    assert {each.code for each in letters.latest} == set(letters.counts)
+    assert len(letters) == sum(counts.values())
+    assert {each.code for each in letters} == set(counts)
 
 
 async def test_a_thread_that_no_living_host_can_run_is_listed_with_the_reason() -> None:
@@ -329,7 +326,7 @@ async def test_a_thread_that_no_living_host_can_run_is_listed_with_the_reason() 
     await ledger.beat(Host("chains", "1", ("thread",)))
     listed = [each async for each in list_with_runs(ledger)]
     assert [(each.waits_for or "").partition(": ")[0] for each in listed] == [wanted]
-    assert "`antiphon host --team FILE`" in listed[0].to_json()["waits_for"]
+    assert "`antiphon host --team FILE`" in (listed[0].waits_for or "")
     report = await thread_status(ledger, "t")
     assert (report.waits_for or "").startswith(wanted)
     await ledger.beat(Host("teams", "1", ("controller",)))

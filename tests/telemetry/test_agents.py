@@ -17,9 +17,10 @@ from pydantic_ai.models.instrumented import InstrumentationSettings
 from tests.agents.durability.agents import Desk, call, script
 from tests.telemetry.watch import Watch, tree
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents._observers import provider_of
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Redaction
 from antiphon.ledger.memory import MemoryLedger

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Stubborn, Via, virtually
 from tests.telemetry.watch import Watch, tree
 
-from antiphon.errors import DeliveryError, EffectFailedError, RefusedError
+from antiphon.errors import DeliveryError, EffectFailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage
 from antiphon.protocol import Heartbeat
@@ -296,6 +296,7 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
     class Run:
         """A run that no actor makes, as far as an effect must know it."""
 
+        is_delivery = False
         thread_id = "t"
         invocation_id = "run-1"
         to = "me"
@@ -306,6 +307,11 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
             return name or "1"
 
         evicted = None
+        parked = None
+        parked_in = ()
+
+        def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+            raise error
 
         def wait(self, change: int) -> None:
             pass

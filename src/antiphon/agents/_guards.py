@@ -12,8 +12,8 @@ agent: a row `TOOLKIT_GUARD`, with the tools that the agent may call, and those 
 | a tool that must be approved, for an agent | gives it to that agent in a toolkit that does not ask | `UnguardedToolError` |
 | anything else | has more tools, or other grants | no error |
 
-Marks record that a tool must be approved. So does each question to a person and each decision to ask one: threads that are
-older than marks have these rows. The arguments for which a rule asks may change.
+Marks record that a tool must be approved. So does each question to a person and each decision to ask one, such as for
+untrusted content. The arguments for which a rule asks may change.
 
 **Secrets.** A tool of a toolkit names its sensitive arguments. When a model calls it, their values are removed from the
 model's answer before the answer is stored, and before the agent sees it: the thread, the next prompt and the history that the
@@ -46,7 +46,7 @@ from antiphon.messages.keys import parent_of
 from antiphon.runtime.extending import APPROVE
 
 if TYPE_CHECKING:
-    from antiphon.agents._run import LedgerRun
+    from antiphon.durable._run import LedgerRun
 
 
 # ---------------------------------------------------------------- toolkits

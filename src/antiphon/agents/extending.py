@@ -4,12 +4,10 @@ A program that runs agents needs only `antiphon.agents`. `antiphon.patterns` is 
 parts of its own run. These names may change with a minor version; stored rows keep their meaning.
 """
 
-from antiphon.agents._budget import Amount, Bounds, BudgetLimits
-from antiphon.agents._changed_programs import Choice, allow_change
+from antiphon.agents._deeds import counting_deeds, has_deeds, note_deed
 from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
-from antiphon.agents._opening import is_outside, may_pass
-from antiphon.agents._run import counting_deeds, has_deeds, note_deed, retried_run, run_scope
+from antiphon.agents._outages import is_outside, may_pass
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.durability import (
     ModelOutages,
@@ -26,6 +24,9 @@ from antiphon.agents.durability import (
     quoting,
 )
 from antiphon.agents.toolkit._tool import own_settings
+from antiphon.durable._block import retried_run
+from antiphon.durable._budget import Amount, Bounds, BudgetLimits
+from antiphon.durable._run import run_scope
 from antiphon.messages.keys import as_key
 
 __all__ = [
@@ -33,12 +34,10 @@ __all__ = [
     "Amount",
     "Bounds",
     "BudgetLimits",
-    "Choice",
     "ModelOutages",
     "Quotation",
     "ThreadGuards",
     "ThreadTalk",
-    "allow_change",
     "as_key",
     "as_messages",
     "counting_deeds",

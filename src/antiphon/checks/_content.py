@@ -51,12 +51,12 @@ def _silent(view: View) -> Iterator[tuple[int, ...]]:
 
 
 def _silent_messages(view: View) -> Iterator[Trouble]:
-    for first, *others in sorted(_silent(view)):
-        yield Trouble(first, "the message is empty", view.severity(first, *others), tuple(others))
+    for first, *rest in sorted(_silent(view)):
+        yield Trouble(first, "the message is empty", view.severity(first, *rest), tuple(rest))
 
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
-    for position in (trouble.place, *trouble.about):
+    for position in (trouble.place, *trouble.related):
         edits.leave_out(position)
     return "the message stays in the history but is not sent"
 
@@ -100,12 +100,12 @@ def _is_empty_text(path: Path, value: object) -> bool:
 
 def _leave_out_texts(view: View, trouble: Trouble, edits: Edits) -> str:
     position = trouble.place
-    if not trouble.about:
+    if not trouble.related:
         return _rewrite_empty_block(view, position, edits)
     if is_silent(view, position):
         edits.leave_out(position)
     else:
-        edits.leave_out_parts(position, trouble.about)
+        edits.leave_out_parts(position, trouble.related)
     return "the empty text stays in the history but is not sent"
 
 
@@ -135,8 +135,8 @@ def _blank_texts(view: View) -> Iterator[Trouble]:
 def _nothing_said(view: View) -> Iterator[Trouble]:
     orphans = {position for position in view.pairing.orphans if not view.is_native(position)}  # dialects write none
     unheard = "system" if view.accepted.needs_message else None
-    said = (position for position in view.shown if view.sides[position] != unheard and position not in orphans)
-    if not view.has_setting("prompt") and all(is_silent(view, position) for position in said):
+    heard = (position for position in view.shown if view.sides[position] != unheard and position not in orphans)
+    if not view.has_setting("prompt") and all(is_silent(view, position) for position in heard):
         yield Trouble(
             None,
             "the conversation is empty"
@@ -162,11 +162,11 @@ def _is_empty_list(view: View, path: Path, value: object) -> bool:
 def _empty_lists(view: View) -> Iterator[Trouble]:
     silent = {position for group in _silent(view) for position in group}
     for position, message in view:
-        found = {
+        keys = {
             str(path[-1]) for path, value in said_on_wire(message, view.accepted.name) if _is_empty_list(view, path, value)
         }
-        if found and position not in silent:
-            yield Trouble(position, f"the list {min(found)!r} is empty", view.by_host)
+        if keys and position not in silent:
+            yield Trouble(position, f"the list {min(keys)!r} is empty", view.by_host)
 
 
 def _unsay_empty_list(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -203,7 +203,7 @@ def _hollow_parts(view: View) -> Iterator[Trouble]:
     for position in view.shown:
         hollow = tuple(place for place, part in view.parts(position) if _is_hollow(view, part))
         if hollow:
-            yield Trouble(position, "a part holds no data", about=hollow)
+            yield Trouble(position, "a part holds no data", related=hollow)
 
 
 def _is_hollow(view: View, part: Part) -> bool:
@@ -213,7 +213,7 @@ def _is_hollow(view: View, part: Part) -> bool:
 
 
 def _leave_out_parts(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.about)
+    edits.leave_out_parts(trouble.place, trouble.related)
     return "it stays in the history but is not sent"
 
 

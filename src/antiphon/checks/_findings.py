@@ -104,13 +104,13 @@ class Repaired:
 NAMESPACE = "checks"
 LEFT_OUT, ADDED, MENDED = "left_out", "added", "mended"
 
-SaidT = TypeVar("SaidT", bound=Message | TextPart | MediaPart | ReasoningPart | DataPart | ForeignPart)
+HolderT = TypeVar("HolderT", bound=Message | TextPart | MediaPart | ReasoningPart | DataPart | ForeignPart)
 
 
-def is_left_out(said: Message | Part) -> bool:
+def is_left_out(holder: Message | Part) -> bool:
     """Whether a message, or a part of one, is left out by dialects."""
     # Fast path for empty metadata: this runs for every message and most parts.
-    return said.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(said, "metadata").get(NAMESPACE, ())
+    return holder.__dict__["metadata"] is not EMPTY and LEFT_OUT in plain_of(holder, "metadata").get(NAMESPACE, ())
 
 
 def is_marked(message: Message) -> bool:
@@ -118,9 +118,9 @@ def is_marked(message: Message) -> bool:
     return NAMESPACE in message.metadata or any(NAMESPACE in part.metadata for part in message.parts)
 
 
-def marked(said: SaidT, mark: str, code: str) -> SaidT:
+def marked(holder: HolderT, mark: str, code: str) -> HolderT:
     """Return a message or part with one more mark: the reason, by the code of the rule."""
-    return cast("SaidT", said.model_copy(update={"metadata": with_mark(said.metadata, mark, code)}))
+    return cast("HolderT", holder.model_copy(update={"metadata": with_mark(holder.metadata, mark, code)}))
 
 
 def with_mark(metadata: Metadata, mark: str, code: str) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def projected(conversation: Conversation) -> Conversation:
     """
     if not any(map(_has_left_out, conversation)):
         return conversation
-    kept = (_without_parts(message) for message in conversation if not is_left_out(message))
-    return Conversation(kept, tools=conversation.tools, metadata=conversation.metadata)
+    messages = (_without_parts(message) for message in conversation if not is_left_out(message))
+    return Conversation(messages, tools=conversation.tools, metadata=conversation.metadata)
 
 
 def _has_left_out(message: Message) -> bool:
@@ -199,8 +199,8 @@ def is_own(part: Part, message: Message, dialect: str) -> bool:
 
 def loosened(metadata: Metadata, dialect: str, notes: Sequence[str]) -> dict[str, Any]:
     """Return the metadata of a native message without some of the dialect's notes."""
-    kept = {key: value for key, value in metadata[dialect].items() if key not in notes}
-    return {**metadata, dialect: kept}
+    remaining = {key: value for key, value in metadata[dialect].items() if key not in notes}
+    return {**metadata, dialect: remaining}
 
 
 def released(metadata: Metadata, dialect: str) -> dict[str, Any]:
@@ -230,9 +230,9 @@ def unit_id(holder: Holder, dialect: str) -> str | None:
 def without_facts(metadata: Metadata, dialect: str, is_wrong: Callable[[Path, Any], bool]) -> dict[str, Any]:
     """Return metadata without the wrong changes of the residue."""
     plain = cast("dict[str, Any]", thaw(metadata))
-    kept = [change for change in _changes(plain[dialect]["residue"]) if not any(is_wrong(*fact) for fact in _facts(change))]
-    plain[dialect]["residue"] = kept
-    if not kept:
+    changes = [change for change in _changes(plain[dialect]["residue"]) if not any(is_wrong(*fact) for fact in _facts(change))]
+    plain[dialect]["residue"] = changes
+    if not changes:
         del plain[dialect]["residue"]
     return plain
 
@@ -284,8 +284,8 @@ def without_settings(metadata: Metadata, dialect: str, keys: frozenset[str]) -> 
 def mentions(value: object, key: str) -> int:
     """Count the non-null occurrences of a key in a value, at any depth, including the ends of residue paths."""
     box = box_of(value)
-    inner = (*(each for name, each in box.items() if name != key), *items_of(value))
-    return int(box.get(key) is not None) + int(_puts(box, key)) + sum(mentions(each, key) for each in inner)
+    inner = (*(child for name, child in box.items() if name != key), *items_of(value))
+    return int(box.get(key) is not None) + int(_puts(box, key)) + sum(mentions(child, key) for child in inner)
 
 
 def _puts(box: Mapping[str, Any], key: str) -> bool:
@@ -296,13 +296,13 @@ def _puts(box: Mapping[str, Any], key: str) -> bool:
 def without_keys(value: Any, key: str, most: int) -> tuple[Any, int]:
     """Return a plain value without the first `most` occurrences of a key, and how many remain to be removed."""
     if isinstance(value, dict):
-        kept: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, inner in cast("dict[str, Any]", value).items():
             if name == key and inner is not None and most:
                 most -= 1
             else:
-                kept[name], most = without_keys(inner, key, most)
-        return kept, most
+                fields[name], most = without_keys(inner, key, most)
+        return fields, most
     if isinstance(value, list):
         items: list[Any] = []
         for inner in cast("list[Any]", value):

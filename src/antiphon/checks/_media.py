@@ -46,7 +46,7 @@ def _why_not(part: MediaPart, accepted: Accepted) -> str | None:
     scheme = part.url.partition(":")[0].lower()
     if scheme not in accepted.schemes:
         return f"{part.modality} is not accepted as a {scheme} URL"
-    mime = _mime_of(part)
+    mime = (part.mime or part.url[5:].partition(",")[0].partition(";")[0]).lower()
     if scheme == "data" and accepted.mimes is not None and mime and mime not in accepted.mimes:
         return f"{part.modality} of type {mime!r} is not accepted"
     return None
@@ -58,11 +58,6 @@ def _why_no_file(view: View, part: MediaPart) -> str | None:
     is_sound = name.rpartition(".")[2].lower() in _SOUND_ENDINGS
     is_file = view.accepted.name == "openai-responses" and part.modality == "document"
     return f"the file {name!r} is audio, which is not accepted as a file" if is_file and is_sound else None
-
-
-def _mime_of(part: MediaPart) -> str:
-    """Return the type of a medium that contains its data."""
-    return (part.mime or part.url[5:].partition(",")[0].partition(";")[0]).lower()
 
 
 def _strange_files(view: View) -> Iterator[Trouble]:
@@ -88,9 +83,9 @@ def _too_many(view: View) -> Iterator[Trouble]:
         ("messages", len(view.shown), accepted.most_messages),
         ("tools", len(view.conversation.tools), accepted.most_tools),
     )
-    for what, found, most in counts:
-        if most is not None and found > most:
-            yield Trouble(None, f"{found} {what} are more than {most}")
+    for what, count, most in counts:
+        if most is not None and count > most:
+            yield Trouble(None, f"{count} {what} are more than {most}")
 
 
 def _long_texts(view: View) -> Iterator[Trouble]:
@@ -123,53 +118,53 @@ def _marks_of(view: View, position: int) -> int:
 
 def _too_many_marks(view: View) -> Iterator[Trouble]:
     most = view.accepted.most_cache_marks
-    found = _marks(view, view.conversation.metadata) + sum(_marks_of(view, position) for position in view.shown)
-    if most is not None and found > most:
-        yield Trouble(None, f"{found} cache breakpoints are more than {most}", about=(found - most,))
+    count = _marks(view, view.conversation.metadata) + sum(_marks_of(view, position) for position in view.shown)
+    if most is not None and count > most:
+        yield Trouble(None, f"{count} cache breakpoints are more than {most}", related=(count - most,))
 
 
 def _erase_marks(view: View, trouble: Trouble, edits: Edits) -> str:
     """Remove the first marks, so that the last, which cover most, stay; marks of tools and instructions are removed last."""
-    surplus = left = trouble.about[0]
+    surplus = remaining = trouble.related[0]
     for position in view.shown:
         if view.sides[position] != "system":
-            left = _erase_marks_of(view, position, left, edits)
-    edits.metadata, left = _without_marks(view, edits.metadata, left)
+            remaining = _erase_marks_of(view, position, remaining, edits)
+    edits.metadata, remaining = _without_marks(view, edits.metadata, remaining)
     for position in view.shown:
         if view.sides[position] == "system":
-            left = _erase_marks_of(view, position, left, edits)
+            remaining = _erase_marks_of(view, position, remaining, edits)
     return f"{surplus} cache breakpoints are not written, those of messages first"
 
 
-def _erase_marks_of(view: View, position: int, left: int, edits: Edits) -> int:
+def _erase_marks_of(view: View, position: int, remaining: int, edits: Edits) -> int:
     message = view.messages[position]
-    if not left or not _marks_of(view, position):
-        return left
-    metadata, left = _without_marks(view, message.metadata, left)
+    if not remaining or not _marks_of(view, position):
+        return remaining
+    metadata, remaining = _without_marks(view, message.metadata, remaining)
     edits.update(position, metadata=metadata)
     parts: list[Any] = []
     for part in message.parts:
-        unmarked, left = (part, left) if is_left_out(part) else _unmarked(view, part, left)
+        unmarked, remaining = (part, remaining) if is_left_out(part) else _unmarked(view, part, remaining)
         parts.append(unmarked)
     if not isinstance(message.payload, OptionCallPayload):
         edits.update(position, payload=with_parts(message, tuple(parts)).payload)
-    return left
+    return remaining
 
 
-def _unmarked(view: View, part: Part, left: int) -> tuple[Part, int]:
+def _unmarked(view: View, part: Part, remaining: int) -> tuple[Part, int]:
     """Return a part without its marks; a block that only the format can express contains them."""
-    metadata, left = _without_marks(view, part.metadata, left)
+    metadata, remaining = _without_marks(view, part.metadata, remaining)
     update: dict[str, Any] = {"metadata": metadata}
     if own_block(part, view.accepted.name):
-        update["value"], left = without_keys(thaw(own_block(part, view.accepted.name)), _CACHE_MARK, left)
-    return part.model_copy(update=update), left
+        update["value"], remaining = without_keys(thaw(own_block(part, view.accepted.name)), _CACHE_MARK, remaining)
+    return part.model_copy(update=update), remaining
 
 
-def _without_marks(view: View, metadata: Metadata, left: int) -> tuple[dict[str, Any], int]:
+def _without_marks(view: View, metadata: Metadata, remaining: int) -> tuple[dict[str, Any], int]:
     plain = thaw(metadata)
     if view.accepted.name in plain:
-        plain[view.accepted.name], left = without_keys(plain[view.accepted.name], _CACHE_MARK, left)
-    return plain, left
+        plain[view.accepted.name], remaining = without_keys(plain[view.accepted.name], _CACHE_MARK, remaining)
+    return plain, remaining
 
 
 MEDIA = (

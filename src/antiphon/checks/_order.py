@@ -42,7 +42,10 @@ def _close(view: View, trouble: Trouble, edits: Edits) -> str:
 
 
 def _orphans(view: View) -> Iterator[Trouble]:
-    is_continued = any(setting_of(view.conversation, *each) not in (ABSENT, None) for each in _continued(view))
+    # Settings that refer to a history which the service stores: the target's, or, without a target, those of all.
+    targets = TARGETS.values() if view.target is None else (view.target,)
+    settings = ((target.name, key) for target in targets for key in target.continues)
+    is_continued = any(setting_of(view.conversation, *setting) not in (ABSENT, None) for setting in settings)
     served = {box.get("call_id") for position, _ in view for box in _native_calls(view, position)}
     for position in view.pairing.orphans:
         if view.messages[position].invocation_id in served:
@@ -56,12 +59,6 @@ def _native_calls(view: View, position: int) -> Iterator[Mapping[str, Any]]:
     for _, part in view.parts(position):
         if isinstance(part, ForeignPart) and str((box := box_of(part.value)).get("type", "")).endswith("_call"):
             yield box
-
-
-def _continued(view: View) -> Iterator[tuple[str, str]]:
-    """Return the settings that refer to a history stored by the service: the target's, or, without a target, those of all."""
-    for target in TARGETS.values() if view.target is None else (view.target,):
-        yield from ((target.name, key) for key in target.continues)
 
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -81,11 +78,11 @@ def _repeated(view: View) -> Iterator[Trouble]:
 def _early_results(view: View) -> Iterator[Trouble]:
     for position, call in view.pairing.early.items():
         problem = f"the result of {view.messages[position].invocation_id!r} comes before its call"
-        yield Trouble(position, problem, about=(call,))
+        yield Trouble(position, problem, related=(call,))
 
 
 def _move_behind_call(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.move(trouble.place, view.end_of_results(view.utterance_of[trouble.about[0]]))
+    edits.move(trouble.place, view.end_of_results(view.utterance_of[trouble.related[0]]))
     return "the result is moved after its call"
 
 
@@ -94,7 +91,7 @@ def _distant_results(view: View) -> Iterator[Trouble]:
         expected = {answer for call in utterance if (answer := view.pairing.answers.get(call)) is not None}
         for position in sorted(expected.difference(view.adjacent_results(utterance))):
             problem = f"the result of {view.messages[position].invocation_id!r} does not directly follow the turn of its call"
-            yield Trouble(position, problem, about=(utterance[-1],))
+            yield Trouble(position, problem, related=(utterance[-1],))
 
 
 def _split_results(view: View) -> Iterator[Trouble]:
@@ -126,7 +123,7 @@ def _repeated_ids(view: View) -> Iterator[Trouble]:
 
 
 def _tell_apart(view: View, trouble: Trouble, edits: Edits) -> str:
-    position, (first, *places) = trouble.place, trouble.about
+    position, (first, *places) = trouble.place, trouble.related
     message = view.messages[position]
     if first != position and view.messages[first].id == message.id:
         edits.tell_apart(position)
@@ -169,11 +166,11 @@ def _colliding_calls(view: View) -> Iterator[Trouble]:
 def _rename_pair(view: View, trouble: Trouble, edits: Edits) -> str:
     position = trouble.place
     call = view.messages[position]
-    made = edits.fresh_invocation(str(call.invocation_id), call.id)
-    edits.rename(position, made)
+    invocation = edits.fresh_invocation(str(call.invocation_id), call.id)
+    edits.rename(position, invocation)
     if (answer := view.pairing.answers.get(position)) is not None:
-        edits.rename(answer, made)
-    return f"the later call and its result get the id {made!r}"
+        edits.rename(answer, invocation)
+    return f"the later call and its result get the id {invocation!r}"
 
 
 def _other_options(view: View) -> Iterator[Trouble]:
@@ -197,11 +194,11 @@ def _server_orphans(view: View) -> Iterator[Trouble]:
                 called.add(block.get("id"))
             elif kind.endswith("_tool_result") and block.get("tool_use_id") not in called:
                 problem = f"the {kind} of {block.get('tool_use_id')!r} has no call before it"
-                yield Trouble(position, problem, about=(place,))
+                yield Trouble(position, problem, related=(place,))
 
 
 def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.about)
+    edits.leave_out_parts(trouble.place, trouble.related)
     return "the part stays in the history but is not sent"
 
 
@@ -301,8 +298,8 @@ PAIRING = (
 
 
 def _first_words(view: View) -> Iterator[Trouble]:
-    said = (position for position in view.shown if view.sides[position] != "system" and not is_unsaid(view, position))
-    first = next(said, None)
+    spoken = (position for position in view.shown if view.sides[position] != "system" and not is_unsaid(view, position))
+    first = next(spoken, None)
     if first is not None and view.sides[first] == "assistant":
         is_taken = view.accepted.name == "anthropic-messages" or _is_answer(view, first)
         severity = "warning" if is_taken else view.severity(first)
@@ -354,15 +351,11 @@ def _misplaced_instructions(view: View) -> Iterator[Trouble]:
         if view.sides[position] != "system":
             is_front = False
         elif is_front:
-            yield from _front_instructions(view, position)
+            in_slot = wire_value(view.messages[position], view.accepted.name, "slot") is True
+            if view.is_native(position) and not in_slot:
+                yield Trouble(position, "instructions are the first message, not in their own field", "error")
         else:
             yield from _later_instructions(view, position)
-
-
-def _front_instructions(view: View, position: int) -> Iterator[Trouble]:
-    in_slot = wire_value(view.messages[position], view.accepted.name, "slot") is True
-    if view.is_native(position) and not in_slot:
-        yield Trouble(position, "instructions are the first message, not in their own field", "error")
 
 
 def _later_instructions(view: View, position: int) -> Iterator[Trouble]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from antiphon.checks._findings import (
     ABSENT,
@@ -43,8 +42,8 @@ def _is_only_reasoning(view: View, position: int) -> bool:
 
 
 def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
-    if trouble.about:
-        edits.leave_out_parts(trouble.place, trouble.about)
+    if trouble.related:
+        edits.leave_out_parts(trouble.place, trouble.related)
     else:
         edits.leave_out(trouble.place)
     return "it stays in the history but is not sent"
@@ -89,7 +88,7 @@ def _needs(view: View, message: Message) -> list[str]:
     """Return the ids of the reasoning that led to an item: as noted, or from the turn's id, which names its first item."""
     noted = wire_value(message, view.accepted.name, "needs")
     if noted is not ABSENT:
-        return [str(each) for each in items_of(noted)]
+        return [str(item_id) for item_id in items_of(noted)]
     turn = message.turn_id or ""
     return [turn] if turn.startswith(_REASONING_ID) else []
 
@@ -118,17 +117,14 @@ def _unstored_items(view: View) -> Iterator[Trouble]:
     if view.setting("store") is not False:
         return
     for position in view.shown:
-        references = tuple(place for place, part in view.parts(position) if _is_reference(own_block(part, view.accepted.name)))
+        blocks = ((place, own_block(part, view.accepted.name)) for place, part in view.parts(position))
+        references = tuple(place for place, block in blocks if block.get("type") == "item_reference")
         if references:
-            yield Trouble(position, "an item refers to a stored item, but nothing is stored", about=references)
+            yield Trouble(position, "an item refers to a stored item, but nothing is stored", related=references)
     for position in _own_items(view):
         is_bare = all(part.encrypted_content is None for _, part in _reasons(view, position))
         if is_bare and _is_only_reasoning(view, position):
             yield Trouble(position, "the reasoning consists of an id only, and nothing is stored")
-
-
-def _is_reference(block: Mapping[str, Any]) -> bool:
-    return block.get("type") == "item_reference"
 
 
 # ---------------------------------------------------------------- signatures
@@ -146,7 +142,7 @@ def _unsigned_thinking(view: View) -> Iterator[Trouble]:
     for position in _own_items(view):
         bare = tuple(place for place, part in _reasons(view, position) if not part.signature and not part.encrypted_content)
         if bare:
-            yield Trouble(position, "the thinking has no signature", about=bare)
+            yield Trouble(position, "the thinking has no signature", related=bare)
 
 
 def _thoughtless_calls(view: View) -> Iterator[Trouble]:
@@ -180,7 +176,7 @@ def _unsigned_calls(view: View) -> Iterator[Trouble]:
 
 def _is_signed(view: View, message: Message) -> bool:
     notes = [holder.metadata.get(view.accepted.name) for holder in (message, *message.parts)]
-    return any(mentions(each, _SIGNATURE) for each in notes) or any(
+    return any(mentions(namespace, _SIGNATURE) for namespace in notes) or any(
         isinstance(part, ReasoningPart) and part.signature for part in message.parts
     )
 

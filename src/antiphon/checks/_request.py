@@ -33,7 +33,7 @@ def _why_not(spelling: Spelling, name: str) -> str:
 
 
 def _release(view: View, trouble: Trouble, edits: Edits) -> str:
-    for position in (trouble.place, *trouble.about):
+    for position in (trouble.place, *trouble.related):
         edits.release(position)
     return "it is rewritten from the core, with an accepted name"
 
@@ -104,8 +104,8 @@ def _item_ids(view: View) -> Iterator[Trouble]:
 
 
 def _forget_item_id(view: View, trouble: Trouble, edits: Edits) -> str:
-    if trouble.about:
-        edits.leave_out_parts(trouble.place, trouble.about)
+    if trouble.related:
+        edits.leave_out_parts(trouble.place, trouble.related)
         return "the item stays in the history but is not sent, because it consists of its id"
     edits.forget_id(trouble.place)
     return "the item's id is not written"
@@ -203,8 +203,8 @@ def _names(value: object) -> Iterator[str]:
 def _forced_tools(view: View) -> Iterator[Trouble]:
     declared = _declared(view)
     for setting in _CHOICES:
-        wanted = _chosen(view.setting(setting))
-        if missing := [name for name in wanted if name not in declared]:
+        required = _chosen(view.setting(setting))
+        if missing := [name for name in required if name not in declared]:
             yield Trouble(None, f"the tool {missing[0]!r} is required by the tool choice, but is not declared")
 
 
@@ -214,7 +214,7 @@ def _chosen(choice: object) -> list[str]:
     config = box_of(box.get("functionCallingConfig", box.get("function_calling_config")))
     allowed = config.get("allowedFunctionNames", config.get("allowed_function_names"))
     boxes = (box, box_of(box.get("function")), box_of(box.get("custom")))
-    return [*(str(name) for name in items_of(allowed)), *(str(each["name"]) for each in boxes if "name" in each)]
+    return [*(str(name) for name in items_of(allowed)), *(str(tool["name"]) for tool in boxes if "name" in tool)]
 
 
 def _let_choose(view: View, trouble: Trouble, edits: Edits) -> str:
@@ -228,7 +228,7 @@ def _unknown_tools(view: View) -> Iterator[Trouble]:
         for place, part in view.parts(position):
             name = _referred(own_block(part, view.accepted.name))
             if name is not None and name not in declared:
-                yield Trouble(position, f"the tool {name!r} is referred to, but is not declared", about=(place,))
+                yield Trouble(position, f"the tool {name!r} is referred to, but is not declared", related=(place,))
 
 
 def _referred(block: Mapping[str, Any]) -> str | None:
@@ -240,7 +240,7 @@ def _referred(block: Mapping[str, Any]) -> str | None:
 
 
 def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.about)
+    edits.leave_out_parts(trouble.place, trouble.related)
     return "the reference stays in the history but is not sent"
 
 

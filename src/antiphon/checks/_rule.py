@@ -70,8 +70,8 @@ class Edits:
             yield from self._before.get(position, ())
             if position not in self._moved:
                 yield self.message(position)
-            for each in self._after.get(position, ()):
-                yield self.message(each) if isinstance(each, int) else each
+            for added in self._after.get(position, ()):
+                yield self.message(added) if isinstance(added, int) else added
         yield from self._last
 
     # ------------------------------------------------------------ leaving out and moving
@@ -108,7 +108,7 @@ class Edits:
         """Add a minimal user message; before None: at the end."""
         near = self._view.messages[-1 if before is None else before :][:1]
         message = Message(
-            id=self.fresh_id("user", *(each.id for each in near)),
+            id=self.fresh_id("user", *(neighbour.id for neighbour in near)),
             policy=RUNTIME_POLICY,
             payload=PartsPayload(parts=(TextPart(text=PLACEHOLDER),)),
             role_hint_for_llm="user",
@@ -172,14 +172,14 @@ class Edits:
         """Give a message a new id, derived from its old id and position; units stay together."""
         old = self.message(position).id
         head = self._heads.get(position)
-        made = "" if head is None else f"{self.message(head).id}#{old.rpartition('#')[2]}"
-        if head is None or made in self._ids:
-            made = self.fresh_id(old, str(position))
-        self._ids.add(made)
-        self.update(position, id=made)
+        new = "" if head is None else f"{self.message(head).id}#{old.rpartition('#')[2]}"
+        if head is None or new in self._ids:
+            new = self.fresh_id(old, str(position))
+        self._ids.add(new)
+        self.update(position, id=new)
         answer = self._view.pairing.answers.get(position)
         if answer is not None and self.message(answer).in_reply_to == old:
-            self.update(answer, in_reply_to=made)
+            self.update(answer, in_reply_to=new)
 
     def rename(self, position: int, invocation_id: str) -> None:
         """Give a call or a result another invocation id."""
@@ -228,23 +228,23 @@ class Edits:
     def _invocations(self) -> set[str | None]:
         return {message.invocation_id for message in self._view.messages}
 
-    def fresh_id(self, *about: str) -> str:
+    def fresh_id(self, *content: str) -> str:
         """Return an unused message id, derived from the given content."""
-        return _fresh("ap", self._ids, self._code, *about)
+        return _fresh("ap", self._ids, self._code, *content)
 
-    def fresh_invocation(self, *about: str) -> str:
+    def fresh_invocation(self, *content: str) -> str:
         """Return an unused invocation id that every target accepts, derived from the given content."""
-        return _fresh("call", self._invocations, self._code, *about)
+        return _fresh("call", self._invocations, self._code, *content)
 
 
-def _fresh(prefix: str, taken: set[Any], *about: str) -> str:
+def _fresh(prefix: str, taken: set[Any], *content: str) -> str:
     attempt = 0
     while True:
-        content = "\x00".join((*about, str(attempt)))
-        made = f"{prefix}_{sha256(content.encode()).hexdigest()[:24]}"
-        if made not in taken:
-            taken.add(made)
-            return made
+        text = "\x00".join((*content, str(attempt)))
+        name = f"{prefix}_{sha256(text.encode()).hexdigest()[:24]}"
+        if name not in taken:
+            taken.add(name)
+            return name
         attempt += 1
 
 
@@ -261,16 +261,12 @@ class Trouble:
     """The problem, in a phrase that names the object."""
     severity: Severity | None = None
     """The severity here; None: that of the rule."""
-    about: tuple[int, ...] = ()
+    related: tuple[int, ...] = ()
     """Other positions, or indexes of parts, that the fix needs."""
 
     @property
     def place(self) -> int:
-        """The position, for the fix of a problem of one message.
-
-        Raises:
-            RuntimeError: the problem is one of the whole conversation.
-        """
+        """The position, for the fix of a problem of one message."""
         if self.position is None:
             raise RuntimeError("this trouble is not about a message")
         return self.position

@@ -231,7 +231,7 @@ _PYDANTIC_AI = Target(
 )
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
-    {each.name: each for each in (_OPENAI_CHAT, _OPENAI_RESPONSES, _ANTHROPIC_MESSAGES, _GEMINI_TARGET, _PYDANTIC_AI)}
+    {target.name: target for target in (_OPENAI_CHAT, _OPENAI_RESPONSES, _ANTHROPIC_MESSAGES, _GEMINI_TARGET, _PYDANTIC_AI)}
 )
 """The targets by name."""
 

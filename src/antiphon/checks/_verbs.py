@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from antiphon.checks._content import CONTENT
 from antiphon.checks._findings import Change, Finding, Repaired, Severity
 from antiphon.checks._media import MEDIA
@@ -34,7 +32,7 @@ def check(conversation: Conversation, target: str | None = None) -> list[Finding
     """
     view = View(conversation, _target(target))
     findings = [_finding(rule, trouble, view) for rule in RULES if rule.applies(view.target) for trouble in rule.find(view)]
-    return sorted(findings, key=lambda each: (-1 if each.position is None else each.position, each.code))
+    return sorted(findings, key=lambda finding: (-1 if finding.position is None else finding.position, finding.code))
 
 
 def repair(conversation: Conversation, target: str | None = None) -> Repaired:
@@ -66,18 +64,16 @@ def _target(name: str | None) -> Target | None:
 
 def _mended(view: View, rule: CheckRule, changes: list[Change]) -> View:
     """Fix all errors of one rule, and report the changes."""
-    troubles = list(_errors(rule, view)) if rule.mend is not None and rule.applies(view.target) else ()
-    if rule.mend is None or not troubles:
+    if rule.mend is None or not rule.applies(view.target):
+        return view
+    troubles = [trouble for trouble in rule.find(view) if _severity(rule, trouble) == "error"]
+    if not troubles:
         return view
     edits = Edits(view, rule.code)
     for trouble in troubles:
         done = rule.mend(view, trouble, edits)
         changes.append(Change(rule.code, _message_id(trouble, view), done))
     return View(edits.conversation(), view.target)
-
-
-def _errors(rule: CheckRule, view: View) -> Iterator[Trouble]:
-    return (trouble for trouble in rule.find(view) if _severity(rule, trouble) == "error")
 
 
 def _severity(rule: CheckRule, trouble: Trouble) -> Severity:
@@ -105,12 +101,12 @@ def _answer(rule: CheckRule, severity: Severity, target: Target | None) -> str:
     """Return the error message of the target; without a target, that of one which is known to refuse it."""
     if target is None:
         target = next((TARGETS[name] for name in rule.answers), None)
-        others = ", for one,"
+        example = ", for one,"
     else:
-        others = ""
+        example = ""
     words = rule.answers.get(target.name) if target is not None else None
     if target is None:
         return "No target is known to refuse it."
     if severity == "warning":
-        return f"Sent as it is, {target.title}{others} may answer: “{words}”" if words else f"{target.title} may refuse it."
-    return f"{target.title}{others} answers: “{words}”" if words else f"{target.title} refuses it."
+        return f"Sent as it is, {target.title}{example} may answer: “{words}”" if words else f"{target.title} may refuse it."
+    return f"{target.title}{example} answers: “{words}”" if words else f"{target.title} refuses it."

@@ -54,12 +54,12 @@ def usual_role(message: Message) -> Role:
 
 def same_utterance(one: Message, other: Message) -> bool:
     """Whether two adjacent messages belong to one utterance: the same turn, or calls with nothing between them."""
-    fields, others = one.__dict__, other.__dict__
+    fields, neighbour = one.__dict__, other.__dict__
     turn = fields["turn_id"]
     return (
-        turn == others["turn_id"]
-        and fields["policy"] == others["policy"]
-        and (turn is not None or type(fields["payload"]) is type(others["payload"]) is OptionCallPayload)
+        turn == neighbour["turn_id"]
+        and fields["policy"] == neighbour["policy"]
+        and (turn is not None or type(fields["payload"]) is type(neighbour["payload"]) is OptionCallPayload)
     )
 
 
@@ -106,11 +106,7 @@ class View:
 
     @property
     def accepted(self) -> Target:
-        """What the target accepts.
-
-        Raises:
-            RuntimeError: there is no target; a rule that needs one must declare its targets.
-        """
+        """What the target accepts."""
         if self.target is None:
             raise RuntimeError("a rule that looks at the target must name its targets")
         return self.target
@@ -132,8 +128,8 @@ class View:
     def by_host(self) -> Severity:
         """The severity of a problem that only the provider refuses, not compatible servers, recognized by their models."""
         model = self.setting("model")
-        own = None if self.target is None else self.target.models
-        return "warning" if own is not None and isinstance(model, str) and not own.match(model) else "error"
+        models = None if self.target is None else self.target.models
+        return "warning" if models is not None and isinstance(model, str) and not models.match(model) else "error"
 
     def parts(self, position: int) -> Iterator[tuple[int, Part]]:
         """Return the visible parts of a message, with their indexes."""
@@ -210,24 +206,21 @@ class View:
     @cached_property
     def utterances(self) -> list[list[int]]:
         """The assistant's utterances: the positions of the messages that are one message, or one turn, for the target."""
-        found: list[list[int]] = []
+        utterances: list[list[int]] = []
         last: int | None = None
         for position in self.shown:
             if self.sides[position] == "assistant":
-                if last is not None and self._joins(last, position):
-                    found[-1].append(position)
+                follows = last is not None and self.sides[last] == "assistant" and not self.was_apart(position)
+                if follows and last is not None and same_utterance(self.messages[last], self.messages[position]):
+                    utterances[-1].append(position)
                 else:
-                    found.append([position])
+                    utterances.append([position])
             last = position
-        return found
+        return utterances
 
     @cached_property
     def utterance_of(self) -> dict[int, list[int]]:
         return {position: utterance for utterance in self.utterances for position in utterance}
-
-    def _joins(self, last: int, position: int) -> bool:
-        is_one = self.sides[last] == "assistant" and same_utterance(self.messages[last], self.messages[position])
-        return is_one and not self.was_apart(position)
 
     def end_of_results(self, utterance: list[int]) -> int:
         """Return the last of the results directly after an utterance; without results, its own last message."""
@@ -272,8 +265,8 @@ class View:
             else:
                 answers[first] = second
         calls = {result: call for call, result in answers.items()}
-        known = calls.keys() | {result for result, _ in repeated}
-        orphans = [position for position, _ in self.results() if position not in known]
+        paired = calls.keys() | {result for result, _ in repeated}
+        orphans = [position for position, _ in self.results() if position not in paired]
         waiting = [position for position, _ in self.calls() if position not in answers]
         early = self._early(orphans, waiting)
         late = set(early.values())
@@ -317,8 +310,8 @@ def is_unsaid(view: View, position: int) -> bool:
 
 def plain_text(part: Part) -> str | None:
     """Return the text of a text part, or of a data part that is a string; None for everything else."""
-    said = part.text if isinstance(part, TextPart) else part.data if isinstance(part, DataPart) else None
-    return said if isinstance(said, str) else None
+    content = part.text if isinstance(part, TextPart) else part.data if isinstance(part, DataPart) else None
+    return content if isinstance(content, str) else None
 
 
 def _says(view: View, position: int, part: Part) -> bool:

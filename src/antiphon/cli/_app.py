@@ -19,37 +19,34 @@ from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
 from antiphon.cli._convert import convert, dialects, repair
 from antiphon.cli._export import export
-from antiphon.cli._hosts import cluster, host, hosts, limits, recover, schedule
+from antiphon.cli._hosts import host, hosts, limits, schedule
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._life import pause, resume, status, terminate
 from antiphon.cli._output import EXIT_CODES
-from antiphon.cli._restore import copy, restore
 from antiphon.cli._run import chat, run
 from antiphon.cli._screen import fail, open_console, print_table
 from antiphon.cli._serve import serve, token, up
 from antiphon.cli._setup import local, trust
 from antiphon.cli._show import show
-from antiphon.cli._threads import delete, forget, reward, search, tail, threads
-from antiphon.cli._verify import backup, doctor, heads, key, rotate, verify
+from antiphon.cli._threads import delete, reward, search, tail, threads
+from antiphon.cli._verify import backup, doctor, key, verify
 
 OVERVIEW: Final = {
     "Run agents": {
         "run": "Answer a question, or run a team on a task",
         "chat": "Chat: each line is a turn of one thread",
-        "resume": "Continue a thread that was paused or killed",
+        "resume": "Continue a thread, or all runs of a dead process",
         "pause": "Pause a thread: no new model or tool call starts",
         "terminate": "End a thread permanently",
         "status": "Show the state of a thread",
         "host": "Run threads until a signal; start as many as you like",
-        "hosts": "List the hosts of a ledger",
-        "cluster": "Show the load of all hosts, and stuck threads",
+        "hosts": "List the hosts of a ledger, their load, stuck threads",
         "up": "Start a database, hosts and a server, to try them",
         "schedule": "Ask questions at a set time, or by a cron line",
         "limits": "List or set limits on model requests and cost",
         "serve": "Serve the ledger over HTTP: page, API, events",
         "token": "Manage the access tokens of the server",
-        "recover": "Continue the runs of a dead process",
         "knowledge": "Manage the documents that agents search",
         "trust": "Review the code of a team file, and allow it to run",
         "local": "Install a small language model on this machine",
@@ -72,18 +69,13 @@ OVERVIEW: Final = {
         "reward": "Rate a message, for training data",
     },
     "Maintain the ledger": {
-        "verify": "Check the ledger against its hashes",
+        "verify": "Check the ledger against its hashes; save them",
         "doctor": "Check settings, disk, clock and waiting threads",
-        "heads": "Print the last hash of each thread, to store elsewhere",
         "backup": "Copy a ledger while it is in use",
-        "export": "Write threads as JSON Lines, in any format",
-        "import": "Append the messages of a file to threads",
-        "restore": "Restore threads from a journal and its heads",
-        "copy": "Move threads to another ledger, to continue there",
-        "delete": "Delete threads permanently",
-        "key": "Create a key file, for encryption or signatures",
-        "forget": "Erase encrypted threads by destroying their keys",
-        "rotate": "Change the master key",
+        "export": "Write threads in any format, or into another ledger",
+        "import": "Append a file to threads, or restore a journal",
+        "delete": "Delete threads, or the keys of encrypted ones",
+        "key": "Create a key file, or change the master key",
     },
     "Work on files": {
         "convert": "Convert a conversation to another format",
@@ -186,31 +178,23 @@ for _command in (
     backup,
     chat,
     check,
-    cluster,
     convert,
-    copy,
     delete,
     deny,
     dialects,
     diff,
     doctor,
     export,
-    forget,
     fork,
-    heads,
     host,
     hosts,
-    key,
     limits,
     parked,
     pause,
-    recover,
     repair,
     replay,
-    restore,
     resume,
     reward,
-    rotate,
     run,
     search,
     serve,
@@ -227,6 +211,7 @@ for _command in (
     app.command()(_command)
 app.command("import")(import_)
 app.command("help")(help_)
+app.add_typer(key, name="key")
 app.add_typer(knowledge, name="knowledge")
 app.add_typer(local, name="local")
 app.add_typer(schedule, name="schedule")

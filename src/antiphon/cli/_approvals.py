@@ -20,7 +20,7 @@ from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import Approval, ParkedCall
+    from antiphon.service import ApprovalValue, ParkedValue
 
 ApprovalArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="The id of the approval: see antiphon approvals.")
@@ -34,18 +34,18 @@ def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) 
     """List the tool calls that wait for an approval, with their arguments and reasons."""
     waiting = with_ledger(ledger, _waiting)
     if for_programs:
-        print_json([service.approval_json(each) for each in waiting])
+        print_json(waiting)
     elif waiting:
         _print_approvals(waiting)
     else:
         note("nothing waits for an approval")
 
 
-async def _waiting(ledger: Ledger) -> Sequence[Approval]:
+async def _waiting(ledger: Ledger) -> tuple[ApprovalValue, ...]:
     return await service.list_approvals(ledger)
 
 
-def _print_approvals(waiting: Sequence[Approval]) -> None:
+def _print_approvals(waiting: Sequence[ApprovalValue]) -> None:
     rows = [
         (
             each.id,
@@ -71,7 +71,7 @@ def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None,
 
 
 def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, approved: bool) -> None:
-    async def work(found: Ledger) -> Approval:
+    async def work(found: Ledger) -> ApprovalValue:
         try:
             return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
         except NotWaitingError as exc:
@@ -91,18 +91,18 @@ def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> 
     """List parked calls: those that may have run and must not run twice, and messages that failed too often."""
     found = with_ledger(ledger, _parked)
     if for_programs:
-        print_json([each.to_json() for each in found])
+        print_json(found)
     elif found:
         _print_parked(found, ledger)
     else:
         note("nothing is parked")
 
 
-async def _parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
+async def _parked(ledger: Ledger) -> tuple[ParkedValue, ...]:
     return await service.list_parked(ledger)
 
 
-def _print_parked(found: Sequence[ParkedCall], ledger: str | None) -> None:
+def _print_parked(found: Sequence[ParkedValue], ledger: str | None) -> None:
     console = open_console()
     for each in found:
         console.print(styled(f"{each.thread_id}  {each.invocation_id}", "heading"), soft_wrap=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +27,7 @@ from antiphon.cli._live import (
     ConfigOption,
     ModelOption,
     QuietOption,
+    RunPrinting,
     check_model,
     interruptible,
     print_answer,
@@ -38,7 +38,7 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import deliver, print_json, print_json_line
 from antiphon.cli._screen import cut, fail, note, open_console, rendered, styled
-from antiphon.cli._view import LineView, contributed, open_view, watching
+from antiphon.cli._view import LineView, contributed, watching
 from antiphon.errors import PlaceError
 from antiphon.protocol import PHASES
 
@@ -48,9 +48,8 @@ if TYPE_CHECKING:
         ChainEvent,
         ChainRunner,
         ForkPlace,
-        PhaseAnswer,
         ReplayedEvent,
-        RerunReport,
+        RerunValue,
         RunApp,
         RunCheck,
         RunningForecast,
@@ -82,11 +81,11 @@ def fork(
     """Branch a thread at a message, and print the id of the branch. With --model, continue it."""
     place = service.ForkPlace(thread, at, at_step, into)
     if model is not None:
-        _run_branch(place, model, ledger, for_programs=for_programs, is_quiet=is_quiet)
+        _run_branch(place, model, ledger, RunPrinting(for_programs, is_quiet))
         return
     branch, status = with_ledger(ledger, partial(_fork, place=place, named=ledger))
     if for_programs:
-        print_json(service.thread_json(branch))
+        print_json(service.ThreadValue.of(branch))
         return
     if not is_quiet:
         _tell(branch)
@@ -118,15 +117,14 @@ def _refuse(error: PlaceError, ledger: str | None) -> None:
     fail(f"{text}{hint}", code=2)
 
 
-def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_programs: bool, is_quiet: bool) -> None:
-    is_shown = not (is_quiet or for_programs)
+def _run_branch(place: ForkPlace, model: str, ledger: str | None, printing: RunPrinting) -> None:
 
     def begin(branch: ThreadSummary) -> None:
         _tell(branch)
         say_thread(branch.thread_id, ledger)
 
     async def work(runner: ChainRunner) -> RunReport:
-        tell, view = begin if is_shown else None, open_view(is_quiet=not is_shown)
+        tell, view = begin if printing.has_notes else None, printing.view()
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
@@ -138,7 +136,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, *, for_program
     check_model(model)
     report = run_chain(ledger, work, model=model, thread=place.thread_id)
     commands = (f"diff {place.thread_id}", "show", "replay")
-    show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, next_commands=commands)
+    show_report(report, ledger, printing, commands)
 
 
 def _tell(branch: ThreadSummary) -> None:
@@ -173,7 +171,7 @@ def diff(
     found = with_ledger(ledger, partial(_compare, left=left, right=right))
     with complaints():
         if for_programs:
-            _print_diff_json(found.messages)
+            print_json(service.DiffValue.of(found.messages, found.phases))
         elif found.phases is None or by_message:
             _print(_message_lines(found.messages, left, right))
         else:
@@ -187,11 +185,6 @@ _SAME_ANSWERS = "the answers are the same, other messages differ: --messages com
 
 async def _compare(ledger: Ledger, *, left: str, right: str) -> ThreadDiff:
     return await service.compare_threads(ledger, left, right)
-
-
-def _print_diff_json(found: Diff) -> None:
-    left, right = ([service.record_json(each) for each in side] for side in (found.left, found.right))
-    print_json({"common": found.common, "left": left, "right": right})
 
 
 def _print(lines: Iterator[Text]) -> None:
@@ -208,20 +201,22 @@ def _phase_lines(found: ThreadDiff, left: str, right: str) -> Iterator[Text]:
     yield styled(f"--- {left}", "bold red")
     yield styled(f"+++ {right}", "bold green")
     for each in found.phases or ():
-        before, after = _answer(each.left), _answer(each.right)
+        before, after = _answer(each.left, each.left_model), _answer(each.right, each.right_model)
         if before == after:
             yield styled(f"  {each.phase}: the same", "aside")
             continue
         yield styled(f"- {each.phase}: {before}", "red")
         yield styled(f"+ {each.phase}: {after}", "green")
-    if not found.is_empty and all(_answer(each.left) == _answer(each.right) for each in found.phases or ()):
+    if not found.is_empty and all(
+        (each.left, each.left_model) == (each.right, each.right_model) for each in found.phases or ()
+    ):
         yield Text(_SAME_ANSWERS)
 
 
-def _answer(answer: PhaseAnswer) -> str:
-    if answer.response is None:
+def _answer(response: str | None, model: str | None) -> str:
+    if response is None:
         return "nothing"
-    return " ".join(answer.response.split()) + (f" ({answer.model})" if answer.model else "")
+    return " ".join(response.split()) + (f" ({model})" if model else "")
 
 
 def _message_lines(found: Diff, left: str, right: str) -> Iterator[Text]:
@@ -312,7 +307,7 @@ async def _events(ledger: Ledger, *, thread: str) -> tuple[ReplayedEvent, ...]:
 
 def _put(each: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
     if for_programs:
-        print_json_line(each.to_json())
+        print_json_line(service.ReplayedValue.of(each.at, each.event))
         return
     event = each.event
     view.take(event)
@@ -335,7 +330,7 @@ def _replay_against(ledger: str | None, thread: str | None, config: Path | None,
     found = with_ledger(ledger, partial(_reruns, thread=thread, config=config))
     parted = [each for each in found if each.differs]
     if for_programs:
-        print_json([each.to_json() for each in found])
+        print_json(found)
     else:
         for each in parted:
             said = f"{each.thread_id} differs from message {each.parts_at} on, {each.what}: {each.reason}"
@@ -352,7 +347,7 @@ def _forecast_running(
     with complaints():
         found = with_ledger(ledger, partial(_forecasts, thread=thread, config=config, teams=teams))
     if for_programs:
-        print_json(found.to_json())
+        print_json(found)
     else:
         for each in found.unfit:
             said = f"{each.thread_id} cannot continue at message {each.parts_at}, {each.what}: {each.reason}"
@@ -368,7 +363,7 @@ async def _forecasts(ledger: Ledger, *, thread: str | None, config: Path | None,
     return await service.forecast_threads(ledger, thread, config=config, teams=teams)
 
 
-async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunReport, ...]:
+async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunValue, ...]:
     return await service.rerun_threads(ledger, thread, config=config)
 
 
@@ -379,7 +374,7 @@ def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_
         found = with_ledger(ledger, partial(_checks, app=app, thread=thread))
     bad = [each for each in found if each.forecast in ("stops", "fails")]
     if for_programs:
-        print_json([asdict(each) for each in found])
+        print_json(found)
     else:
         for each in bad:
             _note_lines(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}", f"{each.thread_id} {each.id}: ")

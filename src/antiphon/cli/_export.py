@@ -1,9 +1,9 @@
-"""`antiphon export`: threads as JSON Lines, in any dialect, as decisions for training, or as a journal to restore."""
+"""`antiphon export`: threads in any dialect, as decisions for training, as a journal, or into another ledger."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -12,18 +12,41 @@ import typer
 
 from antiphon import service
 from antiphon.cli._input import known_dialect, offered_dialects
-from antiphon.cli._ledger import LedgerOption, MaybeThreadsArgument, with_ledger
-from antiphon.cli._output import ForceOption, OutputKind, OutputOption, delivery, has_keys, is_of_dialect, report_losses
-from antiphon.cli._restore import journal_lines
-from antiphon.cli._screen import bar, fail, note
+from antiphon.cli._journal import journal_lines
+from antiphon.cli._ledger import (
+    LedgerOption,
+    MaybeThreadsArgument,
+    is_ledger,
+    ledger_in_use,
+    missing_ledger,
+    shown_ledger,
+    with_ledger,
+    with_ledgers,
+)
+from antiphon.cli._live import typed
+from antiphon.cli._output import (
+    ForceOption,
+    OutputKind,
+    OutputOption,
+    delivery,
+    has_keys,
+    is_of_dialect,
+    print_json,
+    report_losses,
+)
+from antiphon.cli._screen import bar, check_none_given, fail, note, open_console, print_table
 from antiphon.cli._threads import SystemOption
-from antiphon.cli._verify import write_heads
+from antiphon.cli._verify import read_heads, write_heads
 from antiphon.dialects import Loss
-from antiphon.errors import EncodeError
+from antiphon.errors import EncodeError, RestoreRefusedError
 from antiphon.messages import MediaPart
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadSummary
+
+
+def _known_target(name: str) -> str:
+    return name if is_ledger(name) else known_dialect(name) or name
 
 
 def export(
@@ -34,9 +57,9 @@ def export(
         typer.Option(
             "--to",
             metavar="NAME",
-            callback=known_dialect,
+            callback=_known_target,
             autocompletion=offered_dialects,
-            help="The dialect to write: see antiphon dialects.",
+            help="The dialect to write (see antiphon dialects), or the ledger to move the threads to: a path or a URL.",
         ),
     ] = "house",
     trajectories: Annotated[
@@ -49,7 +72,7 @@ def export(
         ),
     ] = None,
     journal: Annotated[
-        bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon restore: see antiphon heads.")
+        bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon import --journal.")
     ] = False,
     save_heads: Annotated[
         Path | None,
@@ -60,30 +83,102 @@ def export(
     as_policy: Annotated[
         str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
     ] = None,
+    heads: Annotated[
+        Path | None, typer.Option("--heads", metavar="FILE", help="With --to LEDGER: signed heads, to prove the rows.")
+    ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
+    ] = None,
+    trust_source: Annotated[
+        bool,
+        typer.Option(
+            "--trust-source", help="With --to LEDGER: move journal rows without signed heads; you trust their writers."
+        ),
+    ] = False,
     output: OutputOption = None,
     force: ForceOption = False,
+    for_programs: Annotated[bool, typer.Option("--json", help="With --to LEDGER: print JSON.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Write threads as JSON Lines. The house format has a line per message, other dialects a line per thread."""
-    if journal:
-        if target != "house" or trajectories or strict or as_policy is not None or window is not None:
-            left = "--to, --trajectories, --window, --strict and --as-policy"
-            fail(f"a journal has rows as they are stored: leave out {left}", code=2)
-        out = _Output(output, has_keys("antiphon_journal"), force)
-        found = with_ledger(ledger, partial(_write_journal, names=threads or [], with_system=with_system, output=out))
-        if save_heads is not None:
-            write_heads(found, save_heads, force=force)
+    """Write threads as JSON Lines. The house format has a line per message, other dialects a line per thread.
+
+    With --to LEDGER, move them with their times, hashes, forks and media: they are marked as moved, and continue only there.
+    """
+    if is_ledger(target):
+        of_lines = {"--journal": journal, "--trajectories": trajectories, "--window": window, "--save-heads": save_heads}
+        others = {"--strict": strict, "--all": with_system, "--as-policy": as_policy, "-o": output, "--force": force}
+        check_none_given({**of_lines, **others}, "does not go with --to LEDGER: threads move as they are")
+        _move(ledger, target, threads or [], _proof(heads, signer), trust_source=trust_source, for_programs=for_programs)
         return
-    if save_heads is not None:
-        fail("--save-heads goes with --journal", code=2)
-    if window is not None and not trajectories:
-        fail("--window goes with --trajectories", code=2)
+    of_move = {"--heads": heads, "--signer": signer, "--trust-source": trust_source, "--json": for_programs}
+    check_none_given(of_move, "goes with --to LEDGER")
+    if journal:
+        of_dialects = {"--to": target != "house", "--trajectories": trajectories, "--window": window, "--strict": strict}
+        check_none_given(
+            {**of_dialects, "--as-policy": as_policy}, "does not go with --journal: a journal has rows as they are stored"
+        )
+        _export_journal(ledger, threads or [], _Output(output, has_keys("antiphon_journal"), force), save_heads, with_system)
+        return
+    check_none_given({"--save-heads": save_heads}, "goes with --journal")
+    check_none_given({"--window": None if trajectories else window}, "goes with --trajectories")
     form = service.ExportForm(target, as_policy, trajectories, window)
     out = _Output(output, has_keys("observations") if trajectories else is_of_dialect(target), force)
     work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=out)
-    lossy = with_ledger(ledger, work)
-    if lossy and strict:
+    if with_ledger(ledger, work) and strict:
         fail("nothing is written, because of --strict")
+
+
+# ---------------------------------------------------------------- to another ledger
+
+
+def _proof(heads: Path | None, signer: Path | None) -> tuple[Head, ...]:
+    """Return the heads that prove rows."""
+    if (heads is None) != (signer is None):
+        fail("--heads and --signer go together: heads prove rows only if you trust the key that signed them", code=2)
+    return () if heads is None else read_heads(heads, signer)
+
+
+def _move(
+    source: str | None, target: str, names: list[str], heads: tuple[Head, ...], *, trust_source: bool, for_programs: bool
+) -> None:
+    if (missing := missing_ledger(ledger_in_use(target))) is not None:
+        to = f"sqlite:///{missing.absolute()}"
+        with_ledger(source, partial(_planned, to=to, names=names, heads=heads, trust_source=trust_source))
+    moved = with_ledgers(source, target, partial(_moved, names=names, heads=heads, trust_source=trust_source))
+    if for_programs:
+        print_json(moved)
+        return
+    rows = [(each.thread_id, str(each.messages), "was there" if each.was_there else "moved") for each in moved]
+    print_table(open_console(), ("thread", "messages", "result"), rows)
+    if not moved:
+        note(f"{shown_ledger(source)} has no threads to move; `{typed(source, 'threads', '--all')}` lists them")
+
+
+async def _moved(
+    source: Ledger, target: Ledger, *, names: list[str], heads: tuple[Head, ...], trust_source: bool
+) -> tuple[service.CopiedThread, ...]:
+    with _refusals(), bar("moving") as progress:
+        return await service.copy_threads(source, target, names, heads=heads, trust_source=trust_source, progress=progress)
+
+
+async def _planned(source: Ledger, *, to: str, names: list[str], heads: tuple[Head, ...], trust_source: bool) -> None:
+    """Check everything against an empty ledger, so that a refused copy creates none."""
+    from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415 (only where it is used)
+
+    with _refusals():
+        await service.plan_copy(source, MemoryLedger(), names, heads=heads, trust_source=trust_source, to=to)
+
+
+@contextmanager
+def _refusals() -> Generator[None]:
+    try:
+        yield
+    except RestoreRefusedError as exc:
+        fail(f"{exc}; nothing was moved", code=2)
+
+
+# ---------------------------------------------------------------- as lines
 
 
 class _Output(NamedTuple):
@@ -169,6 +264,12 @@ async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncI
     if not names:
         async for each in service.list_threads(ledger, with_system=with_system, order="created_at"):
             yield each
+
+
+def _export_journal(ledger: str | None, names: list[str], output: _Output, save_heads: Path | None, with_system: bool) -> None:
+    heads = with_ledger(ledger, partial(_write_journal, names=names, with_system=with_system, output=output))
+    if save_heads is not None:
+        write_heads(heads, save_heads, force=output.force)
 
 
 async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: _Output) -> list[Head]:

@@ -1,13 +1,12 @@
-"""Hosts: `antiphon host` runs threads until a signal, `recover` continues runs once, `hosts` and `cluster` list them."""
+"""Hosts: `antiphon host` runs threads until a signal, `hosts` lists them; limits for all of them, and schedules."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -25,8 +24,8 @@ from antiphon.errors import NotWaitingError
 from antiphon.messages import current_port
 
 if TYPE_CHECKING:
-    from antiphon.ledger import HostStatus, Ledger, LimitStatus
-    from antiphon.service import ClusterStatus, HostedThread, RecoveredRun, RunApp, RunStatus
+    from antiphon.ledger import HostStatus, Ledger
+    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitValue, RecoveredRun, RunApp, RunStatus
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK: Final = 1.0
@@ -205,14 +204,8 @@ def print_line(text: str) -> None:
 # ---------------------------------------------------------------- once
 
 
-def recover(
-    *,
-    apps: AppOption = None,
-    with_failed: Annotated[bool, typer.Option("--failed", help="Also continue runs that failed.")] = False,
-    for_programs: JsonOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Continue runs whose process died or stopped, and print how each ended. Without --app, only list them."""
+def resume_all(apps: list[str] | None, ledger: str | None, *, with_failed: bool, for_programs: bool) -> None:
+    """Continue the runs of programs whose process died or stopped, and print how each ended; without programs, list them."""
     if not apps:
         _list_left(ledger, with_failed=with_failed, for_programs=for_programs)
         return
@@ -220,7 +213,7 @@ def recover(
         app = service.load_apps(apps)
         done = with_ledger(ledger, partial(_recover, app=app, with_failed=with_failed))
     if for_programs:
-        print_json([asdict(each) for each in done])
+        print_json(done)
     elif done:
         rows = [(each.thread_id, each.id, each.name, each.status, _first_line(each.reason)) for each in done]
         print_table(open_console(), ("thread", "run", "program", "status", "reason"), rows)
@@ -228,7 +221,7 @@ def recover(
             for line in (each.reason or "").splitlines()[1:]:
                 note(f"{each.thread_id} {each.id}: {line}", style="warning")
     else:
-        note(f"these programs have no run to continue; `{typed(ledger, 'recover')}` lists the runs of others")
+        note(f"these programs have no run to continue; `{typed(ledger, 'resume', '--all')}` lists the runs of others")
     if any(each.status in ("failed", "stopped") for each in done):
         raise typer.Exit(1)
 
@@ -248,7 +241,7 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
     elif found:
         rows = [(each.thread_id, each.id, each.name or "", each.status, shown_age(each.age)) for each in found]
         print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
-        again = typed(ledger, "recover", "--app", "MODULE:NAME")
+        again = typed(ledger, "resume", "--all", "--app", "MODULE:NAME")
         note(f"start their programs again; those with @program, and agents, also continue with `{again}`")
     else:
         note(f"no run to continue; `{typed(ledger, 'threads')}` lists all threads")
@@ -263,18 +256,24 @@ async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
 
 def hosts(
     *,
-    with_ended: Annotated[
-        bool, typer.Option("--all", help="Include dead hosts that were the last owner of a thread.")
+    with_work: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also show dead hosts with threads, due and stuck threads, takeovers. Exit 1 if one is stuck."
+        ),
     ] = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """List the processes that run threads of a ledger."""
-    found = with_ledger(ledger, partial(_hosts, with_ended=with_ended))
+    """List the processes that run threads of a ledger; with --all, also the work that they have and that waits for them."""
+    if with_work:
+        _show_cluster(ledger, for_programs=for_programs)
+        return
+    living = with_ledger(ledger, service.list_hosts)
     if for_programs:
-        print_json([service.host_json(each) for each in found])
-    elif found:
-        print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(each) for each in found])
+        print_json(living)
+    elif living:
+        _print_hosts(living)
     else:
         note(_no_host(ledger))
 
@@ -283,13 +282,53 @@ def _no_host(ledger: str | None) -> str:
     return f"no host runs threads of this ledger; `{typed(ledger, 'host')}` starts one"
 
 
-async def _hosts(ledger: Ledger, *, with_ended: bool) -> tuple[HostStatus, ...]:
-    return await service.list_hosts(ledger, with_ended=with_ended)
+def _print_hosts(hosts: Sequence[HostValue]) -> None:
+    print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(each) for each in hosts])
 
 
-def _row(status: HostStatus) -> tuple[str, ...]:
+def _row(status: HostValue) -> tuple[str, ...]:
     until = shown_time(status.until) if status.is_alive else f"ended {shown_time(status.until)}"
-    return status.host.name, status.host.build, " ".join(status.host.kinds), until, str(status.threads)
+    return status.name, status.build, " ".join(status.kinds), until, str(status.threads)
+
+
+def _show_cluster(ledger: str | None, *, for_programs: bool) -> None:
+    cluster = with_ledger(ledger, service.cluster_status)
+    if for_programs:
+        print_json(cluster)
+    else:
+        _print_cluster(cluster, ledger)
+    if cluster.stuck:
+        raise typer.Exit(1)
+
+
+def _print_cluster(cluster: ClusterValue, ledger: str | None) -> None:
+    if cluster.hosts:
+        _print_hosts(cluster.hosts)
+    if not any(each.is_alive for each in cluster.hosts):
+        note(_no_host(ledger))
+    oldest = "" if cluster.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=cluster.oldest_age))}"
+    last = "" if cluster.last_take_over is None else f", the last at {shown_time(cluster.last_take_over)}"
+    rows = [
+        ("in hand", str(cluster.in_hand)),
+        ("due", f"{cluster.due}{oldest}"),
+        ("stuck", str(cluster.stuck)),
+        ("taken over", f"{cluster.take_overs}{last}"),
+        *(
+            (f"permits of {'all models' if each.model == '*' else each.model}", f"{each.held} held, {each.waiting} wait")
+            for each in cluster.limits
+        ),
+        ("tail is behind", f"{cluster.tail_lag:.1f}s"),
+    ]
+    print_table(open_console(), ("threads", ""), rows)
+    for each in cluster.stuck_threads[:_MOST_STUCK]:
+        note(f"{each.thread_id} is stuck: {each.reason}", style="warning")
+    if cluster.stuck > _MOST_STUCK:
+        first = len(cluster.stuck_threads)
+        note(f"{cluster.stuck - _MOST_STUCK} more are stuck; `--json` has the first {first}", style="warning")
+
+
+_MOST_STUCK: Final = 10
+"""Stuck threads that are printed."""
 
 
 # ---------------------------------------------------------------- limits for all hosts
@@ -330,7 +369,7 @@ def limits(
         work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
         found = with_ledger(ledger, work, create=bool(changes or file))
     if for_programs:
-        print_json([service.limit_json(each) for each in found])
+        print_json(found)
     elif found:
         headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
         print_table(open_console(), headers, [_limit_row(each) for each in found])
@@ -350,77 +389,22 @@ def _dollars(text: str | None) -> Decimal | None:
 
 async def _change_limits(
     ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None, place: str | None
-) -> tuple[LimitStatus, ...]:
+) -> tuple[LimitValue, ...]:
     if file is not None:
         return await service.apply_limits(ledger, service.read_limits(file))
     if model is not None:
-        known = [each.limit.model for each in await service.list_limits(ledger)]
+        known = [each.model for each in await service.list_limits(ledger)]
         if is_removed and not changes and model not in known:
             fail(f"{model!r} has no limits; `{typed(place, 'limits')}` lists those that there are", code=2)
         return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
     return await service.list_limits(ledger)
 
 
-def _limit_row(status: LimitStatus) -> tuple[str, ...]:
-    limit = status.limit
-    at_once = ("", "") if limit.at_once is None else (str(limit.at_once), str(status.held))
-    per_minute = ("", "") if limit.per_minute is None else (str(limit.per_minute), str(status.started))
-    money = (
-        ("", "", "") if limit.cost_per_day is None else tuple(map(str, (limit.cost_per_day, status.spent, status.reserved)))
-    )
-    return limit.model, *at_once, str(status.waiting), *per_minute, *money
-
-
-# ---------------------------------------------------------------- all hosts together
-
-
-def cluster(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Show all hosts of a ledger: their threads, threads that are due or stuck, takeovers. Exit 1 if a thread is stuck."""
-    found = with_ledger(ledger, service.cluster_status)
-    if for_programs:
-        print_json(found.to_json())
-    else:
-        _print_cluster(found, ledger)
-    if found.stuck:
-        raise typer.Exit(1)
-
-
-def _print_cluster(found: ClusterStatus, ledger: str | None) -> None:
-    console = open_console()
-    if living := [each for each in found.hosts if each.is_alive]:
-        print_table(console, ("host", "build", "alive until (UTC)", "threads"), [_short_row(each) for each in living])
-    else:
-        note(_no_host(ledger))
-    oldest = "" if found.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=found.oldest_age))}"
-    taken = "" if found.last_take_over is None else f", the last at {shown_time(found.last_take_over)}"
-    rows = [
-        ("in hand", str(found.in_hand)),
-        ("due", f"{found.due}{oldest}"),
-        ("stuck", str(found.stuck)),
-        ("taken over", f"{found.take_overs}{taken}"),
-        *(
-            (
-                f"permits of {'all models' if each.limit.model == '*' else each.limit.model}",
-                f"{each.held} held, {each.waiting} wait",
-            )
-            for each in found.limits
-        ),
-        ("tail is behind", f"{found.tail_lag:.1f}s"),
-    ]
-    print_table(console, ("threads", ""), rows)
-    for each in found.stuck_threads[:_MOST_STUCK]:
-        note(f"{each.thread_id} is stuck: {each.reason}", style="warning")
-    if found.stuck > _MOST_STUCK:
-        note(f"{found.stuck - _MOST_STUCK} more are stuck; `--json` has the first {len(found.stuck_threads)}", style="warning")
-
-
-def _short_row(status: HostStatus) -> tuple[str, ...]:
-    name, build, _, until, threads = _row(status)
-    return name, build, until, threads
-
-
-_MOST_STUCK: Final = 10
-"""Stuck threads that are printed."""
+def _limit_row(limit: LimitValue) -> tuple[str, ...]:
+    at_once = ("", "") if limit.at_once is None else (str(limit.at_once), str(limit.held))
+    per_minute = ("", "") if limit.per_minute is None else (str(limit.per_minute), str(limit.started))
+    money = ("", "", "") if limit.cost_per_day is None else tuple(map(str, (limit.cost_per_day, limit.spent, limit.reserved)))
+    return limit.model, *at_once, str(limit.waiting), *per_minute, *money
 
 
 # ---------------------------------------------------------------- schedules
@@ -469,15 +453,15 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
     """List the schedules of a ledger."""
     found = with_ledger(ledger, service.list_schedules)
     if for_programs:
-        print_json([each.to_json() for each in found])
+        print_json(found)
     elif found:
         rows = [
             (
-                each.schedule.name,
-                each.schedule.cron or "once",
-                each.schedule.zone,
+                each.name,
+                each.cron or "once",
+                each.zone,
                 "" if each.next_at is None else shown_time(each.next_at.astimezone(UTC)),
-                each.schedule.question,
+                each.question,
             )
             for each in found
         ]

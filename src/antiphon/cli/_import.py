@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 
 from antiphon.cli._input import FromOption, Given, dialect_of, fail_to_read, parse_file, read_conversation, refusals
+from antiphon.cli._journal import restore
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._output import print_json
-from antiphon.cli._screen import bar, fail, note, open_console, print_table
+from antiphon.cli._screen import bar, check_none_given, fail, note, open_console, print_table
 from antiphon.dialects import decode
 from antiphon.errors import AppendRefusedError, DecodeError
 from antiphon.messages import Conversation, Message, is_name, loads
@@ -46,14 +47,27 @@ def import_(
     allow_foreign: Annotated[
         bool, typer.Option("--allow-foreign", help="Accept calls, results and ids that do not match.")
     ] = False,
+    journal: Annotated[
+        bool, typer.Option("--journal", help="Restore the threads of a journal (antiphon export --journal) as they were.")
+    ] = False,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", metavar="FILE", help="With --journal: heads that were stored elsewhere, to prove the rows."),
+    ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
     """Append the messages of a file to threads of a ledger. A missing ledger is created. Importing twice changes nothing.
 
-    Nothing in an imported file is executed, approved or settled. To restore your own threads with their open calls, use
-    antiphon export --journal and antiphon restore.
+    Nothing in an imported file is executed, approved or settled. With --journal, your own threads are restored with their
+    times, hashes and open calls: all of them or none.
     """
+    if journal:
+        of_files = {"--from": source, "--thread": thread, "--each-line": each_line, "--allow-foreign": allow_foreign}
+        check_none_given(of_files, "does not go with --journal: a journal has rows as they are stored")
+        restore(file, heads, ledger, for_programs=for_programs)
+        return
+    check_none_given({"--heads": heads}, "goes with --journal")
     found = histories(file, source, each_line=each_line)
     first = next(found)  # before the ledger is created: a file that cannot be read creates none
     work = partial(_take_in, found=chain([first], found), size=_size(file), thread=thread, allow_foreign=allow_foreign)

@@ -166,6 +166,11 @@ def ledger_in_use(given: str | None) -> str:
     return place if _URL.match(place) else f"{_FILE}{place}"
 
 
+def is_ledger(name: str) -> bool:
+    """Whether a name is that of a ledger and of nothing else: a URL, a path with a folder, or a database file."""
+    return _URL.match(name) is not None or "/" in name or os.sep in name or name.endswith((".db", ".sqlite", ".sqlite3"))
+
+
 def shown_ledger(given: str | None) -> str:
     """Return the URL of the ledger in use as it is printed: without a password."""
     from antiphon.ledger._secrets import without_password  # noqa: PLC0415 (only where a ledger is used)
@@ -216,7 +221,7 @@ def with_tenants(
         return asyncio.run(_within(place, work, True, signals, tuple(tenants) or (None,)))
 
 
-def with_ledgers(source: str, target: str, work: Callable[[Ledger, Ledger], Awaitable[ResultT]]) -> ResultT:
+def with_ledgers(source: str | None, target: str, work: Callable[[Ledger, Ledger], Awaitable[ResultT]]) -> ResultT:
     """Open two ledgers, the second of which may be created, do something with them, and close them."""
 
     async def within(first: Ledger) -> ResultT:

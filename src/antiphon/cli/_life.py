@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
+from antiphon.cli._hosts import AppOption, resume_all
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, offered_threads, with_ledger
 from antiphon.cli._live import (
     BudgetOption,
     ConfigOption,
     EventsOption,
     ModelOption,
     QuietOption,
+    RunPrinting,
     check_model,
     interruptible,
     read_budget,
     run_chain,
     show_report,
+    typed,
 )
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._run import TeamTask, run_team
-from antiphon.cli._screen import fail, note, open_console, print_pairs
-from antiphon.cli._view import open_view, watching
+from antiphon.cli._screen import check_none_given, fail, note, open_console, print_pairs
+from antiphon.cli._view import watching
 from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, RunReport, ThreadReport
+    from antiphon.service import ChainRunner, RunReport, StatusValue
 
 
 class OnChangeChoice(Enum):
@@ -45,17 +49,27 @@ class OnChangeChoice(Enum):
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
-    found = with_ledger(ledger, partial(_status, thread=thread)).to_json()
+    status = with_ledger(ledger, partial(_status, thread=thread))
     if for_programs:
-        print_json(found)
-    else:
-        waits = found.get("waits_for", "")  # what a run waits for also says which build cannot continue it, and why
-        found["unfit"] = tuple(each for each in found.get("unfit", ()) if each.partition(":")[0] not in waits)
-        print_pairs(open_console(), [(name.replace("_", " "), _text(name, value)) for name, value in found.items()])
+        print_json(status)
+        return
+    waits = status.waits_for or ""  # what a run waits for also says which build cannot continue it, and why
+    unfit = tuple(each for each in status.unfit if each.partition(":")[0] not in waits)
+    fields = {**dict(status), "unfit": unfit}
+    names = [*(_OF_CHAIN if status.is_chain else _OF_OTHERS), *(name for name in _REASONS if fields[name])]
+    print_pairs(open_console(), [(name.replace("_", " "), _text(name, fields[name])) for name in names])
 
 
-async def _status(ledger: Ledger, *, thread: str) -> ThreadReport:
+async def _status(ledger: Ledger, *, thread: str) -> StatusValue:
     return await service.thread_status(ledger, thread)
+
+
+_OF_CHAIN: Final = (
+    *("thread_id", "status", "current_phase", "turn", "created_at", "updated_at", "phases_completed", "phases_remaining"),
+)
+_OF_OTHERS: Final = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
+_REASONS: Final = ("waits_for", "error", "owner", "unfit")
+"""They are shown if there are any."""
 
 
 def _text(name: str, value: Any) -> str:
@@ -102,8 +116,21 @@ def _move(ledger: str | None, work: Callable[[Ledger], Awaitable[Mapping[str, An
 
 
 def resume(
-    thread: ThreadArgument,
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="The id of a thread or a unique prefix, or last: see antiphon threads.",
+        ),
+    ] = None,
     *,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Continue all runs of --app whose process died or stopped; without --app, list them.")
+    ] = False,
+    apps: AppOption = None,
+    with_failed: Annotated[bool, typer.Option("--failed", help="With --all: also runs that failed.")] = False,
     model: ModelOption = None,
     config: ConfigOption = None,
     on_change: Annotated[
@@ -125,33 +152,43 @@ def resume(
     ledger: LedgerOption = None,
 ) -> None:
     """Continue a thread where it stopped, with its recorded model and settings. Finished steps do not run again."""
-    if on_change is not None:
+    if is_all and thread is not None:
+        fail("--all is about all runs: leave out THREAD, or --all", code=2)
+    check_none_given({} if is_all else {"--app": apps, "--failed": with_failed}, "goes with --all")
+    if is_all:
+        resume_all(apps, ledger, with_failed=with_failed, for_programs=for_programs)
+    elif thread is None:
+        fail(f"which thread? `{typed(ledger, 'threads')}` lists them; --all continues the runs of your programs", code=2)
+    elif on_change is not None:
         _allow_change(ledger, thread, on_change, run, for_programs=for_programs)
-        return
+    else:
+        task = TeamTask(thread, ledger, team=team, files=files, model=model)
+        _resume(task, config, budget, RunPrinting(for_programs, is_quiet, as_events))
+
+
+def _resume(task: TeamTask, config: Path | None, budget: list[str] | None, printing: RunPrinting) -> None:
+    """Continue a thread of a team, of six phases, or of a program."""
+    thread, ledger = task.thread_id, task.ledger
 
     async def work(runner: ChainRunner) -> RunReport:
-        title = await service.latest_question_of(runner.ledger, thread) or ""
-        view = open_view(title, is_quiet=is_quiet or for_programs, as_events=as_events)
-        tell = None if is_quiet or for_programs or as_events else _tell_host
+        view = printing.view(await service.latest_question_of(runner.ledger, thread) or "")
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                return await runner.resume(thread, tell=tell, hear=view.take, stop=stop)
+                return await runner.resume(thread, tell=_tell_host if printing.has_notes else None, hear=view.take, stop=stop)
 
-    how: dict[str, Any] = {"for_programs": for_programs, "is_quiet": is_quiet, "as_events": as_events}
     if (done := with_ledger(ledger, partial(_completed, thread=thread))) is not None:
-        show_report(done, ledger, **how, next_commands=("show", "replay", "fork") if done.is_chain else ("show", "export"))
+        show_report(done, ledger, printing, ("show", "replay", "fork") if done.is_chain else ("show", "export"))
         return
-    if model is not None:
-        check_model(model)
-    if with_ledger(ledger, partial(_is_team, thread=thread)) or team is not None:
-        task = TeamTask(thread, ledger, team=team, files=files, model=model, budget=read_budget(budget))
-        run_team(task, **how)
+    if task.model is not None:
+        check_model(task.model)
+    if with_ledger(ledger, partial(_is_team, thread=thread)) or task.team is not None:
+        run_team(replace(task, budget=read_budget(budget)), printing)
         return
     if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
         note(f"thread {thread} continues in the program that runs it")
         return
-    report = run_chain(ledger, work, model=model, config=config, thread=thread, budget=budget)
-    show_report(report, ledger, **how)
+    report = run_chain(ledger, work, model=task.model, config=config, thread=thread, budget=budget)
+    show_report(report, ledger, printing)
 
 
 async def _completed(ledger: Ledger, *, thread: str) -> RunReport | None:

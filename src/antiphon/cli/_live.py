@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -32,6 +33,7 @@ from antiphon.cli._output import (
     print_json_line,
 )
 from antiphon.cli._screen import fail, note, open_console, print_markdown, print_numbered
+from antiphon.cli._view import RunView, open_view
 from antiphon.errors import ConfigError, LedgerFullError, ModelError
 
 if TYPE_CHECKING:
@@ -78,6 +80,26 @@ EventsOption: TypeAlias = Annotated[
 ]
 
 ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrinting:
+    """How a run is printed: for a person, if nothing else is chosen."""
+
+    for_programs: bool = False
+    """The report is JSON."""
+    is_quiet: bool = False
+    """Only the answer."""
+    as_events: bool = False
+    """Each event is a line of JSON, and the report the last one."""
+
+    @property
+    def has_notes(self) -> bool:
+        return not (self.for_programs or self.is_quiet or self.as_events)
+
+    def view(self, title: str = "") -> RunView:
+        """Return the view of the run."""
+        return open_view(title, is_quiet=self.is_quiet or self.for_programs, as_events=self.as_events)
 
 
 # ---------------------------------------------------------------- before
@@ -128,11 +150,12 @@ def run_chain(
     budget: Sequence[str] | None = None,
 ) -> ResultT:
     """Open a chain on a ledger, do something with it, and close both. `thread` is a thread that must exist."""
-    given = read_budget(budget)
+    amounts = read_budget(budget)
 
-    async def within(found: Ledger) -> ResultT:
-        chosen: dict[str, Any] = {"model": model, "config": config, "documents": documents, "budget": given}
-        async with service.open_chain(found, thread_id=thread, **chosen) as runner:
+    async def within(opened: Ledger) -> ResultT:
+        async with service.open_chain(
+            opened, thread_id=thread, model=model, config=config, documents=documents, budget=amounts
+        ) as runner:
             return await work(runner)
 
     with complaints():
@@ -175,19 +198,16 @@ def _is_not_about_space(record: logging.LogRecord) -> bool:
 def show_report(
     report: RunReport,
     ledger: str | None,
-    *,
-    for_programs: bool,
-    is_quiet: bool,
-    as_events: bool = False,
+    printing: RunPrinting,
     next_commands: tuple[str, ...] = ("show", "replay", "fork"),
 ) -> None:
     """Print the outcome of a thread, and what to try next; exit with the code that tells how it ended."""
-    if as_events:
+    if printing.as_events:
         print_json_line({"kind": "report", **report.to_json()})
-    elif for_programs:
+    elif printing.for_programs:
         print_json(report.to_json())
     elif report.response is not None and not report.was_interrupted:
-        if not is_quiet:
+        if not printing.is_quiet:
             note("")
         print_answer(report.answer or "", report.citations)
     code = exit_code(report)
@@ -196,7 +216,7 @@ def show_report(
         note(f"the thread {_END[report.status == 'failed']}: {why}", style="bad", has_lines=True)
     if report.failed_tools and code in (COMPLETED, FAILED):
         tell_failed_tools(report)
-    if not for_programs and not as_events and not is_quiet:
+    if printing.has_notes:
         sum_up(report, ledger, next_commands)
     if code != COMPLETED:
         raise typer.Exit(code)

@@ -15,10 +15,10 @@ from typing import Annotated, Any, BinaryIO, Final, TypeAlias, cast
 import orjson
 import typer
 
+from antiphon import service
 from antiphon.cli._screen import fail, note, note_console, print_table
 from antiphon.dialects import Loss, detect
 from antiphon.messages.json_values import JsonError, parse, write
-from antiphon.service import escaped
 
 COMPLETED: Final = 0
 FAILED: Final = 1
@@ -62,7 +62,7 @@ def deliver(text: bytes, output: Path | None, *, kind: OutputKind | None = None,
     """Write to a file, or to stdout. `kind` says what the file is, for one that exists; see `delivery`."""
     if output is None or output == Path("-"):
         is_seen = sys.stdout.isatty()
-        sys.stdout.buffer.write(escaped(text.decode()).encode() if is_seen else text)
+        sys.stdout.buffer.write(service.escaped(text.decode()).encode() if is_seen else text)
         sys.stdout.buffer.flush()
         return
     with delivery(output, kind=kind, force=force) as put:
@@ -203,14 +203,14 @@ def report_losses(losses: Sequence[Loss], dialect: str) -> None:
     print_table(note_console(), ("message", "what", "reason"), rows)
 
 
-def print_json(value: dict[str, Any] | Sequence[Any]) -> None:
+def print_json(value: object) -> None:
     """Print a value as indented JSON, with times as the house format writes them."""
-    deliver(write(value, orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n", None)
+    deliver(service.to_json(value, orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n", None)
 
 
-def print_json_line(value: dict[str, Any]) -> None:
+def print_json_line(value: object) -> None:
     """Print a value as one line of JSON."""
-    deliver(write(value, orjson.OPT_UTC_Z) + b"\n", None)
+    deliver(service.to_json(value, orjson.OPT_UTC_Z) + b"\n", None)
 
 
 def shown_time(moment: datetime) -> str:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from antiphon.cli._live import (
     EventsOption,
     ModelOption,
     QuietOption,
+    RunPrinting,
     check_model,
     choose_model,
     exit_code,
@@ -37,13 +38,16 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import COMPLETED, WAITING
 from antiphon.cli._page import OpenOption, page_of, telling
-from antiphon.cli._screen import fail, note
-from antiphon.cli._view import open_view, watching
+from antiphon.cli._screen import check_none_given, fail, note
+from antiphon.cli._view import watching
 from antiphon.errors import ParkedError
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, ChosenModel, RunReport
+    from antiphon.service import ChainRunner, ChosenModel, RunReport, TeamStep
 
 
 def run(
@@ -80,43 +84,61 @@ def run(
     _check_name(name, thread)
     if not question.strip():
         fail("the question is empty; ask something", code=2)
-    if team is not None:
-        _check_none_given({"--add": documents, "--config": config}, "without --team: a team's file says what it uses")
-        own = thread or name or service.new_thread_id()
-        given: dict[str, Any] = {"files": files, "model": model, "budget": read_budget(budget)}
-        task = TeamTask(own, ledger, team=team, task=question, is_new=name is not None, **given)
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, opens=opens)
+    printing = RunPrinting(for_programs, is_quiet, as_events)
+    if team is not None or (thread is not None and _is_of_team(thread, ledger)):
+        where = "goes without --team: a team's file" if team is not None else "does not go with a thread of a team: its file"
+        check_none_given({"--add": documents, "--config": config}, f"{where} says what it uses")
+        task = TeamTask(
+            thread_id=thread or name or service.new_thread_id(),
+            ledger=ledger,
+            team=team,
+            task=question,
+            files=files,
+            model=model,
+            budget=read_budget(budget),
+            is_new=name is not None,
+        )
+        run_team(task, printing, opens=opens)
         return
-    if thread is not None and _is_of_team(thread, ledger):
-        _check_none_given({"--add": documents, "--config": config}, "not with a thread of a team: its file says what it uses")
-        task = TeamTask(thread, ledger, task=question, files=files, model=model, budget=read_budget(budget))
-        run_team(task, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events, opens=opens)
-        return
-    _check_none_given({"--files": files}, "with --team; --add FILE gives documents to six phases")
+    check_none_given({"--files": files}, "goes with --team; --add FILE gives documents to six phases")
     texts = {document_name(path): read_document(path) for path in documents or () if not os.path.isdir(path)}
-    found = [each for path in documents or () if os.path.isdir(path) for each in service.files_in(path)]
-    view = open_view(question, is_quiet=is_quiet or for_programs, as_events=as_events)
+    paths = [each for path in documents or () if os.path.isdir(path) for each in service.files_in(path)]
+    view = printing.view(question)
 
     async def work(runner: ChainRunner) -> RunReport:
         await service.add_documents(runner.ledger, texts)
-        await service.add_files(runner.ledger, found)
+        await service.add_files(runner.ledger, paths)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                asked: dict[str, Any] = {"thread_id": thread, "name": name, "user_id": user, "tell": telling(page, tell)}
-                return await runner.ask(question, **asked, hear=view.take, stop=stop)
+                return await runner.ask(
+                    question,
+                    thread_id=thread,
+                    name=name,
+                    user_id=user,
+                    tell=telling(page, say_begun if printing.has_notes else None),
+                    hear=view.take,
+                    stop=stop,
+                )
 
-    def begin(thread_id: str) -> None:
+    def say_begun(thread_id: str) -> None:
         say_stand_in(chosen)
         say_thread(thread_id, ledger)
 
-    tell = None if is_quiet or for_programs or as_events else begin
     chosen = _chosen(model, thread, config)
-    more: dict[str, Any] = {"documents": [*texts, *map(str, found)], "budget": budget}
     with page_of(ledger, is_wanted=opens) as page:
-        report = run_chain(ledger, work, model=chosen.name, config=config, thread=thread, create=thread is None, **more)
+        report = run_chain(
+            ledger,
+            work,
+            model=chosen.name,
+            config=config,
+            thread=thread,
+            create=thread is None,
+            documents=[*texts, *map(str, paths)],
+            budget=budget,
+        )
         if page is not None:
             page.was_interrupted = report.was_interrupted
-        show_report(report, ledger, for_programs=for_programs, is_quiet=is_quiet, as_events=as_events)
+        show_report(report, ledger, printing)
 
 
 def _check_name(name: str | None, thread: str | None) -> None:
@@ -147,13 +169,6 @@ def _is_of_team(thread: str, ledger: str | None) -> bool:
         return settings is not None and settings.team is not None
 
     return with_ledger(ledger, look)
-
-
-def _check_none_given(options: dict[str, Any], goes: str) -> None:
-    """Refuse options that have no effect here."""
-    for name, value in options.items():
-        if value:
-            fail(f"{name} goes {goes}", code=2)
 
 
 # ---------------------------------------------------------------- chat
@@ -211,22 +226,25 @@ class TeamTask:
         """The command that continues the task."""
         return typed(self.ledger, "resume", self.thread_id)
 
-    async def do(self, ledger: Ledger, **more: Any) -> RunReport:
+    async def do(
+        self, ledger: Ledger, *, tell: Callable[[str], None] | None, hear: Callable[[TeamStep], None], stop: asyncio.Event
+    ) -> RunReport:
         """Do the task, or continue it."""
-        given: dict[str, Any] = {"model": self.model, "files": self.files, "budget": self.budget, **more}
+        options = service.TeamOptions(self.model, self.files, self.budget)
+        listeners = service.TeamListeners(tell, hear, stop)
         if self.task is None:
-            return await service.resume_team(ledger, self.thread_id, team=self.team, **given)
+            return await service.resume_team(ledger, self.thread_id, self.team, options, listeners)
         if self.team is None:
-            return await service.continue_team(ledger, self.thread_id, self.task, **given)
+            return await service.continue_team(ledger, self.thread_id, self.task, options, listeners)
         service.trust_named(self.team, self.files)
-        return await service.run_team(ledger, self.team, self.task, thread_id=self.thread_id, **given)
+        return await service.run_team(ledger, self.team, self.task, options, listeners, thread_id=self.thread_id)
 
 
-def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: bool, opens: bool = False) -> None:
+def run_team(task: TeamTask, printing: RunPrinting, *, opens: bool = False) -> None:
     """Run a task, and print the answer."""
     if task.model is not None:
         check_model(task.model)
-    view = open_view(task.task or "", is_quiet=is_quiet or for_programs, as_events=as_events)
+    view = printing.view(task.task or "")
     view.thread_id = task.thread_id
 
     async def work(found: Ledger) -> RunReport:
@@ -236,7 +254,7 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
             view.title = before.task or ""
         try:
             with interruptible() as stop:
-                tell = None if is_quiet or for_programs or as_events else partial(say_thread, ledger=task.ledger)
+                tell = partial(say_thread, ledger=task.ledger) if printing.has_notes else None
                 async with watching(view, found):
                     return await task.do(found, tell=telling(page, tell), hear=view.take_step, stop=stop)
         except ParkedError as exc:
@@ -251,5 +269,4 @@ def run_team(task: TeamTask, *, for_programs: bool, is_quiet: bool, as_events: b
         if report.was_interrupted:
             note("stopped; go on with:", command=task.command)
             raise typer.Exit(exit_code(report))
-        how: dict[str, Any] = {"for_programs": for_programs, "is_quiet": is_quiet, "as_events": as_events}
-        show_report(report, task.ledger, **how, next_commands=("show", "export", "fork"))
+        show_report(report, task.ledger, printing, ("show", "export", "fork"))

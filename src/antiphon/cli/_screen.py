@@ -7,7 +7,7 @@ Invisible characters become numbers. Words are not broken, but for those that ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -137,6 +137,13 @@ def fail(message: str, code: int = 1, *, has_lines: bool = False) -> NoReturn:
     """Print an error, and exit: 1 if the data is wrong, 2 if the command was used wrongly."""
     note(message, style="bad", has_lines=has_lines)
     raise typer.Exit(code)
+
+
+def check_none_given(options: Mapping[str, object], why: str) -> None:
+    """Refuse options that have no effect here; `why` says with what they have one."""
+    for name, value in options.items():
+        if value:
+            fail(f"{name} {why}", code=2)
 
 
 def ask_yes(question: str, otherwise: str, hint: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 import threading
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -185,7 +186,7 @@ def make(
     lasts = _DEFAULT_DAYS if days is None else days
     made = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
     if for_programs:
-        print_json({**_json(made.token), "token": made.text})
+        print_json({**asdict(made.token), "token": made.text})
         return
     typer.echo(made.text)
     ends = "it does not expire" if made.token.expires_at is None else f"it expires {shown_time(made.token.expires_at)} UTC"
@@ -208,7 +209,7 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
     """List the tokens of a ledger, without their secrets."""
     found = with_ledger(ledger, service.list_tokens)
     if for_programs:
-        print_json([_json(each) for each in found])
+        print_json(found)
     elif found:
         rows = [(each.id, each.principal, " ".join(each.scopes), shown_time(each.created_at), _state(each)) for each in found]
         print_table(open_console(), ("id", "name", "scopes", "made (UTC)", "state"), rows)
@@ -238,14 +239,3 @@ def _state(token: Token) -> str:
     if token.revoked_at is not None:
         return f"revoked {shown_time(token.revoked_at)}"
     return "valid" if token.expires_at is None else f"until {shown_time(token.expires_at)}"
-
-
-def _json(token: Token) -> dict[str, object]:
-    return {
-        "id": token.id,
-        "principal": token.principal,
-        "scopes": list(token.scopes),
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "revoked_at": token.revoked_at,
-    }

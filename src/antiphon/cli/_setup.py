@@ -61,7 +61,7 @@ def _trust(file: Path, *, is_sure: bool, for_programs: bool) -> None:
     # What was shown is what is trusted, even if a file has changed meanwhile.
     trusted = [service.trust_content(each.data, each.path) for each in found]
     if for_programs:
-        print_json([each.to_json() for each in trusted])
+        print_json(trusted)
     else:
         names = ", ".join(str(each.path) for each in found)
         note(f"{names}: trusted as {'it is' if len(found) == 1 else 'they are'} now" if new else f"{names}: trusted before")
@@ -131,7 +131,7 @@ def _ask(file: Path, number: int) -> None:
 def _remove(file: Path, *, for_programs: bool) -> None:
     removed = service.distrust(file)
     if for_programs:
-        print_json([each.to_json() for each in removed])
+        print_json(removed)
     elif removed:
         note(f"{file}: not trusted any more")
     else:
@@ -140,7 +140,7 @@ def _remove(file: Path, *, for_programs: bool) -> None:
 
 def _list(known: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
     if for_programs:
-        print_json([each.to_json() for each in known])
+        print_json(known)
     elif known:
         rows = [(each.path, shown_time(each.at), each.digest.partition(":")[0]) for each in known]
         print_table(open_console(), ("path", "since (UTC)", "by"), rows)

@@ -95,7 +95,7 @@ def show(
             note(f"{report.status}: {why}", style="warning")
 
 
-async def _status_of(ledger: Ledger, *, name: str) -> service.ThreadReport:
+async def _status_of(ledger: Ledger, *, name: str) -> service.StatusValue:
     return await service.thread_status(ledger, thread_id=await service.resolve_thread(ledger, name))
 
 
@@ -148,7 +148,7 @@ def _check_alone(as_sequence: bool, as_timeline: bool, by_step: bool, source: st
 async def _show_steps(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
     async for step in service.every_step(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
-            print_json_line(step.to_json())
+            print_json_line(step)
             continue
         to = f" → {', '.join(step.receivers)}" if step.receivers else ""
         marks = "".join(f"  [{mark}]" for mark in (_state(step), service.mark_words(step)) if mark)
@@ -165,7 +165,7 @@ def _state(step: service.SequenceStep) -> str:
 async def _show_spans(ledger: Ledger, *, thread: str, for_programs: bool) -> None:
     async for span in service.every_span(ledger, await service.resolve_thread(ledger, thread)):
         if for_programs:
-            print_json_line(span.to_json())
+            print_json_line(span)
             continue
         took = "" if span.outcome == "said" else "open" if span.seconds is None else f"{span.seconds:.3f} s"
         failed = "failed" if span.outcome == "failed" else ""

@@ -1,8 +1,8 @@
-"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward`, `delete` and `forget`."""
+"""Threads of a ledger: `antiphon threads`, `search`, `tail`, `reward` and `delete`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches
 from functools import partial
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from antiphon.ledger import Hit, Ledger, Record, ThreadSummary
-    from antiphon.service import ListedThread
+    from antiphon.service import ThreadValue
 
 SystemOption = Annotated[bool, typer.Option("--all", help="Include system threads.")]
 NameOption: TypeAlias = Annotated[str, typer.Option("--as", metavar="NAME", help="Your name, recorded in the thread.")]
@@ -56,7 +56,7 @@ def threads(
     """List the threads of a ledger, most recent first, each with its first question."""
     found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
-        print_json([{**each.to_json(), "question": question} for each, question in found])
+        print_json([each.model_copy(update={"title": question}) for each, question in found])
     elif found:
         _print_threads(found)
     else:
@@ -65,17 +65,17 @@ def threads(
 
 async def _list(
     ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None
-) -> list[tuple[ListedThread, str | None]]:
-    found: list[tuple[ListedThread, str | None]] = []
+) -> list[tuple[ThreadValue, str | None]]:
+    found: list[tuple[ThreadValue, str | None]] = []
     async for each in service.list_with_runs(ledger, with_system=with_system, status=status):
-        asked = await service.question_of(ledger, each.thread.thread_id) if len(found) < _WITH_QUESTION else None
+        asked = await service.question_of(ledger, each.thread_id) if len(found) < _WITH_QUESTION else None
         found.append((each, asked))
         if len(found) == limit:
             break
     return found
 
 
-def _print_threads(found: Sequence[tuple[ListedThread, str | None]]) -> None:
+def _print_threads(found: Sequence[tuple[ThreadValue, str | None]]) -> None:
     """Print a table, with owner and age if there are open runs, and what they wait for.
 
     In a terminal the question takes the room that the other columns leave, and dates are short.
@@ -86,7 +86,7 @@ def _print_threads(found: Sequence[tuple[ListedThread, str | None]]) -> None:
     rows = [[*_row(each, has_runs), " ".join((asked or "").split())] for each, asked in found]
     if console.is_terminal:
         for row, (each, _) in zip(rows, found, strict=True):
-            row[-3] = short_time(each.thread.updated_at, now)
+            row[-3] = short_time(each.updated_at, now)
         headings[-3] = "updated"
         used = [column for column in zip(headings, *rows, strict=True) if any(column[1:])]  # without those that are empty
         *others, last = used
@@ -96,23 +96,23 @@ def _print_threads(found: Sequence[tuple[ListedThread, str | None]]) -> None:
         headings, *rows = map(list, zip(*used, strict=True))
     print_table(console, headings, rows)
     for each, _ in found:
-        for unfit in service.unfit_json(each.thread):
-            note(f"{each.thread.thread_id} cannot continue on build {unfit['build']}: {unfit['reason']}", style="warning")
-        if (moved := service.moved_reason(each.thread)) is not None:
-            note(f"{each.thread.thread_id}: {moved}", style="warning")
+        for unfit in each.unfit:
+            note(f"{each.thread_id} cannot continue on build {unfit.build}: {unfit.reason}", style="warning")
+        if (moved := service.moved_reason(each.moved_to)) is not None:
+            note(f"{each.thread_id}: {moved}", style="warning")
         if each.waits_for is not None:
-            note(f"{each.thread.thread_id} waits: {each.waits_for}", style="warning")
+            note(f"{each.thread_id} waits: {each.waits_for}", style="warning")
         for run in each.runs:
             if run.reason is not None and run.status != "stopped":
-                note(f"{run.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
+                note(f"{each.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
 
 
-def _row(listed: ListedThread, has_runs: bool) -> tuple[str, ...]:
-    thread, runs = listed.thread, listed.runs
+def _row(thread: ThreadValue, has_runs: bool) -> tuple[str, ...]:
+    runs = thread.runs
     cost = f"{thread.cost:f}" if thread.cost else ""
     run = (runs[0].owner or "", shown_age(runs[0].age)) if runs else ("", "")
     more = run if has_runs else ()
-    return thread.thread_id, listed.status or "not run", *more, str(thread.messages), shown_time(thread.updated_at), cost
+    return thread.thread_id, thread.status or "not run", *more, str(thread.messages), shown_time(thread.updated_at), cost
 
 
 # ---------------------------------------------------------------- search
@@ -148,7 +148,7 @@ def search(
         return
     with complaints():
         if for_programs:
-            print_json([{"snippet": hit.snippet, **service.record_json(hit.record)} for hit in hits[:limit]])
+            print_json([service.HitValue.of(hit) for hit in hits[:limit]])
         else:
             _print_hits(hits[:limit])
     if len(hits) > limit and not for_programs:
@@ -250,7 +250,7 @@ def _put(_cursor: str, record: Record) -> None:
 
 
 def _put_json(cursor: str, record: Record) -> None:
-    print_json_line({"cursor": cursor, **service.record_json(record)})
+    print_json_line({"cursor": cursor, **dict(service.RecordValue.of(record))})
 
 
 # ---------------------------------------------------------------- reward
@@ -296,77 +296,47 @@ def _not_rated(thread: str, message: str, lanes: Mapping[str, str], show: str) -
 
 # ---------------------------------------------------------------- delete
 
-_ThreadsArgument: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="THREAD",
-        callback=known_threads,
-        autocompletion=offered_threads,
-        help="The ids of threads; see antiphon threads.",
-    ),
-]
-_YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-
 
 def delete(
-    threads: _ThreadsArgument,
+    threads: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_threads,
+            autocompletion=offered_threads,
+            help="The ids of threads; see antiphon threads.",
+        ),
+    ],
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
-    yes: _YesOption = False,
+    keep_chain: Annotated[
+        bool,
+        typer.Option("--keep-chain", help="Of encrypted threads, destroy only the keys: the chain of hashes can be verified."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies."""
-    doomed = with_ledger(ledger, partial(_with_branches, names=threads))
-    _check_branches(doomed, threads, "deleted", is_allowed=with_branches)
-    if not yes:
-        _ask(doomed, "Delete", "deleted", "deletes")
-    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)]))
+    """Delete threads permanently, after a confirmation, and print their ids. Backups keep their copies.
+
+    With --keep-chain, copies of encrypted threads cannot be read either, unless they have the keys.
+    """
+    doomed = with_ledger(ledger, partial(_doomed, names=threads, keep_chain=keep_chain))
+    branches = [each.thread_id for each in doomed if each.thread_id not in threads]
+    if branches and not with_branches:
+        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are deleted too")
+    if not yes:  # on stderr: stdout has only the ids of the threads
+        for each in doomed:
+            note(f"{each.thread_id}  ({each.messages} messages)")
+        what = "Destroy their keys" if keep_chain else "Delete this"
+        ask_yes(f"{what} for good?", "nothing is deleted", "--yes deletes without a question")
+    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)], keep_chain=keep_chain))
 
 
-async def _with_branches(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    return await service.with_branches(ledger, names)
+async def _doomed(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> tuple[ThreadSummary, ...]:
+    return await (service.forgettable(ledger, names) if keep_chain else service.with_branches(ledger, names))
 
 
-def _check_branches(doomed: Sequence[ThreadSummary], named: Sequence[str], done: str, *, is_allowed: bool) -> None:
-    branches = [each.thread_id for each in doomed if each.thread_id not in named]
-    if branches and not is_allowed:
-        fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are {done} too")
-
-
-def _ask(threads: Iterable[ThreadSummary], verb: str, done: str, does: str) -> None:
-    """Continue only after a yes. The question goes to stderr: stdout has only the ids of the threads."""
-    for each in threads:
-        note(f"{each.thread_id}  ({each.messages} messages)")
-    ask_yes(f"{verb} this for good?", f"nothing is {done}", f"--yes {does} without a question")
-
-
-async def _delete(ledger: Ledger, *, names: Sequence[str]) -> None:
-    async for thread_id in service.delete_threads(ledger, names):
-        deliver(f"{visible(thread_id)}\n".encode(), None)
-
-
-# ---------------------------------------------------------------- forget
-
-
-def forget(
-    threads: _ThreadsArgument,
-    *,
-    with_branches: Annotated[bool, typer.Option("--with-branches", help="Forget their branches too.")] = False,
-    yes: _YesOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Destroy the keys of encrypted threads, after a confirmation, so that nobody can read them. Prints their ids."""
-    doomed = with_ledger(ledger, partial(_forgettable, names=threads))
-    _check_branches(doomed, threads, "forgotten", is_allowed=with_branches)
-    if not yes:
-        _ask(doomed, "Forget", "forgotten", "forgets")
-    with_ledger(ledger, partial(_forget, names=[each.thread_id for each in reversed(doomed)]))
-
-
-async def _forgettable(ledger: Ledger, *, names: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    return await service.forgettable(ledger, names)
-
-
-async def _forget(ledger: Ledger, *, names: Sequence[str]) -> None:
-    async for thread_id in service.forget_threads(ledger, names):
+async def _delete(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> None:
+    deleted = service.forget_threads(ledger, names) if keep_chain else service.delete_threads(ledger, names)
+    async for thread_id in deleted:
         deliver(f"{visible(thread_id)}\n".encode(), None)

@@ -1,4 +1,4 @@
-"""`antiphon verify`, `doctor`, `heads`, `backup`, `key`, `rotate`: check a ledger, prove and copy it, and its keys."""
+"""`antiphon verify`, `doctor`, `backup`, `key`: check a ledger, prove and copy it, and its keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 
 from antiphon import service
 from antiphon.cli._input import read_file
-from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, MaybeThreadsArgument, complaints, with_ledger
-from antiphon.cli._output import ForceOption, OutputOption, deliver, has_keys, print_json
+from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, complaints, with_ledger
+from antiphon.cli._output import ForceOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.messages.json_values import write
 
@@ -37,7 +37,9 @@ def verify(
     ] = None,
     sign: Annotated[
         Path | None,
-        typer.Option("--sign", metavar="KEY", help="With --save-heads: sign them with this key; see antiphon key --signing."),
+        typer.Option(
+            "--sign", metavar="KEY", help="With --save-heads: sign them with this key; see antiphon key make --signing."
+        ),
     ] = None,
     signer: Annotated[
         Path | None,
@@ -128,25 +130,8 @@ def doctor(
         raise typer.Exit(1)
 
 
-def heads(
-    threads: MaybeThreadsArgument = None,
-    *,
-    output: OutputOption = None,
-    force: ForceOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Print the length and the last hash of each thread. Store them elsewhere: verify and restore use them as proof."""
-    write_heads(with_ledger(ledger, partial(_heads, names=threads or [])), output, force=force)
-
-
-async def _heads(ledger: Ledger, *, names: list[str]) -> tuple[Head, ...]:
-    for name in names:
-        await service.find_thread(ledger, name)
-    return tuple(head for head in await ledger.heads() if not names or head.thread_id in names)
-
-
-def write_heads(found: Iterable[Head], output: Path | None, *, force: bool = False, signing: SigningKey | None = None) -> None:
-    """Write heads to a file, or to stdout; `signing` signs them."""
+def write_heads(found: Iterable[Head], output: Path, *, force: bool = False, signing: SigningKey | None = None) -> None:
+    """Write heads to a file; `signing` signs them."""
     rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in found]
     signed = {} if signing is None else {"signer": signing.public, "signature": signing.sign(write(rows))}
     text = write({"heads": rows, **signed} if signed else rows, orjson.OPT_INDENT_2) + b"\n"
@@ -214,7 +199,11 @@ def _signing_key(path: Path) -> SigningKey:
 # ---------------------------------------------------------------- keys
 
 
-def key(
+key = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create a key file, or change the master key of a ledger.")
+
+
+@key.command()
+def make(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; it must not exist.")],
     *,
     signing: Annotated[
@@ -245,8 +234,9 @@ def _write_new(path: Path, text: str, *, mode: int) -> None:
         fail(f"{path}: {exc.strerror or exc}; check the path", code=2)
 
 
+@key.command()
 def rotate(
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The file of the new master key: see antiphon key.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The file of the new master key: see antiphon key make.")],
     *,
     ledger: LedgerOption = None,
 ) -> None:

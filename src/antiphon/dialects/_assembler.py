@@ -7,6 +7,8 @@ where the first one stopped. The one exception is text that still grows: appendi
 
 A provider may split its text between the two surrogates of a character that JSON escapes as a pair (`\ud83d`, `\ude00`). The
 assembler keeps the first surrogate until the second arrives, so that no delta contains half a character.
+
+Data that violates the format, or is not a state of the assembler, raises an `EventError`, which names the key.
 """
 
 from __future__ import annotations
@@ -87,11 +89,7 @@ class AnswerAssembler(Protocol):
         ...
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
-        """Add an event, and yield its deltas. The assembler owns the event from then on.
-
-        Raises:
-            EventError: the event violates the format.
-        """
+        """Add an event, and yield its deltas. The assembler owns the event from then on."""
         ...
 
     def end(self) -> None:
@@ -106,15 +104,13 @@ class AnswerAssembler(Protocol):
         """Name the incomplete pieces, except text."""
         ...
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
         """Return the answer so far, as plain JSON; with `whole`, only complete pieces and the text so far."""
         ...
 
 
 DERIVED: Final = {"derived": True}
 """Metadata of a field that is derived from others, and not stored."""
-_LATER = frozenset({"begins"})
-"""Fields that are missing in states stored by earlier versions."""
 
 
 @dataclass(slots=True)
@@ -131,22 +127,18 @@ class AssemblerBase:
 
     @property
     def state(self) -> dict[str, object]:
-        return {each.name: settled(getattr(self, each.name)) for each in fields(self) if not each.metadata}
+        return {field_.name: settled(getattr(self, field_.name)) for field_ in fields(self) if not field_.metadata}
 
     @classmethod
     def resumed(cls, state: Mapping[str, object]) -> Self:
-        """Create an assembler from a stored state.
-
-        Raises:
-            EventError: it is not a state of this assembler.
-        """
+        """Create an assembler from a stored state."""
         fresh = cls()
-        for each in [each for each in fields(cls) if not each.metadata]:
-            begun = getattr(fresh, each.name)
-            held = state.get(each.name, begun if each.name in _LATER else None)
-            if type(held) is not type(begun):
-                raise EventError(f"expected the state of a {cls.__name__}", each.name)
-            setattr(fresh, each.name, held)
+        for stored in [stored for stored in fields(cls) if not stored.metadata]:
+            initial = getattr(fresh, stored.name)
+            value = state.get(stored.name)
+            if type(value) is not type(initial):
+                raise EventError(f"expected the state of a {cls.__name__}", stored.name)
+            setattr(fresh, stored.name, value)
         return fresh
 
     def end(self) -> None:
@@ -187,8 +179,8 @@ class AssemblerBase:
     def tell_call(self, piece: str, name: object, invocation_id: object) -> Iterator[Delta]:
         """Yield the delta that starts a call: once, and not before its name is known."""
         if piece not in self.pieces and isinstance(name, str) and name:
-            given = invocation_id if isinstance(invocation_id, str) else None
-            yield Delta("call", self.number(piece), option_name=name, invocation_id=given)
+            id_text = invocation_id if isinstance(invocation_id, str) else None
+            yield Delta("call", self.number(piece), option_name=name, invocation_id=id_text)
 
     def clean(self, piece: str, text: str) -> str:
         """Return text of complete characters: prepend the kept surrogate, and keep a high surrogate at the end."""
@@ -212,30 +204,26 @@ class AssemblerBase:
 
 
 def grow(holder: dict[str, object], key: str, text: str) -> None:
-    """Append to a text; start one if it is missing or null.
-
-    Raises:
-        EventError: the value is not text.
-    """
-    held = holder.get(key)
-    if held is not None and not isinstance(held, str | StringIO):
-        _refuse("text", held, key)
-    holder[key] = grown(held, text)
+    """Append to a text; start one if it is missing or null."""
+    text_before = holder.get(key)
+    if text_before is not None and not isinstance(text_before, str | StringIO):
+        _refuse("text", text_before, key)
+    holder[key] = grown(text_before, text)
 
 
-def grown(held: str | StringIO | None, text: str) -> StringIO:
+def grown(before: str | StringIO | None, text: str) -> StringIO:
     """Return a text with another one appended."""
-    growing = held if isinstance(held, StringIO) else StringIO()
-    if isinstance(held, str):
-        growing.write(held)
+    growing = before if isinstance(before, StringIO) else StringIO()
+    if isinstance(before, str):
+        growing.write(before)
     growing.write(text)
     return growing
 
 
-def said(holder: Mapping[str, Any], key: str) -> str:
+def text_so_far(holder: Mapping[str, Any], key: str) -> str:
     """Return the text so far; empty if there is none."""
-    held = holder.get(key)
-    return held.getvalue() if isinstance(held, StringIO) else held if isinstance(held, str) else ""
+    value = holder.get(key)
+    return value.getvalue() if isinstance(value, StringIO) else value if isinstance(value, str) else ""
 
 
 def settled(value: object) -> Any:
@@ -243,9 +231,9 @@ def settled(value: object) -> Any:
     if isinstance(value, StringIO):
         return value.getvalue()
     if isinstance(value, dict):
-        return {key: settled(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: settled(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [settled(each) for each in cast("list[Any]", value)]
+        return [settled(item) for item in cast("list[Any]", value)]
     return value
 
 
@@ -270,11 +258,7 @@ def json_object(text: str) -> dict[str, object] | None:
 
 
 def json_text(value: object) -> str:
-    """Return the JSON text of a value in an event.
-
-    Raises:
-        EventError: it contains a lone surrogate.
-    """
+    """Return the JSON text of a value in an event."""
     try:
         return write(value).decode()
     except TypeError:
@@ -305,13 +289,13 @@ def objects_in(holder: Mapping[str, object], key: str) -> list[dict[str, Any]]:
     value = holder.get(key)
     if value is not None and not isinstance(value, list):
         _refuse("a list", value, key)
-    for each in cast("list[Any]", value or []):
-        if not isinstance(each, dict):
-            _refuse("an object", each, key)
+    for item in cast("list[Any]", value or []):
+        if not isinstance(item, dict):
+            _refuse("an object", item, key)
     return cast("list[dict[str, Any]]", value or [])
 
 
-def kept_list(holder: dict[str, object], key: str) -> list[object]:
+def ensure_list(holder: dict[str, object], key: str) -> list[object]:
     """Return the list under a key; create it if it is missing or null."""
     value = holder.get(key)
     if value is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
@@ -58,11 +59,11 @@ class Body:
     """Fields that every message gets, such as the time of a response."""
     id: str | None = None
     """The id of a response that is one unit."""
-    beside: dict[str, object] = field(default_factory=dict[str, Any])
+    unit_facts: dict[str, object] = field(default_factory=dict[str, Any])
     """Further data about a single unit: the sources of an answer."""
 
 
-def said_together(group: Sequence[Message], message: Message) -> bool:
+def continues_utterance(group: Sequence[Message], message: Message) -> bool:
     """Whether a message belongs to the current unit: text and calls of one utterance do, but a text after a text does not."""
     last = group[-1]
     if message.payload.kind == "option_result" or last.payload.kind == "option_result":
@@ -100,7 +101,7 @@ class BodyFormat:
     write_instructions: Callable[[Sequence[Message], BodyWriting], Any] | None = None
     slot_holds: int | None = None
     """How many messages the field for instructions takes, if others may be among the units; None if there is no limit."""
-    together: Callable[[Sequence[Message], Message], bool] = said_together
+    together: Callable[[Sequence[Message], Message], bool] = continues_utterance
     before: Callable[[Sequence[Message] | None, Sequence[Message], BodyWriting], Any] = nothing_before
     invocation_in: InvocationIn = nobody
     """Return the invocation of an item of a unit's list (a call or a result), if a unit can hold several."""
@@ -136,20 +137,17 @@ def read_body(
     units = read_units(form, body, aliases)
     if edit is not None:
         for unit in units:
-            unit.made = list(map(edit, unit.made))
-    writing.aliases.begin([message for unit in units for message in unit.made], {})
+            unit.messages = list(map(edit, unit.messages))
+    writing.aliases.begin([message for unit in units for message in unit.messages], {})
     messages: list[Message] = []
     previous: list[Message] = []
     for unit in units:
-        written = form.write_slot(unit.made, writing) if unit.is_slot else form.write(unit.made, writing)
+        written = form.write_slot(unit.messages, writing) if unit.is_slot else form.write(unit.messages, writing)
         patch = residue(written, [unit.value])
-        shares = shared_out(patch, written, unit.made, writing, form.invocation_in) if patch else []
+        shares = shared_out(patch, written, unit.messages, writing, form.invocation_in) if patch else []
         messages += _noted(form, unit, shares, previous)
-        previous = unit.made
-    return _together(form, messages, read_tools(form, body.tools, aliases), {form.name: _read_envelope(form, body)})
-
-
-def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], metadata: dict[str, Any]) -> Conversation:
+        previous = unit.messages
+    tools, metadata = read_tools(form, body.tools, aliases), {form.name: _read_envelope(form, body)}
     try:
         return Conversation(messages, tools=tools, metadata=metadata)
     except ValidationError as exc:
@@ -159,7 +157,7 @@ def _together(form: BodyFormat, messages: list[Message], tools: list[Tool], meta
 def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list[Unit]:
     """Read the units of a body, the instructions first; each unit holds its messages."""
     mark: dict[str, dict[str, object]] = {form.name: {}}
-    reading = Reading(form.name, mark=mark, aliases=aliases, fields=body.fields, beside=body.beside)
+    reading = Reading(form.name, mark=mark, aliases=aliases, fields=body.fields, unit_facts=body.unit_facts)
     reading.once = {"usage": body.usage} if body.usage is not None else {}
     units: list[Unit] = []
     if body.instructions is not None and form.read_instructions is not None:
@@ -170,7 +168,7 @@ def read_units(form: BodyFormat, body: Body, aliases: Mapping[str, str]) -> list
         if not isinstance(value, dict):
             unit.fail(f"expected an object, found {kind_of(value)}")
         units.append(_read_one(unit, form.read))
-        reading.messages += unit.made
+        reading.messages += unit.messages
     return units
 
 
@@ -184,7 +182,7 @@ def _read_one(unit: Unit, read: Callable[[Unit], None]) -> Unit:
 
 def _noted(form: BodyFormat, unit: Unit, shares: Sequence[list[dict[str, Any]]], previous: Sequence[Message]) -> list[Message]:
     """Return the messages of one unit with the metadata that is needed to write the same unit again."""
-    group = unit.made
+    group = unit.messages
     notes: list[dict[str, object]] = [{"residue": share} if share else {} for share in shares] or [{} for _ in group]
     if unit.is_slot:
         notes[0]["slot"] = True
@@ -225,24 +223,16 @@ def _read_envelope(form: BodyFormat, body: Body) -> dict[str, Any]:
     envelope: dict[str, Any] = {"shape": body.shape}
     if body.rest:
         envelope["rest"] = body.rest
-    if native := _native_names(form, body):
+    natives = [as_object(tool) or {} for tool in body.tools if form.read_tool(tool) is None]
+    names = [str(tool.get("type") or tool.get("name") or "a tool") for tool in natives]
+    if native := [*names, *body.native]:  # tools that the provider runs, or knows the schema of
         envelope["native"] = native
     if body.tools:
-        known = [form.read_tool(tool) for tool in body.tools]
-        written = [form.write_tool(Tool.model_validate(tool), tool["name"]) for tool in known if tool is not None]
+        functions = [form.read_tool(tool) for tool in body.tools]
+        written = [form.write_tool(Tool.model_validate(tool), tool["name"]) for tool in functions if tool is not None]
         if patch := residue(written, body.tools):
             envelope["tools"] = patch
     return envelope
-
-
-def _native_names(form: BodyFormat, body: Body) -> list[str]:
-    return [*(_native_name(tool) for tool in body.tools if form.read_tool(tool) is None), *body.native]
-
-
-def _native_name(tool: object) -> str:
-    """Return the name of a tool that the provider runs, or knows the schema of."""
-    found = as_object(tool) or {}
-    return str(found.get("type") or found.get("name") or "a tool")
 
 
 def _refuse(form: BodyFormat, exc: ValidationError, what: str, where: str = "") -> NoReturn:
@@ -279,11 +269,14 @@ def write_body(
 
 def write_units(form: BodyFormat, conversation: Conversation, writing: BodyWriting, written: Written | None) -> Body:
     """Write a conversation unit by unit, and record in `written` the unit of each message."""
-    said = list(map(writing.shown, talk(conversation)))
-    arranged = arrange(said, writing.is_native)
-    writing.aliases.begin(said, arranged.reused)
-    writing.is_regular = arranged.messages is said
-    body, slot = _begun(form, conversation, said, writing), _front(form, arranged.messages, writing)
+    messages = list(map(writing.shown, talk(conversation)))
+    arranged = arrange(messages, writing.is_native)
+    writing.aliases.begin(messages, arranged.reused)
+    writing.is_regular = arranged.messages is messages
+    body, slot = _begun(form, conversation, messages, writing), list[Message]()
+    if form.write_instructions is not None:  # the messages at the front that go into the field for instructions
+        front = arranged.messages[: form.slot_holds]
+        slot = list(takewhile(lambda message: _in_slot(message, writing), front))
     if slot:
         body.instructions = _restored(form, slot, form.write_slot(slot, writing), writing)[0]
     if written is not None:
@@ -317,10 +310,13 @@ def write_more(
 # ---------------------------------------------------------------- writing: around the units
 
 
-def _begun(form: BodyFormat, conversation: Conversation, said: Sequence[Message], writing: BodyWriting) -> Body:
+def _begun(form: BodyFormat, conversation: Conversation, messages: Sequence[Message], writing: BodyWriting) -> Body:
     """Return a body without units: the other fields of the original, as long as they fit; the settings of another format."""
     envelope, model = _write_envelope(form, conversation), cast("str | None", writing.options.get(MODEL))
-    body = Body("request" if model is not None else _shape(envelope, said, writing), [])
+    shape = "request" if model is not None else str(envelope.get("shape", "request"))
+    if shape not in ("request", "list") and not all(map(writing.is_native, messages)):
+        shape = "request"  # the original shape cannot hold the conversation
+    body = Body(shape, [])
     if body.shape == envelope.get("shape"):
         body.rest = cast("dict[str, Any]", thaw(envelope.get("rest", {})))
     if body.shape == "request" and (model is not None or conversation.metadata):
@@ -332,34 +328,13 @@ def _write_envelope(form: BodyFormat, conversation: Conversation) -> Mapping[str
     return cast("Mapping[str, Any]", plain(conversation.metadata).get(form.name, _NONE))
 
 
-def _shape(envelope: Mapping[str, object], said: Sequence[Message], writing: BodyWriting) -> str:
-    """Return the original shape, if it can hold the conversation."""
-    shape = str(envelope.get("shape", "request"))
-    return shape if shape in ("request", "list") or all(map(writing.is_native, said)) else "request"
-
-
 def _write_tools(form: BodyFormat, conversation: Conversation, writing: BodyWriting) -> list[object]:
-    tools = [form.write_tool(tool, _tool_name(tool, writing)) for tool in conversation.tools]
+    tools: list[object] = []
+    for tool in conversation.tools:
+        name = tool.name if writing.notes(tool).get("named") else writing.aliases.option(tool.name)
+        tools.append(form.write_tool(tool, name))
     patch = _write_envelope(form, conversation).get("tools")
     return tools if patch is None else restore(tools, thaw(patch))
-
-
-def _tool_name(tool: Tool, writing: BodyWriting) -> str:
-    return tool.name if writing.notes(tool).get("named") else writing.aliases.option(tool.name)
-
-
-def _front(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[Message]:
-    """Return the messages at the front that go into the field for instructions."""
-    slot: list[Message] = []
-    for message in messages:
-        if not _has_room(form, slot) or not _in_slot(message, writing):
-            break
-        slot.append(message)
-    return slot
-
-
-def _has_room(form: BodyFormat, slot: Sequence[Message]) -> bool:
-    return form.write_instructions is not None and (form.slot_holds is None or len(slot) < form.slot_holds)
 
 
 def _in_slot(message: Message, writing: BodyWriting) -> bool:

@@ -69,14 +69,14 @@ class BodyDialect(BodyFormat):
         return read_body(self, opened(self, data), aliases or {}, began(self, None, {}), edit)
 
     def places(self, data: object) -> tuple[Path, ...]:
-        return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.made)
+        return tuple(unit.path for unit in read_units(self, opened(self, data), {}) for _ in unit.messages)
 
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
     ) -> Encoded:
         body, writing = write_body(self, conversation, as_policy, self._checked(options))
-        given = writing.aliases.given
-        encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), given)
+        aliases = writing.aliases.by_alias
+        encoded = Encoded(self.close(body), lambda: self._losses(conversation, as_policy, options), aliases)
         return reported(self.name, encoded, losses)
 
     def _checked(self, options: Mapping[str, object]) -> Mapping[str, object]:
@@ -91,8 +91,8 @@ class BodyDialect(BodyFormat):
         body = write_units(self, shown, writing, written)
         written.restore(writing.marked)
         again = self.open(parsed_loosely(self.close(body), self.name))
-        groups = [unit.made for unit in read_units(self, again, writing.aliases.given)]
-        tools = read_tools(self, again.tools, writing.aliases.given)
+        groups = [unit.messages for unit in read_units(self, again, writing.aliases.by_alias)]
+        tools = read_tools(self, again.tools, writing.aliases.by_alias)
         return all_losses(
             conversation,
             shown,
@@ -114,38 +114,32 @@ class BodyDialect(BodyFormat):
     def go_on(self, memory: Memory, conversation: Conversation, as_policy: str | None, options: Mapping[str, Any]) -> Encoded:
         """Write a conversation whose beginning was written before: only the new messages, if that is possible."""
         messages = list(conversation)
-        more = messages[len(memory.messages) :]
-        if memory.header is conversation.header and self._adds(memory, messages, more):
-            said = list(map(memory.writing.shown, talk(more)))
-            memory.writing.aliases.add(said)
-            write_more(self, said, memory.writing, None, memory.body)
+        added = messages[len(memory.messages) :]
+        if memory.header is conversation.header and self._adds(memory, messages, added):
+            shown = list(map(memory.writing.shown, talk(added)))
+            memory.writing.aliases.add(shown)
+            write_more(self, shown, memory.writing, None, memory.body)
         else:
             memory.body, memory.writing = write_body(self, conversation, as_policy, self._checked(options))
             memory.ids = set()
-            more = messages
+            added = messages
         memory.messages, memory.header = messages, conversation.header
-        memory.ids |= _invocations(talk(more))
+        memory.ids |= _invocations(talk(added))
         value = self.close(replace(memory.body, units=list(memory.body.units)))
-        return Encoded(value, lambda: self._losses(conversation, as_policy, options), memory.writing.aliases.given)
+        return Encoded(value, lambda: self._losses(conversation, as_policy, options), memory.writing.aliases.by_alias)
 
-    def _adds(self, memory: Memory, messages: Sequence[Message], more: Sequence[Message]) -> bool:
+    def _adds(self, memory: Memory, messages: Sequence[Message], added: Sequence[Message]) -> bool:
         """Whether messages only add units: nothing before them has changed, has open calls, or would join them."""
-        writing = memory.writing
+        writing, shown = memory.writing, talk(added)
         return (
             len(messages) >= len(memory.messages)
             and all(map(is_, memory.messages, messages))
             and writing.is_regular
             and writing.previous is not None
             and memory.body.shape in ("request", "list")
-            and all(map(_is_whole, more))
-            and self._follows(talk(more), writing.previous, memory)
-        )
-
-    def _follows(self, said: Sequence[Message], previous: Sequence[Message], memory: Memory) -> bool:
-        writing = memory.writing
-        return (
-            memory.ids.isdisjoint(_invocations(said))
-            and is_regular(said)
-            and writing.aliases.hold(said)
-            and not (said and joins(self, previous, writing.shown(said[0]), writing))
+            and all(map(_is_whole, added))
+            and memory.ids.isdisjoint(_invocations(shown))
+            and is_regular(shown)
+            and writing.aliases.hold(shown)
+            and not (shown and joins(self, writing.previous, writing.shown(shown[0]), writing))
         )

@@ -36,7 +36,7 @@ def arguments_text(call: OptionCallPayload) -> str:
     return json_text_of(call, "arguments") if call.arguments_text is None else call.arguments_text
 
 
-def said_as_text(message: Message) -> str:
+def message_text(message: Message) -> str:
     """Return a message's parts as text, data as JSON text."""
     parts = message.parts
     return parts[0].text if len(parts) == 1 and parts[0].kind == "text" else joined(_lines(parts), continued(message))
@@ -97,23 +97,19 @@ def text_of(part: TextPart | DataPart) -> str:
     return part.text if isinstance(part, TextPart) else json_text(part.data)
 
 
-def read_arguments(given: Any) -> tuple[dict[str, Any], str | None]:
+def read_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
     """Return arguments from an object or its text, and the text if it is not the plain JSON of the arguments."""
-    if isinstance(given, dict):
-        return _unwrapped(cast("dict[str, Any]", given))
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        raw = fields.get(_RAW) if len(fields) == 1 else None  # the object may only wrap a text
+        return ({}, raw) if isinstance(raw, str) else (fields, None)
     try:
-        arguments = parse(str(given).encode())
+        arguments = parse(str(value).encode())
     except (JsonError, UnicodeEncodeError):
-        return {}, str(given)
+        return {}, str(value)
     if not isinstance(arguments, dict):
-        return {}, str(given)
-    return cast("dict[str, Any]", arguments), None if write(arguments).decode() == given else str(given)
-
-
-def _unwrapped(arguments: dict[str, object]) -> tuple[dict[str, object], str | None]:
-    """Return arguments; if the object only wraps a text, the text."""
-    raw = arguments.get(_RAW) if len(arguments) == 1 else None
-    return ({}, raw) if isinstance(raw, str) else (arguments, None)
+        return {}, str(value)
+    return cast("dict[str, Any]", arguments), None if write(arguments).decode() == value else str(value)
 
 
 def arguments_object(call: OptionCallPayload) -> dict[str, object]:
@@ -134,8 +130,8 @@ def error_text(outcome: OptionResultPayload) -> str:
 
 def error_of(text: str) -> tuple[str, str]:
     """Return the type and the message of an error in words."""
-    found = _TYPED.fullmatch(text)
-    return (found[1], found[2]) if found and found[1] != _ERROR else (_ERROR, text)
+    match = _TYPED.fullmatch(text)
+    return (match[1], match[2]) if match and match[1] != _ERROR else (_ERROR, text)
 
 
 def outcome_text(outcome: OptionResultPayload) -> str:
@@ -178,8 +174,8 @@ def as_data_url(mime: str, data: str) -> str:
 
 def split_data_url(url: str) -> tuple[str, str] | None:
     """Return the type and the base64 data of a `data:` URL; None for any other URL."""
-    found = _DATA.match(url)
-    return None if found is None else (found[1], url[found.end() :])
+    match = _DATA.match(url)
+    return None if match is None else (match[1], url[match.end() :])
 
 
 def file_urn(owner: str, file: str) -> str:
@@ -221,8 +217,8 @@ def named_file(name: str | None) -> dict[str, Any]:
 def described(part: MediaPart) -> str:
     """Return a text that replaces a medium: its content, if that is known."""
     for notes in part.metadata.values():
-        if isinstance(said := notes.get("transcript"), str) and said:
-            return said
+        if isinstance(transcript := notes.get("transcript"), str) and transcript:
+            return transcript
     if part.url[:4].lower() == "http":
         return f"[{part.modality}: {part.url}]"
     name = part.prompt_hint or part.file_name

@@ -11,11 +11,11 @@ def frozen(value: Any) -> Any:
     """Return a copy of a value in which no dict, list or set can be changed."""
     match value:
         case dict():
-            return FrozenDict({key: frozen(each) for key, each in cast("dict[str, Any]", value).items()})
+            return FrozenDict({key: frozen(item) for key, item in cast("dict[str, Any]", value).items()})
         case list():
-            return FrozenList(frozen(each) for each in cast("list[Any]", value))
+            return FrozenList(frozen(item) for item in cast("list[Any]", value))
         case tuple():
-            return tuple(frozen(each) for each in cast("tuple[Any, ...]", value))
+            return tuple(frozen(item) for item in cast("tuple[Any, ...]", value))
         case set():
             return FrozenSet(cast("set[Any]", value))
         case _:
@@ -26,11 +26,11 @@ def thawed(value: object) -> Any:
     """Return a copy of a value in which every dict, list and set is a plain one."""
     match value:
         case dict():
-            return {key: thawed(each) for key, each in cast("dict[str, Any]", value).items()}
+            return {key: thawed(item) for key, item in cast("dict[str, Any]", value).items()}
         case list():
-            return [thawed(each) for each in cast("list[Any]", value)]
+            return [thawed(item) for item in cast("list[Any]", value)]
         case tuple():
-            return tuple(thawed(each) for each in cast("tuple[Any, ...]", value))
+            return tuple(thawed(item) for item in cast("tuple[Any, ...]", value))
         case FrozenSet():
             return set(cast("set[Any]", value))
         case _:

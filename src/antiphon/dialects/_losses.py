@@ -83,32 +83,32 @@ _PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
 """Formats in which the texts of an answer are pieces of one text."""
 _REFUSING = ("openai-chat", "openai-responses")
 """Formats that distinguish a refusal from other text."""
-_NAMING = frozenset({"openai-chat", "openai-responses"})
-"""Formats in which a file has a name."""
 _NOTHING: tuple[object, ...] = (None, (), [], "")
 
 
 def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
     """Return the meaning of each message of talk and control, as a dict of facets."""
-    return tuple({name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(_said(conversation)))
+    return tuple(
+        {name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(_without_journal(conversation))
+    )
 
 
-def _said(conversation: Conversation) -> Conversation:
+def _without_journal(conversation: Conversation) -> Conversation:
     """Return a conversation without the journal; the same one if it has none."""
     if all(message.lane != "effect" for message in conversation):
         return conversation
     return Conversation(message for message in conversation if message.lane != "effect")
 
 
-def _meaning(said: Conversation) -> list[dict[str, Any]]:
+def _meaning(conversation: Conversation) -> list[dict[str, Any]]:
     """Return the facets of each message. Their JSON values are those of the messages, and must not be changed."""
     places: dict[str, int] = {}
     turns: dict[str | None, list[int]] = {}
-    for place, message in enumerate(said):
+    for place, message in enumerate(conversation):
         places.setdefault(message.id, place)
         turns.setdefault(message.turn_id, []).append(place)
-    calls = {result: call for call, result in said.pairs()}
-    return [_facets(message, calls.get(place), places, turns) for place, message in enumerate(said)]
+    calls = {result: call for call, result in conversation.pairs()}
+    return [_facets(message, calls.get(place), places, turns) for place, message in enumerate(conversation)]
 
 
 _FIELDS = (
@@ -156,14 +156,14 @@ def _payload_facets(message: Message, answered: int | None) -> dict[str, object]
                 "result": None if result is None else ("json", result),
                 "error": (outcome.error_type, outcome.error_message) if outcome.is_error else None,
                 "retryable": outcome.retryable,
-                **(_part_facets(outcome.parts, message) if outcome.parts else {}),
+                **(_part_facets(outcome.parts) if outcome.parts else {}),
             }
-        case said:
-            if (only := _only_text(said.parts)) is not None:
+        case payload:
+            if (only := _only_text(payload.parts)) is not None:
                 return {"text": only}
-            texts = [part for part in said.parts if isinstance(part, TextPart)]
+            texts = [part for part in payload.parts if isinstance(part, TextPart)]
             return {
-                **_part_facets(said.parts, message),
+                **_part_facets(payload.parts),
                 "text": joined([(part, part.text) for part in texts], continued(message)),
             }
 
@@ -196,15 +196,7 @@ def is_refusal(part: Part) -> bool:
     return any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
 
 
-def _old_name(part: MediaPart, were_names: bool) -> str | None:
-    """Return the hint of a file that may be its name; for a medium that is not written as a file, it is only a hint."""
-    if not were_names or part.file_name is not None:
-        return None
-    is_file = part.modality == "document" or any(notes.get("file") is True for notes in part.metadata.values())
-    return part.prompt_hint if is_file or part.url.startswith("urn:openai-file:") else None
-
-
-def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dict[str, object]:
+def _part_facets(parts: tuple[Part, ...]) -> dict[str, object]:
     texts = [part for part in parts if isinstance(part, TextPart)]
     facets: dict[str, object] = {
         "text": "\n".join(part.text for part in texts),
@@ -213,14 +205,12 @@ def _part_facets(parts: tuple[Part, ...], message: Message | None = None) -> dic
     }
     if len(texts) == len(parts):
         return facets
-    # Earlier versions read the file name of OpenAI's formats into the hint.
-    were_names = message is not None and not _NAMING.isdisjoint(message.metadata)
     media = [part for part in parts if isinstance(part, MediaPart)]
     thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
     return facets | {
         "media": [(part.modality, part.url) for part in media],
-        "hint": [part.prompt_hint for part in media if part.prompt_hint and not _old_name(part, were_names)],
-        "filename": [name for part in media if (name := part.file_name or _old_name(part, were_names))],
+        "hint": [part.prompt_hint for part in media if part.prompt_hint],
+        "filename": [part.file_name for part in media if part.file_name],
         "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
         "data": [plain_of(part, "data") for part in parts if isinstance(part, DataPart)],
         "foreign": [(part.dialect, plain_of(part, "value")) for part in parts if isinstance(part, ForeignPart)],
@@ -242,9 +232,9 @@ def _copied(facet: str, value: Any) -> object:
         case "metadata":
             return thaw(value)
         case "data":
-            return [thaw(each) for each in value]
+            return [thaw(item) for item in value]
         case "foreign":
-            return [(dialect, thaw(each)) for dialect, each in value]
+            return [(dialect, thaw(item)) for dialect, item in value]
         case _:
             return value
 
@@ -310,15 +300,16 @@ def measured(
     for place, piece in enumerate(written.pieces):
         read = next(units) if piece.units == 1 else [message for _ in range(piece.units) for message in next(units)]
         if piece.was_added:
-            losses.append(Loss(_next_id(written.pieces, place), "added", "something must be said before it here"))
+            following = next((later.messages[0].id for later in written.pieces[place:] if later.messages), None)
+            losses.append(Loss(following, "added", "something must be said before it here"))
             continue
         if len(piece.messages) == len(read) == 1 and piece.messages[0].kind == read[0].kind:
             pairs.append((piece.messages[0], read[0]))  # fast path: nothing can be unpaired or in another order
             continue
-        found = list(_aligned(piece.messages, read))
-        pairs += found
-        losses += _unpaired(piece.messages, found)
-        losses += _reordered(found, read)
+        aligned = list(_aligned(piece.messages, read))
+        pairs += aligned
+        losses += _unpaired(piece.messages, aligned)
+        losses += _reordered(aligned, read)
     read_back = Conversation(message for unit in after for message in unit)
     extras = (loss for message, became in pairs for loss in _extras(message, became, target))
     return (*losses, *_differences(before, pairs, read_back, reasons, otherwise), *extras)
@@ -343,21 +334,22 @@ def all_losses(
     """
     left_out = () if shown is conversation else kept_out(conversation)
     of_messages = (*left_out, *measured(shown, written, after, target=target, reasons=reasons, otherwise=otherwise))
-    losses = (*of_messages, *around(conversation, target), *_of_settings(conversation, target, model))
+    settings = uncarried(conversation, target, model) if conversation.metadata else ()
+    of_settings = (Loss(None, what, reason) for what, reason in settings)
+    losses = (*of_messages, *around(conversation, target), *of_settings)
     if [tool.name for tool in tools] == [tool.name for tool in conversation.tools]:
         return losses
     return (*losses, Loss(None, "tools", f"{target} cannot say all tools" if tools else f"{target} has no place for tools"))
 
 
 def reported(dialect: str, encoded: Encoded, losses: Losses) -> Encoded:
-    """Return the encoded conversation; its losses are measured at the first access.
-
-    Raises:
-        EncodeError: `losses="raise"`, and something is lost.
-    """
-    if losses == "raise" and encoded.losses:
-        raise _refusal(dialect, encoded.losses)
-    return encoded
+    """Return the encoded conversation; its losses are measured at the first access."""
+    if losses == "report" or not encoded.losses:
+        return encoded
+    first, *rest = encoded.losses
+    count = f" (and {len(rest)} more)" if rest else ""
+    where = "" if first.message_id is None else f"message {first.message_id}"
+    raise EncodeError(f"cannot say {first.what}: {first.reason}{count}", dialect=dialect, where=where)
 
 
 def kept_out(conversation: Conversation) -> Iterator[Loss]:
@@ -384,11 +376,6 @@ def around(conversation: Conversation, target: str) -> Iterator[Loss]:
             yield Loss(None, "tools", f"only {name} has {', '.join(native)}")
 
 
-def _of_settings(conversation: Conversation, target: str, model: str | None) -> Iterator[Loss]:
-    for what, reason in uncarried(conversation, target, model) if conversation.metadata else ():
-        yield Loss(None, what, reason)
-
-
 _BOOKKEEPING = frozenset({SHARED, "antiphon", "checks", "file", "knowledge", "options", "postchain"})
 """Namespaces in which antiphon keeps notes for itself, and the shared one, which is compared facet by facet."""
 _EMPTY: tuple[object, ...] = (None, "", {}, [])
@@ -396,14 +383,16 @@ _EMPTY: tuple[object, ...] = (None, "", {}, [])
 
 def _extras(message: Message, became: Message, target: str) -> Iterator[Loss]:
     """Yield the losses of what is in the namespaces of other formats and of programs: one for each namespace."""
-    dropped: dict[str, list[str]] = {}
+    dropped: dict[str, list[tuple[str, Any]]] = {}
     for name, notes in _namespaces(message):
         if name != target and name not in _BOOKKEEPING:
             dropped.setdefault(name, []).extend(_own_keys(name, notes))
     if any(dropped.values()):
-        there = {key for _, notes in _namespaces(became) for key in notes}
-        for name, keys in dropped.items():
-            if lost := [key for key in dict.fromkeys(keys) if key not in there]:
+        there = [
+            item for _, notes in _namespaces(became) for item in notes.items()
+        ]  # a key of another format has its own value
+        for name, items in dropped.items():
+            if lost := dict.fromkeys(item[0] for item in items if item not in there):
                 yield Loss(message.id, "extras", f"{target} has no place for {', '.join(lost)} of {name}")
 
 
@@ -414,58 +403,57 @@ def _namespaces(message: Message) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from plain_of(thing, "metadata").items()
 
 
-def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys in a namespace that are no wire details; all of them in the namespace of a program."""
+def _own_keys(name: str, notes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys in a namespace that are no wire details, with their values; all of them in the namespace of a program."""
     registry: Any = import_module("antiphon.dialects._registry")  # by name: it imports the dialects, which measure with this
     try:
         dialect = registry.get(name)
     except LookupError:
-        yield from notes
+        yield from notes.items()
         return
     wire = dialect.wire if isinstance(dialect, Declares) else frozenset[str]()
     for key, value in notes.items():
         if key != "residue":
-            yield from (key,) if key not in wire and value not in _EMPTY else ()
+            if key not in wire and value not in _EMPTY:
+                yield key, value
             continue
         for change in cast("list[dict[str, Any]]", value):
             last = next((step for step in reversed(change["at"]) if isinstance(step, str)), "")
             # A value that is replaced was read, and is only spelled differently; a key that is added was not read.
             if "add" in change and change["add"] not in _EMPTY and last not in wire:
-                yield last
+                yield last, change["add"]
 
 
-def _next_id(pieces: Sequence[Piece], place: int) -> str | None:
-    return next((piece.messages[0].id for piece in pieces[place:] if piece.messages), None)
-
-
-def _aligned(said: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
+def _aligned(messages: Sequence[Message], read: Sequence[Message]) -> Iterator[tuple[Message, Message]]:
     """Yield each message with the message that it became: in order within a kind; a result by its invocation."""
     waiting: dict[tuple[str, str | None], list[Message]] = {}
-    for each in reversed(read):
-        waiting.setdefault((each.kind, each.invocation_id), []).append(each)
+    for message in reversed(read):
+        waiting.setdefault((message.kind, message.invocation_id), []).append(message)
     unmatched: list[Message] = []
-    for message in said:
-        if found := waiting.get((message.kind, message.invocation_id)):
-            yield message, found.pop()
+    for message in messages:
+        if candidates := waiting.get((message.kind, message.invocation_id)):
+            yield message, candidates.pop()
         else:
             unmatched.append(message)
-    rest = [each for found in waiting.values() for each in reversed(found)]
+    rest = [candidate for candidates in waiting.values() for candidate in reversed(candidates)]
     for message in unmatched:  # its id was written as an alias
-        if (place := next((place for place, each in enumerate(rest) if each.kind == message.kind), None)) is not None:
+        if (
+            place := next((place for place, candidate in enumerate(rest) if candidate.kind == message.kind), None)
+        ) is not None:
             yield message, rest.pop(place)
 
 
-def _unpaired(said: Sequence[Message], found: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
-    there = {id(message) for message, _ in found}
-    for message in said:
+def _unpaired(messages: Sequence[Message], pairs: Sequence[tuple[Message, Message]]) -> Iterator[Loss]:
+    there = {id(message) for message, _ in pairs}
+    for message in messages:
         if id(message) not in there:
             yield Loss(message.id, "message", "it says nothing here, or is said as part of another")
 
 
-def _reordered(found: Sequence[tuple[Message, Message]], read: Sequence[Message]) -> Iterator[Loss]:
+def _reordered(pairs: Sequence[tuple[Message, Message]], read: Sequence[Message]) -> Iterator[Loss]:
     places = {id(message): place for place, message in enumerate(read)}
     last = -1
-    for message, became in found:
+    for message, became in pairs:
         if places[id(became)] < last:
             yield Loss(message.id, "order", "what is said in one message has an order of its own here")
         last = max(last, places[id(became)])
@@ -478,10 +466,10 @@ def _differences(
     reasons: Mapping[str, str],
     otherwise: str,
 ) -> Iterator[Loss]:
-    said = _said(before)
-    old_places = {id(message): place for place, message in enumerate(said)}
+    talk = _without_journal(before)
+    old_places = {id(message): place for place, message in enumerate(talk)}
     new_places = {id(message): place for place, message in enumerate(after)}
-    old, new = _meaning(said), _meaning(_said(after))
+    old, new = _meaning(talk), _meaning(_without_journal(after))
     became_from = {new_places[id(became)]: old_places[id(message)] for message, became in pairs}
     for place, origin in became_from.items():
         ours, theirs = old[origin], _moved(new[place], became_from)
@@ -490,7 +478,7 @@ def _differences(
         for facet in dict.fromkeys((*ours, *theirs)):
             mine, other = ours.get(facet), theirs.get(facet)
             if mine != other and _is_other(facet, mine, other):
-                yield Loss(said[origin].id, facet, reasons.get(facet, otherwise))
+                yield Loss(talk[origin].id, facet, reasons.get(facet, otherwise))
 
 
 def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
@@ -508,11 +496,3 @@ def _moved(facets: dict[str, Any], became_from: Mapping[int, int]) -> dict[str, 
         if isinstance(place := facets.get(name), int):
             facets = {**facets, name: became_from.get(place, "elsewhere")}
     return facets
-
-
-def _refusal(dialect: str, losses: Sequence[Loss]) -> EncodeError:
-    """Return the error for losses."""
-    first = losses[0]
-    more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
-    where = "" if first.message_id is None else f"message {first.message_id}"
-    return EncodeError(f"cannot say {first.what}: {first.reason}{more}", dialect=dialect, where=where)

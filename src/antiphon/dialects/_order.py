@@ -78,14 +78,15 @@ class _Arranging:
         for position, message in enumerate(self.messages):
             if position in self.placed:
                 continue
-            if utterance and not self._continues(utterance, position):
+            is_result = message.kind == "option_result"
+            if utterance and (is_result or not same_utterance(self.messages[utterance[-1]], message)):
                 self._close(utterance, order)
                 utterance = []
                 if position in self.placed:
                     continue
             order.append(position)
             self.placed.add(position)
-            if message.kind != "option_result":
+            if not is_result:
                 utterance.append(position)
         self._close(utterance, order)
         self.done.messages = [self.messages[position] for position in order]
@@ -104,19 +105,13 @@ class _Arranging:
                 self.placed.add(position)
                 self.done.left_out.append((message, reason))
 
-    def _continues(self, utterance: list[int], position: int) -> bool:
-        message = self.messages[position]
-        return message.kind != "option_result" and same_utterance(self.messages[utterance[-1]], message)
-
     def _close(self, utterance: list[int], order: list[int]) -> None:
         """Put the results of an utterance's calls right after it."""
         for result in sorted(self.result_of[call] for call in utterance if call in self.result_of):
-            if result not in self.placed and self._may_move(result):
+            pair = (self.messages[result], self.messages[self.call_of[result]])
+            if result not in self.placed and not all(map(self.is_native, pair)):
                 order.append(result)
                 self.placed.add(result)
-
-    def _may_move(self, result: int) -> bool:
-        return not (self.is_native(self.messages[result]) and self.is_native(self.messages[self.call_of[result]]))
 
     def _number_reused(self) -> None:
         uses: dict[str, int] = {}

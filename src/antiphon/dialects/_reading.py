@@ -102,11 +102,7 @@ def parsed(data: object, dialect: str) -> object:
 
 
 def parsed_loosely(data: object, dialect: str) -> object:
-    """Return data as our own plain JSON values, without a check of their depth.
-
-    Raises:
-        DecodeError: it is not JSON.
-    """
+    """Return data as our own plain JSON values, without a check of their depth."""
     try:
         if not isinstance(data, bytes | bytearray | str):
             return unpacked(own(data, _ENVELOPE, _no_count()))
@@ -143,8 +139,8 @@ def notes_of(thing: Message | Part | Tool, dialect: str) -> Mapping[str, Any]:
 
 def fresh(model: Payload | Part, name: str) -> object:
     """Return a JSON field as plain JSON that the caller owns; a value that is stored as text is parsed for this call only."""
-    kept = model.__dict__[name]
-    return orjson.loads(kept) if type(kept) is bytes else thaw(kept)
+    stored = model.__dict__[name]
+    return orjson.loads(stored) if type(stored) is bytes else thaw(stored)
 
 
 def as_object(value: Any) -> dict[str, Any] | None:
@@ -166,16 +162,16 @@ class GoodNames:
 
     def hold(self, *names: object) -> bool:
         """Whether each value is a valid name or None."""
-        known = self._known
+        good = self._known
         for name in names:
             if name is None:
                 continue
             if type(name) is not str:
                 return False
-            if name not in known:
+            if name not in good:
                 if not is_name(name):
                     return False
-                known.add(name)
+                good.add(name)
         return True
 
 
@@ -252,7 +248,7 @@ class Reading:
     """Fields that every message gets."""
     once: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields that only the next message gets."""
-    beside: Mapping[str, object] = field(default_factory=dict[str, Any])
+    unit_facts: Mapping[str, object] = field(default_factory=dict[str, Any])
     """Further data about the unit."""
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
     """Data that the dialect keeps between units."""
@@ -267,8 +263,8 @@ class Unit:
 
     # Slots, because every message passes here: an attribute that is sometimes in the class, sometimes in the instance is slow.
     __slots__ = (
-        *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "made"),
-        *("created_at", "to", "turn_id", "correlation_id", "metadata", "shared", "_made_id"),
+        *("reading", "value", "position", "root", "id", "is_slot", "is_small", "has_aliases", "messages"),
+        *("created_at", "to", "turn_id", "correlation_id", "metadata", "shared", "_derived_id"),
     )
 
     def __init__(
@@ -287,7 +283,7 @@ class Unit:
         """Its place in a list; None if it is not in a list."""
         self.root = root
         """The path of the list, or of the single unit, in the body."""
-        self._made_id: str | None = None
+        self._derived_id: str | None = None
         self.id = id
         """Its id, if it is not in the unit or is already known."""
         self.is_slot = is_slot
@@ -296,7 +292,7 @@ class Unit:
         """Whether it is certainly within all limits of a message."""
         self.has_aliases = False
         """Whether an alias in it was replaced by our name."""
-        self.made: list[Message] = []
+        self.messages: list[Message] = []
         self.created_at: datetime | None = None
         self.to: tuple[str, ...] = ()
         self.turn_id: str | None = None
@@ -340,21 +336,21 @@ class Unit:
         value: Any = self.value.get(key)
         if value is None:
             return {}
-        found: dict[str, Any] = value
-        return found if type(value) is dict else self.fail(f"expected an object, found {kind_of(value)}", key)
+        checked: dict[str, Any] = value
+        return checked if type(value) is dict else self.fail(f"expected an object, found {kind_of(value)}", key)
 
     def objects(self, key: str) -> list[dict[str, Any]]:
         """Return a list of objects; empty if it is missing or null."""
         value: Any = self.value.get(key)
         if value is None:
             return []
-        found: list[Any] = value
+        items: list[Any] = value
         if type(value) is not list:
             self.fail(f"expected a list, found {kind_of(value)}", key)
-        for index, each in enumerate(found):
-            if type(each) is not dict:
-                self.fail(f"expected an object, found {kind_of(each)}", key, index)
-        return found
+        for index, item in enumerate(items):
+            if type(item) is not dict:
+                self.fail(f"expected an object, found {kind_of(item)}", key, index)
+        return items
 
     def iso_time(self, key: str) -> datetime | None:
         """Return a time in ISO 8601; a time without a zone is read as UTC."""
@@ -379,13 +375,13 @@ class Unit:
 
     def own_id(self, key: str) -> str:
         """Return the unit's id; if it has none, an id made from its place and content."""
-        found = self.id or self.maybe_text(key)
-        if found:
-            return found
-        if self._made_id is None:  # computed once: a unit may have thousands of messages
+        own_id = self.id or self.maybe_text(key)
+        if own_id:
+            return own_id
+        if self._derived_id is None:  # computed once: a unit may have thousands of messages
             place = 0 if self.position is None else self.position
-            self._made_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
-        return self._made_id
+            self._derived_id = f"{self.reading.dialect}-{place}-{sha256(canonical(self.value)).hexdigest()[:12]}"
+        return self._derived_id
 
     def refuse(self, exc: ValidationError) -> NoReturn:
         """Raise a `DecodeError` for a value that the core refuses, with its place in the message."""
@@ -412,11 +408,11 @@ class Unit:
 
         A payload is passed as its fields, with finished parts. Fields that are not passed have the unit's values.
         """
-        own_id, made, names = id or self.id or self.own_id("id"), self.made, self.reading.names
-        if made:
-            own_id = f"{own_id}#{len(made) + 1}"
+        own_id, messages, names = id or self.id or self.own_id("id"), self.messages, self.reading.names
+        if messages:
+            own_id = f"{own_id}#{len(messages) + 1}"
         metadata = self.metadata if metadata is None else metadata
-        if self.shared and not made:
+        if self.shared and not messages:
             metadata = {**metadata, **self.shared}
         if self.reading.mark:
             metadata, once = self._marked(metadata), self.reading.once.pop("usage", None)
@@ -428,12 +424,12 @@ class Unit:
         if (
             self.is_small
             and (self.reading.is_checked or names.hold(own_id, policy, turn, thread_id, correlation, in_reply_to, *to))
-            and (known := unchecked_payload(payload, names)) is not None
+            and (checked := unchecked_payload(payload, names)) is not None
         ):
-            message = unchecked.message(policy, known, *facts)
+            message = unchecked.message(policy, checked, *facts)
         else:
             message = self._carefully(policy, payload, dict(zip(_FACTS, facts, strict=True)))
-        made.append(message)
+        messages.append(message)
         return message
 
     def _marked(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -445,8 +441,8 @@ class Unit:
 
     def with_notes(self, message: Message, notes: dict[str, Any]) -> Message:
         """Return a message of this unit with more metadata of the dialect."""
-        known = plain_of(message, "metadata")
-        metadata = {**known, self.reading.dialect: {**known.get(self.reading.dialect, {}), **notes}}
+        namespaces = plain_of(message, "metadata")
+        metadata = {**namespaces, self.reading.dialect: {**namespaces.get(self.reading.dialect, {}), **notes}}
         limits = self.reading.limits
         if self.is_small and len(write(metadata)) <= min(limits.message_bytes // 4, limits.nodes):
             fields: dict[str, Any] = {**message.__dict__, "metadata": metadata}

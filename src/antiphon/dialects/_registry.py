@@ -1,6 +1,9 @@
 """The registry of dialects, and the verbs that take the name of one: `decode`, `encode`, `convert`, `detect`.
 
 The registry includes dialects of other packages, and the house format as a dialect. A `Projection` writes a growing history.
+
+Every verb raises a `LookupError` for a dialect that does not exist, and a `DecodeError` for data that is not in its format.
+With `losses="raise"`, `encode` and `convert` raise an `EncodeError` if something would be lost.
 """
 
 from __future__ import annotations
@@ -55,12 +58,8 @@ class Detected:
 
 def names() -> tuple[str, ...]:
     """Return the names of all dialects."""
-    return (*_OURS, *sorted({point.name for point in _offered()} - _OURS.keys()))
-
-
-def _offered() -> tuple[EntryPoint, ...]:
-    """Return the dialects of other packages."""
-    return _read_offered(entry_points, tuple((each, _changed_at(each)) for each in sys.path))
+    offered = _read_offered(entry_points, tuple((folder, _changed_at(folder)) for folder in sys.path))
+    return (*_OURS, *sorted({point.name for point in offered} - _OURS.keys()))
 
 
 @lru_cache(maxsize=1)
@@ -91,18 +90,14 @@ def get(name: str) -> Dialect:
 
 
 def detect(data: Any) -> Detected:
-    """Return the dialect of some data, and the reason.
-
-    Raises:
-        DecodeError: the data is not JSON.
-    """
+    """Return the dialect of some data, and the reason."""
     value = _first_lines(data)
-    found = {name: reason for name in names() if (reason := _recognised(name, value))}
-    match list(found):
+    reasons = {name: reason for name in names() if (reason := _recognised(name, value))}
+    match list(reasons):
         case []:
             return Detected(None, f"none of {', '.join(names())} looks like this", ())
         case [name]:
-            return Detected(name, found[name], (name,))
+            return Detected(name, reasons[name], (name,))
         case several:
             return Detected(None, f"it may be {' or '.join(several)}: say which", tuple(several))
 
@@ -144,10 +139,10 @@ class HouseDialect:
             lines = parsed(data, self.name)
             data = b"\n".join(write(line) for line in (cast("list[Any]", lines) if isinstance(lines, list) else [lines]))
         try:
-            found = loads(data.encode() if isinstance(data, str) else bytes(data))
+            value = loads(data.encode() if isinstance(data, str) else bytes(data))
         except UnicodeEncodeError:
             raise DecodeError("a lone surrogate: it is no Unicode text", dialect=self.name) from None
-        return Conversation([found]) if isinstance(found, Message) else found
+        return Conversation([value]) if isinstance(value, Message) else value
 
     def encode(
         self, conversation: Conversation, *, as_policy: str | None = None, losses: Losses = "report", **options: Any
@@ -195,10 +190,6 @@ def encode(
     """Write a conversation in a format, and report the losses.
 
     `as_policy` is the viewpoint: the policy whose messages are the assistant's.
-
-    Raises:
-        EncodeError: `losses="raise"`, and something would be lost.
-        LookupError: no dialect has that name.
     """
     return get(dialect).encode(conversation, as_policy=as_policy, losses=losses, **options)
 
@@ -206,12 +197,7 @@ def encode(
 def convert(
     data: Any, *, source: str, target: str, losses: Losses = "report", as_policy: str | None = None, **options: object
 ) -> Encoded:
-    """Turn data in one format into another.
-
-    Raises:
-        DecodeError: the data is not in the source's format.
-        EncodeError: `losses="raise"`, and something would be lost.
-    """
+    """Turn data in one format into another."""
     return encode(decode(data, source), target, as_policy, losses, **options)
 
 
@@ -219,10 +205,6 @@ def places(data: Any, dialect: str) -> tuple[Path, ...]:
     """Return where each message of `decode` is in the data: a path such as `("messages", 2)`; empty if the dialect has none.
 
     Several core messages have the same path if the format has one message for them.
-
-    Raises:
-        DecodeError: the data is not in that format.
-        LookupError: no dialect has that name.
     """
     reader = get(dialect)
     return reader.places(data) if isinstance(reader, Places) else ()
@@ -233,16 +215,16 @@ def places(data: Any, dialect: str) -> tuple[Path, ...]:
 
 def with_fresh_ids(conversation: Conversation, dialect: str) -> Conversation:
     """Return a conversation with new ids in place of those that the dialect made; references between messages are kept."""
-    made = re.compile(re.escape(dialect) + r"-\d+-[0-9a-f]{12}")
-    known: dict[str, str] = {}
+    generated = re.compile(re.escape(dialect) + r"-\d+-[0-9a-f]{12}")
+    new_ids: dict[str, str] = {}
 
     def renamed(name: str) -> str:
-        found = made.match(name)
-        if found is None:
+        match = generated.match(name)
+        if match is None:
             return name
-        if found[0] not in known:
-            known[found[0]] = new_id()
-        return known[found[0]] + name[found.end() :]
+        if match[0] not in new_ids:
+            new_ids[match[0]] = new_id()
+        return new_ids[match[0]] + name[match.end() :]
 
     messages = map(partial(_renamed, renamed=renamed), conversation)
     return Conversation(messages, tools=conversation.tools, metadata=conversation.metadata)

@@ -63,8 +63,8 @@ def _changes_of_object(written: dict[str, object], original: dict[str, object], 
 
 def _kind(item: dict[str, object]) -> str:
     """Return the kind of an item of a list: its type if it has one, else its keys."""
-    said = item.get("type")
-    return said if isinstance(said, str) else " ".join(sorted(item))
+    type_name = item.get("type")
+    return type_name if isinstance(type_name, str) else " ".join(sorted(item))
 
 
 def restore(written: Any, changes: list[dict[str, Any]]) -> Any:
@@ -88,31 +88,20 @@ def _is_there(written: Any, change: dict[str, Any]) -> bool:
 def _changed(value: Any, path: list[str | int], change: dict[str, Any]) -> Any:
     if not path:
         return change["is"] if _print(value) == change["was"] else value
-    key = path[0]
+    key, *rest = path
     if isinstance(key, int):
-        _change_item(value, key, path[1:], change)
+        if isinstance(value, list) and key < _length(value):
+            value[key] = _changed(value[key], rest, change)
     elif isinstance(value, dict):
-        _change_key(cast("dict[str, Any]", value), key, path[1:], change)
+        box = cast("dict[str, Any]", value)
+        if rest or "is" in change:
+            if key in box:
+                box[key] = _changed(box[key], rest, change)
+        elif "add" in change:
+            box.setdefault(key, change["add"])
+        elif key in box and _print(box[key]) == change["drop"]:
+            del box[key]
     return cast("Any", value)
-
-
-def _change_item(box: Any, index: int, rest: list[str | int], change: dict[str, Any]) -> None:
-    if isinstance(box, list) and index < _length(box):
-        box[index] = _changed(box[index], rest, change)
-
-
-def _change_key(box: dict[str, object], key: str, rest: list[str | int], change: dict[str, object]) -> None:
-    if not rest and "is" not in change:
-        _add_or_drop(box, key, change)
-    elif key in box:
-        box[key] = _changed(box[key], rest, change)
-
-
-def _add_or_drop(box: dict[str, object], key: str, change: dict[str, object]) -> None:
-    if "add" in change:
-        box.setdefault(key, change["add"])
-    elif key in box and _print(box[key]) == change["drop"]:
-        del box[key]
 
 
 def _length(value: Any) -> int:
@@ -157,7 +146,7 @@ def shared_out(
     """Return the residue of a unit by message: that of its own item, and for the first message also the rest."""
     shares: list[list[dict[str, Any]]] = [[] for _ in group]
     items = _items(units, whose) if len(group) > 1 else {}
-    owners = {items[said]: place for place, said in enumerate(_written(group, writing)) if said in items}
+    owners = {items[invocation]: place for place, invocation in enumerate(_written(group, writing)) if invocation in items}
     for change in patch:
         at = change["at"]
         owner = owners.get(tuple(at[:_ITEM])) if len(at) > _ITEM else None
@@ -177,13 +166,13 @@ def gathered(
     for message, patch in noted:
         if not patch or writing.is_other_than_it_was(message):
             continue
-        kept = cast("list[dict[str, Any]]", thaw(patch))
+        patch_changes = cast("list[dict[str, Any]]", thaw(patch))
         if message is group[0] or message.id == stem(group[0]):  # the first message of the unit, wherever it is now
-            changes += [change for change in kept if _OWN not in change]
-        if own := [change for change in kept if _OWN in change]:
+            changes += [change for change in patch_changes if _OWN not in change]
+        if of_item := [change for change in patch_changes if _OWN in change]:
             items = _items(units, whose) if items is None else items
             place = items.get(writing.aliases.invocation(message))
-            changes += [] if place is None else [{**each, "at": [*place, *each["at"][_ITEM:]]} for each in own]
+            changes += [] if place is None else [{**change, "at": [*place, *change["at"][_ITEM:]]} for change in of_item]
     return changes
 
 
@@ -195,19 +184,19 @@ def _written(group: Sequence[Message], writing: BodyWriting) -> Iterator[str | N
 
 def _items(units: Sequence[object], whose: InvocationIn) -> dict[object, _Place]:
     """Return the position of each call and result, by id, without ambiguous ids, which are used twice."""
-    found: dict[object, _Place] = {}
+    places: dict[object, _Place] = {}
     shared: set[object] = set()
     for place, unit in enumerate(units):
         for path, item in _listed(as_object(unit) or {}, place):
             invocation = whose(item)
             if isinstance(invocation, str):
-                shared |= {invocation} & found.keys()
-                found[invocation] = path
-    return {invocation: path for invocation, path in found.items() if invocation not in shared}
+                shared |= {invocation} & places.keys()
+                places[invocation] = path
+    return {invocation: path for invocation, path in places.items() if invocation not in shared}
 
 
 def _listed(unit: dict[str, object], place: int) -> Iterator[tuple[_Place, dict[str, object]]]:
     for key, value in unit.items():
         for index, item in enumerate(cast("list[Any]", value) if isinstance(value, list) else ()):
-            if (found := as_object(item)) is not None:
-                yield (place, key, index), found
+            if (entry := as_object(item)) is not None:
+                yield (place, key, index), entry

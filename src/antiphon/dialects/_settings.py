@@ -98,19 +98,19 @@ def carried(conversation: Conversation, target: str, model: str | None = None) -
 def uncarried(conversation: Conversation, target: str, model: str | None = None) -> Iterator[tuple[str, str]]:
     """Yield the losses of the settings of other formats' requests: `model` or `settings`, and the reason."""
     for name, rest in _requests(conversation, target):
-        neutral, left = _read(name, rest)
-        if model is None and (own := rest.get(MODEL)) not in _NOTHING:
-            yield MODEL, f"{own!r} is a model of {name}; name one for {target}"
+        neutral, specific = _read(name, rest)
+        if model is None and (source_model := rest.get(MODEL)) not in _NOTHING:
+            yield MODEL, f"{source_model!r} is a model of {name}; name one for {target}"
         if target in _FORMATS and target not in conversation.metadata:
             yield from (("settings", reason) for reason in _fitting(neutral, target)[1])
         else:
-            left += [found.key for found in neutral.values()]
-        if left:
-            yield "settings", f"settings of a request are not carried over: {', '.join(sorted(left))}"
+            specific += [setting.key for setting in neutral.values()]
+        if specific:
+            yield "settings", f"settings of a request are not carried over: {', '.join(sorted(specific))}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Neutral:
     """A neutral setting of a request."""
 
     key: str
@@ -128,61 +128,55 @@ def _requests(conversation: Conversation, target: str) -> Iterator[tuple[str, di
             yield name, cast("dict[str, Any]", thaw(notes["rest"]))
 
 
-def _read(name: str, rest: Mapping[str, Any]) -> tuple[dict[str, _Found], list[str]]:
+def _read(name: str, rest: Mapping[str, Any]) -> tuple[dict[str, _Neutral], list[str]]:
     """Return the neutral settings of a request, and the keys of its provider-specific ones; the model is neither."""
     form = _FORMATS.get(name, RequestFormat({}))
     outer = next((key for key in form.inside if isinstance(rest.get(key), dict)), None)
     fields = rest if outer is None else {**rest, **{f"{outer}.{key}": value for key, value in rest[outer].items()}}
     prefix = "" if outer is None else f"{outer}."
-    found: dict[str, _Found] = {}
-    known = (*_CONVERSATION, MODEL, outer)
-    left = [key for key, value in fields.items() if key not in known and not _says_nothing(key, value)]
+    neutral: dict[str, _Neutral] = {}
+    handled = (*_CONVERSATION, MODEL, outer)
+    # A setting without an effect is empty, or equals the default of every format.
+    effective = [key for key, value in fields.items() if value not in _NOTHING and (key != "stream" or value is not False)]
+    specific = [key for key in effective if key not in handled]
     for setting, accepted in form.settings.items() if outer is not None or not form.inside else ():
         for key in (f"{prefix}{spelling}" for spelling in accepted.keys):
             value = _valid(setting, fields.get(key))
             # A second spelling with another value stays among the provider-specific settings, and is reported.
-            if key in left and value is not None and (setting not in found or found[setting].value == value):
-                found.setdefault(setting, _Found(key, value))
-                left.remove(key)
-    return found, left
-
-
-def _says_nothing(key: str, value: object) -> bool:
-    """Whether a setting has no effect: it is empty, or equals the default of every format."""
-    return value in _NOTHING or (key == "stream" and value is False)
+            if key in specific and value is not None and (setting not in neutral or neutral[setting].value == value):
+                neutral.setdefault(setting, _Neutral(key, value))
+                specific.remove(key)
+    return neutral, specific
 
 
 def _valid(setting: str, value: Any) -> Any:
     """Return the value of a setting, stop sequences as a list; None if it has the wrong type."""
     if setting == _STOP:
         listed = [value] if isinstance(value, str) else value
-        is_valid = isinstance(listed, list) and all(isinstance(each, str) for each in cast("list[Any]", listed))
+        is_valid = isinstance(listed, list) and all(isinstance(text, str) for text in cast("list[Any]", listed))
         return cast("list[str]", listed) if is_valid else None
     kinds = (int,) if setting == "max_tokens" else (int, float)
     return value if isinstance(value, kinds) and not isinstance(value, bool) else None
 
 
-def _fitting(neutral: Mapping[str, _Found], target: str) -> tuple[dict[str, Any], list[str]]:
+def _fitting(neutral: Mapping[str, _Neutral], target: str) -> tuple[dict[str, Any], list[str]]:
     """Return the neutral settings as a format writes them, within its range, and the changes that this made."""
     written: dict[str, Any] = {}
     changed: list[str] = []
-    for setting, found in neutral.items():
+    for setting, source in neutral.items():
         accepted = _FORMATS[target].settings.get(setting)
         if accepted is None:
-            changed.append(f"{target} has no {setting}: {found.key} is not carried over")
+            changed.append(f"{target} has no {setting}: {source.key} is not carried over")
         elif setting == _STOP:
-            kept = [text for text in found.value if accepted.blank or text.strip()][: accepted.most]
-            written |= {accepted.keys[0]: kept} if kept else {}
-            if len(kept) < len(found.value):
-                changed.append(f"{target} takes {_stops(accepted)}: {len(kept)} of {len(found.value)} are carried over")
+            texts = [text for text in source.value if accepted.blank or text.strip()][: accepted.most]
+            written |= {accepted.keys[0]: texts} if texts else {}
+            if len(texts) < len(source.value):
+                limit = "no blank stop sequences" if accepted.most is None else f"at most {accepted.most} stop sequences"
+                changed.append(f"{target} takes {limit}: {len(texts)} of {len(source.value)} are carried over")
         else:
-            value = max(accepted.least, found.value if accepted.most is None else min(accepted.most, found.value))
+            value = max(accepted.least, source.value if accepted.most is None else min(accepted.most, source.value))
             written[accepted.keys[0]] = value
-            if value != found.value:
+            if value != source.value:
                 limits = f"at least {accepted.least}" if accepted.most is None else f"{accepted.least} to {accepted.most}"
-                changed.append(f"{found.key} {found.value} is written as {value}: {target} takes {limits}")
+                changed.append(f"{source.key} {source.value} is written as {value}: {target} takes {limits}")
     return written, changed
-
-
-def _stops(accepted: Setting) -> str:
-    return "no blank stop sequences" if accepted.most is None else f"at most {accepted.most} stop sequences"

@@ -43,14 +43,14 @@ FAILURE: Final = ("error_type", "retryable", "details")
 
 def purpose_of(message: Message) -> str | None:
     """Return what a message is for, where that is noted."""
-    found = notes_of(message, SHARED).get(_KEY)
-    return found if isinstance(found, str) else None
+    purpose = notes_of(message, SHARED).get(_KEY)
+    return purpose if isinstance(purpose, str) else None
 
 
 def metadata_of(message: Message) -> Mapping[str, Any]:
     """Return the user's own metadata: plain JSON, which the caller must not change."""
-    found: Mapping[str, Any] = notes_of(message, SHARED).get("metadata") or {}
-    return found
+    metadata: Mapping[str, Any] = notes_of(message, SHARED).get("metadata") or {}
+    return metadata
 
 
 def is_error(message: Message) -> bool:
@@ -99,9 +99,12 @@ def call_purpose(payload: Mapping[str, Any], *, is_task: bool) -> str | None:
 
 def note(unit: Unit, metadata: object, *read: str, purpose: str | None = None) -> None:
     """Note the user's own metadata of a unit: all keys but those that were read; and its purpose, unless a key names one."""
-    known = as_object(metadata) or {}
-    named, own = _without_purpose({key: value for key, value in known.items() if key not in read})
-    unit.shared = shared_notes(named or purpose, own)
+    users = {key: value for key, value in (as_object(metadata) or {}).items() if key not in read}
+    named = users.get(_KEY)
+    if isinstance(named, str) and (named in PURPOSES or named == TOOL):
+        purpose = named
+        del users[_KEY]
+    unit.shared = shared_notes(purpose, users)
 
 
 def shared_notes(purpose: str | None, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,26 +115,18 @@ def shared_notes(purpose: str | None, metadata: Mapping[str, Any]) -> dict[str, 
     return {SHARED: notes} if notes else {}
 
 
-def _without_purpose(metadata: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Return the purpose among the keys of a format that has no type for it, and the other keys."""
-    purpose = metadata.get(_KEY)
-    if not isinstance(purpose, str) or purpose not in {*PURPOSES, TOOL}:
-        return None, metadata
-    return purpose, {key: value for key, value in metadata.items() if key != _KEY}
-
-
 def with_purpose(message: Message, shown: str | None = None) -> dict[str, Any]:
     """Return the user's own metadata as plain JSON, with the purpose as one of its keys unless a unit shows it."""
     purpose = purpose_to_write(message)
-    own: dict[str, Any] = thaw(metadata_of(message))
-    return own if purpose in (None, shown) else {**own, _KEY: purpose}
+    metadata: dict[str, Any] = thaw(metadata_of(message))
+    return metadata if purpose in (None, shown) else {**metadata, _KEY: purpose}
 
 
 def marked_error(message: Message) -> Message:
     """Return an error as a user's words that begin with what it is: no provider has a role for it."""
     kind = metadata_of(message).get("error_type")
-    said = f" ({kind})" if isinstance(kind, str) and kind else ""
-    heading = f"[Error from {message.policy}{said}]:"
+    error_class = f" ({kind})" if isinstance(kind, str) and kind else ""
+    heading = f"[Error from {message.policy}{error_class}]:"
     first, *rest = message.parts or (TextPart(text=""),)
     words: list[Part] = [TextPart(text=heading), first]
     if isinstance(first, TextPart):

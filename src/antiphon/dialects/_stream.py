@@ -54,12 +54,12 @@ class RawEvent:
 class EventReader:
     """Takes bytes as they arrive, and yields the complete events."""
 
-    __slots__ = ("_depth", "_held", "_most", "_quoted", "_seen", "_start")
+    __slots__ = ("_buffer", "_depth", "_most", "_quoted", "_seen", "_start")
 
     def __init__(self, most: int) -> None:
         self._most = most
         """Bytes of the largest event."""
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._start = 0
         """Where the current event begins in the buffer."""
         self._seen = 0
@@ -70,22 +70,18 @@ class EventReader:
     @property
     def rest(self) -> bytes:
         """The bytes of the incomplete event."""
-        return bytes(self._held[self._start :])
+        return bytes(self._buffer[self._start :])
 
     def feed(self, data: bytes) -> Iterator[RawEvent]:
-        """Take bytes, and yield the events that they complete.
-
-        Raises:
-            TooLargeError: an event is longer than allowed.
-        """
-        del self._held[: self._start]
+        """Take bytes, and yield the events that they complete."""
+        del self._buffer[: self._start]
         self._seen -= self._start
         self._start = 0
-        self._held += data
+        self._buffer += data
         while (event := self._next()) is not None:
             if event.data:
                 yield event
-        if len(self._held) - self._start > self._most:
+        if len(self._buffer) - self._start > self._most:
             raise TooLargeError(f"an event of more than {self._most} bytes")
 
     def flush(self) -> RawEvent | None:
@@ -95,7 +91,7 @@ class EventReader:
 
     def drop(self) -> None:
         """Discard the incomplete event."""
-        self._go_on(len(self._held))
+        self._go_on(len(self._buffer))
 
     def is_lost(self) -> bool:
         """Whether the rest cannot be the beginning of an event in any framing, such as a page of HTML."""
@@ -103,31 +99,32 @@ class EventReader:
         if not lines or self._is_json():
             return False
         name, colon, _ = lines[0].partition(b":")
-        whole = bool(colon) or len(lines) > 1
-        return not any(name == field if whole else field.startswith(name) for field in _FIELDS)
+        is_named = bool(colon) or len(lines) > 1
+        return not any(name == field if is_named else field.startswith(name) for field in _FIELDS)
 
     def _next(self) -> RawEvent | None:
         if self._seen <= self._start:
-            self._start = self._seen = _between_end(self._held, self._start)
+            gap = _BETWEEN.match(self._buffer, self._start)
+            self._start = self._seen = self._start if gap is None else gap.end()
         return self._next_json() if self._is_json() else self._next_block()
 
     def _is_json(self) -> bool:
-        return self._held.startswith(b"{", self._start)
+        return self._buffer.startswith(b"{", self._start)
 
     def _next_block(self) -> RawEvent | None:
         # Step back: the previous line end may be the first of the pair, and has up to two bytes.
-        end = _BLOCK_END.search(self._held, max(self._start, self._seen - 2))
+        end = _BLOCK_END.search(self._buffer, max(self._start, self._seen - 2))
         if end is None:
-            self._seen = len(self._held)
+            self._seen = len(self._buffer)
             return None
-        block = bytes(self._held[self._start : end.start()])
+        block = bytes(self._buffer[self._start : end.start()])
         self._go_on(end.end())
         return _block(block)
 
     def _next_json(self) -> RawEvent | None:
-        while (found := (_INSIDE if self._quoted else _OUTSIDE).search(self._held, self._seen)) is not None:
-            self._seen = found.end()
-            match found[0]:
+        while (match := (_INSIDE if self._quoted else _OUTSIDE).search(self._buffer, self._seen)) is not None:
+            self._seen = match.end()
+            match match[0]:
                 case b'"':
                     self._quoted = not self._quoted
                 case b"\\":
@@ -137,20 +134,15 @@ class EventReader:
                 case _:
                     self._depth -= 1
                     if not self._depth:
-                        event = RawEvent(bytes(self._held[self._start : self._seen]))
+                        event = RawEvent(bytes(self._buffer[self._start : self._seen]))
                         self._go_on(self._seen)
                         return event
-        self._seen = max(self._seen, len(self._held))
+        self._seen = max(self._seen, len(self._buffer))
         return None
 
     def _go_on(self, start: int) -> None:
         self._start = self._seen = start
         self._depth, self._quoted = 0, False
-
-
-def _between_end(held: bytearray, start: int) -> int:
-    found = _BETWEEN.match(held, start)
-    return start if found is None else found.end()
 
 
 def _block(text: bytes) -> RawEvent:
@@ -250,13 +242,13 @@ class Stream:
             raise self._failed
         return tuple(deltas)
 
-    def _take(self, given: RawEvent | Mapping[str, object]) -> Iterator[Delta]:
-        if isinstance(given, RawEvent) and given.data.strip() == b"[DONE]":
+    def _take(self, raw: RawEvent | Mapping[str, object]) -> Iterator[Delta]:
+        if isinstance(raw, RawEvent) and raw.data.strip() == b"[DONE]":
             self._assembler.end()
             return
         self._count += 1
         try:
-            event = self._event(given)
+            event = self._event(raw)
             failure = self._assembler.failure_in(event)
             if failure is None:
                 yield from map(self._with_our_names, self._assembler.add(event))
@@ -265,21 +257,21 @@ class Stream:
             raise DecodeError(exc.reason, dialect=self._dialect, where=where) from None
         if failure is not None:
             raise self._failure(failure)
-        self._last_event = _id_of(given, event) or self._last_event
+        self._last_event = _id_of(raw, event) or self._last_event
 
-    def _event(self, given: RawEvent | Mapping[str, object]) -> dict[str, Any]:
+    def _event(self, raw: RawEvent | Mapping[str, object]) -> dict[str, Any]:
         """Return an event as our own object; an event that is named `error` is a failure, whatever it holds."""
-        is_error = isinstance(given, RawEvent) and given.name == "error"
+        is_error = isinstance(raw, RawEvent) and raw.name == "error"
         try:
-            event = _parsed(given.data if isinstance(given, RawEvent) else given, self._dialect)
+            event = _parsed(raw.data if isinstance(raw, RawEvent) else raw, self._dialect)
         except DecodeError as exc:
-            if isinstance(given, RawEvent) and is_error:
-                return {"type": "error", "error": given.data.decode(errors="replace")}
+            if isinstance(raw, RawEvent) and is_error:
+                return {"type": "error", "error": raw.data.decode(errors="replace")}
             raise EventError(exc.reason, exc.where) from None
-        found = as_object(event)
-        if found is None:
+        fields = as_object(event)
+        if fields is None:
             raise EventError("expected an object")
-        return {"type": "error", "error": found.get("error") or found} if is_error else found
+        return {"type": "error", "error": fields.get("error") or fields} if is_error else fields
 
     def _with_our_names(self, delta: Delta) -> Delta:
         if delta.kind != "call" or not self._aliases:
@@ -316,7 +308,7 @@ class Stream:
 
     def so_far(self) -> Conversation:
         """Return the answer so far: partial text too, but calls and reasoning only if they are complete."""
-        return Conversation() if self._assembler.is_empty else self._decoded(self._assembler.body(whole=True))
+        return Conversation() if self._assembler.is_empty else self._decoded(self._assembler.body(only_complete=True))
 
     def _take_rest(self) -> None:
         """Read a last event without an empty line after it, if it is complete."""
@@ -384,15 +376,15 @@ class Stream:
             DecodeError: it is not the state of a stream, or a newer antiphon wrote it.
             LookupError: its dialect does not exist.
         """
-        known = _checked_state(state)
-        stream = cls(known["dialect"], aliases=known["aliases"])
+        checked = _checked_state(state)
+        stream = cls(checked["dialect"], aliases=checked["aliases"])
         try:
-            stream._assembler = cast("AnswerAssembler", _assembler_class(known["dialect"]).resumed(known["answer"]))
+            stream._assembler = cast("AnswerAssembler", _assembler_class(checked["dialect"]).resumed(checked["answer"]))
         except EventError as exc:
             raise DecodeError(exc.reason, dialect=stream._dialect, where=f"answer.{exc.key}") from None
-        stream._count, stream._last_event = known["events"], known["last_event"]
+        stream._count, stream._last_event = checked["events"], checked["last_event"]
         if not reconnected:
-            stream.feed(known["rest"].encode("latin-1"))
+            stream.feed(checked["rest"].encode("latin-1"))
         return stream
 
 
@@ -403,12 +395,12 @@ def _assembler_class(dialect: str) -> type[AssemblerBase]:
     return cast("type[AssemblerBase]", import_module(_ASSEMBLERS[dialect]).ASSEMBLER)
 
 
-def _parsed(given: bytes | Mapping[str, object], dialect: str) -> Any:
+def _parsed(data: bytes | Mapping[str, object], dialect: str) -> Any:
     """Parse an event. A lone surrogate is accepted, because its other half may be in the next event."""
     try:
-        return parsed(given, dialect)
+        return parsed(data, dialect)
     except DecodeError:
-        text = given if isinstance(given, bytes) else _in_ascii(given)
+        text = data if isinstance(data, bytes) else _in_ascii(data)
         if not _HALF.search(text):
             raise
     parsed(_HALF.sub(rb"\\ufffd", text), dialect)  # refuses everything else that is wrong
@@ -422,24 +414,24 @@ def _in_ascii(event: Mapping[str, object]) -> bytes:
         return b""  # not JSON at all
 
 
-def _id_of(given: RawEvent | Mapping[str, object], event: Mapping[str, object]) -> str | None:
-    if isinstance(given, RawEvent) and given.id is not None:
-        return given.id
+def _id_of(raw: RawEvent | Mapping[str, object], event: Mapping[str, object]) -> str | None:
+    if isinstance(raw, RawEvent) and raw.id is not None:
+        return raw.id
     number = event.get("sequence_number")
     return str(number) if type(number) is int else None
 
 
 def _checked_state(state: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        known = as_object(thaw(state)) or {}
+        fields = as_object(thaw(state)) or {}
     except ValueError:
         raise DecodeError("expected the state of a stream, found what is not JSON", dialect="stream") from None
-    version = known.get("antiphon_stream")
+    version = fields.get("antiphon_stream")
     if type(version) is int and version > _VERSION:
         reason = f"written as version {version}, and this antiphon reads up to {_VERSION}: upgrade it"
         raise DecodeError(reason, dialect="stream", where="antiphon_stream")
     shape = {"antiphon_stream": int, "dialect": str, "aliases": dict, "events": int, "rest": str, "answer": dict}
     for key, kind in shape.items():
-        if type(known.get(key)) is not kind:
+        if type(fields.get(key)) is not kind:
             raise DecodeError("expected the state of a stream", dialect="stream", where=key)
-    return known
+    return fields

@@ -90,33 +90,33 @@ class UnitDialect:
     def decode(self, data: object, *, aliases: Mapping[str, str] | None = None) -> Conversation:
         value = parsed_loosely(data, self.name)
         units = self._read(value)
-        plain = Conversation(message for unit in units for message in unit.made)
-        writing = Writing(plain, frozenset(unit.made[0].id for unit in units))
+        plain = Conversation(message for unit in units for message in unit.messages)
+        writing = Writing(plain, frozenset(unit.messages[0].id for unit in units))
         messages: list[Message] = []
         for unit in units:
-            first, *more = unit.made
-            patch = residue(self.write(unit.made, writing), unit.value)
-            messages += [unit.with_notes(first, {"residue": patch}) if patch else first, *more]
+            first, *rest = unit.messages
+            patch = residue(self.write(unit.messages, writing), unit.value)
+            messages += [unit.with_notes(first, {"residue": patch}) if patch else first, *rest]
         shape = {} if isinstance(value, list) else {self.name: {"shape": "one"}}
         return Conversation(messages, metadata=shape)
 
     def places(self, data: object) -> tuple[Path, ...]:
-        return tuple(unit.path for unit in self._read(parsed_loosely(data, self.name)) for _ in unit.made)
+        return tuple(unit.path for unit in self._read(parsed_loosely(data, self.name)) for _ in unit.messages)
 
     def _read(self, value: Any, *, is_checked: bool = False) -> list[Unit]:
         """Read all units; each holds its messages."""
         reading = Reading(self.name, is_checked=is_checked)
         alone = not isinstance(value, list)
         units: list[Unit] = []
-        for position, each in enumerate([value] if alone else cast("list[Any]", value)):
-            unit = Unit(reading, each, None if alone else position)
-            if not isinstance(each, dict):
-                unit.fail(f"expected an object, found {kind_of(each)}")
+        for position, item in enumerate([value] if alone else cast("list[Any]", value)):
+            unit = Unit(reading, item, None if alone else position)
+            if not isinstance(item, dict):
+                unit.fail(f"expected an object, found {kind_of(item)}")
             try:
                 self.read(unit)
             except ValidationError as exc:
                 unit.refuse(exc)
-            reading.messages += unit.made
+            reading.messages += unit.messages
             units.append(unit)
         return units
 
@@ -125,29 +125,30 @@ class UnitDialect:
     ) -> Encoded:
         if options:
             raise TypeError(f"{self.name} has no option {min(options)!r}")
-        said = _said(conversation)
-        units = self._units(said, as_policy)
+        written = _writable(conversation)
+        units = self._units(written, as_policy)
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
         encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
         return reported(self.name, encoded, losses)
 
-    def _writing(self, said: Conversation, groups: list[list[Message]], as_policy: str | None) -> Writing:
-        return Writing(said, frozenset(group[0].id for group in groups), as_policy)
-
-    def _units(self, said: Conversation, as_policy: str | None) -> list[object]:
+    def _units(self, conversation: Conversation, as_policy: str | None) -> list[object]:
         """Write the messages, with the residue restored."""
-        groups = self._groups(said)
-        writing = self._writing(said, groups, as_policy)
-        return [self._restored(group, writing) for group in groups]
+        groups = self._groups(conversation)
+        writing = Writing(conversation, frozenset(group[0].id for group in groups), as_policy)
+        units: list[object] = []
+        for group in groups:
+            unit, patch = self.write(group, writing), notes_of(group[0], self.name).get("residue")
+            units.append(unit if patch is None else restore(unit, thaw(patch)))
+        return units
 
     def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
         """Measure the losses: write again, read the output, and compare."""
-        said = _said(conversation)
-        groups = self._groups(said)
-        read = [unit.made for unit in self._read(self._units(said, as_policy), is_checked=True)]
+        shown = _writable(conversation)
+        groups = self._groups(shown)
+        read = [unit.messages for unit in self._read(self._units(shown, as_policy), is_checked=True)]
         written = Written([Piece(group, 1) for group in groups])
         reasons, otherwise = self.reasons, self.otherwise
-        return all_losses(conversation, said, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
+        return all_losses(conversation, shown, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
 
     def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
         groups: list[list[Message]] = []
@@ -158,18 +159,10 @@ class UnitDialect:
                 groups.append([message])
         return groups
 
-    def _restored(self, group: Sequence[Message], writing: Writing) -> Any:
-        """Write a unit, and restore its residue."""
-        unit, patch = self.write(group, writing), self._residue(group)
-        return unit if patch is None else restore(unit, thaw(patch))
 
-    def _residue(self, group: Sequence[Message]) -> Any:
-        return notes_of(group[0], self.name).get("residue")
-
-
-def _said(conversation: Conversation) -> Conversation:
+def _writable(conversation: Conversation) -> Conversation:
     """Return the messages to write: all except the effect lane and those that a repair left out."""
-    said = projected(conversation)
-    if all(message.lane != "effect" for message in said):
-        return said
-    return Conversation(message for message in said if message.lane != "effect")
+    shown = projected(conversation)
+    if all(message.lane != "effect" for message in shown):
+        return shown
+    return Conversation(message for message in shown if message.lane != "effect")

@@ -36,8 +36,6 @@ class BodyWriting:
     """The messages of the unit that was written last."""
     memory: dict[object, Any] = field(default_factory=dict[object, Any])
     """Data that the dialect keeps between units."""
-    is_in_native: bool = False
-    """Whether the current unit was read from this format."""
     marked: list[tuple[Message, Message]] = field(default_factory=list[tuple[Message, Message]])
     """Errors as they are written, with the message that each is in the conversation."""
 
@@ -60,14 +58,12 @@ class BodyWriting:
         """Return a setting of a part from the metadata of this dialect, or of one that has the same setting."""
         if part.__dict__["metadata"] is EMPTY:
             return None
-        known = plain(part.metadata)
-        return next((known[each][name] for each in (self.dialect, *also) if name in known.get(each, {})), None)
+        namespaces = plain(part.metadata)
+        return next(
+            (namespaces[dialect][name] for dialect in (self.dialect, *also) if name in namespaces.get(dialect, {})), None
+        )
 
-    def file_name(self, part: MediaPart) -> str | None:
-        """Return the name of a file. Messages that earlier versions read from this format have it as the hint."""
-        return part.file_name or (part.prompt_hint if self.is_in_native else None)
-
-    def own(self, part: ForeignPart) -> Any:
+    def foreign_value(self, part: ForeignPart) -> Any:
         """Return the value of a part that only this dialect can express."""
         return thaw(part.value)
 
@@ -116,32 +112,32 @@ _LONGEST = 40
 class Aliases:
     """The aliases of invocation ids, option names and speakers."""
 
-    __slots__ = ("_reused", "_said", "given", "ids", "options", "speakers")
+    __slots__ = ("_names", "_reused", "by_alias", "ids", "options", "speakers")
 
     def __init__(self, target: Target) -> None:
-        self._said = _Said(target.name)
+        self._names = _Names(target.name)
         self._reused: Mapping[int, int] = {}
-        self.given: dict[str, str] = {}
+        self.by_alias: dict[str, str] = {}
         """Our names, by alias."""
-        self.ids = _Spelled(target.call_id, self._said, self.given)
+        self.ids = _Spelled(target.call_id, self._names, self.by_alias)
         """The id to write for an invocation, by its id; for a second use of an id, see `invocation`."""
-        self.options = _Spelled(target.option_name, self._said, self.given)
+        self.options = _Spelled(target.option_name, self._names, self.by_alias)
         """The name to write for an option, by its name."""
-        self.speakers = _Spelled(target.speaker or target.option_name, self._said, self.given)
+        self.speakers = _Spelled(target.speaker or target.option_name, self._names, self.by_alias)
         """The name to write for a policy, by its name, if the format names speakers."""
 
-    def begin(self, said: Sequence[Message], reused: Mapping[int, int]) -> None:
+    def begin(self, messages: Sequence[Message], reused: Mapping[int, int]) -> None:
         """Register messages: names that came from the format itself are kept, unless they were aliases there."""
         self._reused = reused
-        self._said.begin(said)
+        self._names.begin(messages)
 
-    def add(self, more: Sequence[Message]) -> None:
+    def add(self, messages: Sequence[Message]) -> None:
         """Register more messages."""
-        self._said.add(more)
+        self._names.add(messages)
 
-    def hold(self, more: Iterable[Message]) -> bool:
+    def hold(self, messages: Iterable[Message]) -> bool:
         """Whether the earlier output stays valid with more messages: no name that it uses has an alias."""
-        return not self.given or self._said.kept_of(more).isdisjoint(self.given.values())
+        return not self.by_alias or self._names.native_names(messages).isdisjoint(self.by_alias.values())
 
     def invocation(self, message: Message) -> str:
         """Return the id to write for the invocation of a call or result."""
@@ -155,10 +151,10 @@ class Aliases:
         return self.options[name]
 
 
-class _Said:
+class _Names:
     """The names in the messages; collected when the first name is refused."""
 
-    __slots__ = ("_dialect", "_found", "_messages")
+    __slots__ = ("_collected", "_dialect", "_messages")
 
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
@@ -166,21 +162,21 @@ class _Said:
 
     def begin(self, messages: Sequence[Message]) -> None:
         self._messages = messages
-        self._found: tuple[set[str], set[str]] | None = None
+        self._collected: tuple[set[str], set[str]] | None = None
 
-    def add(self, more: Sequence[Message]) -> None:
-        self._messages = [*self._messages, *more]
-        if self._found is not None:
-            kept, names = self._found
-            self._found = kept | self.kept_of(more), names | set(_names(more))
+    def add(self, messages: Sequence[Message]) -> None:
+        self._messages = [*self._messages, *messages]
+        if self._collected is not None:
+            native, names = self._collected
+            self._collected = native | self.native_names(messages), names | set(_names(messages))
 
     def names(self) -> tuple[set[str], set[str]]:
         """Return the names that are kept unchanged, and all names."""
-        if self._found is None:
-            self._found = self.kept_of(self._messages), set(_names(self._messages))
-        return self._found
+        if self._collected is None:
+            self._collected = self.native_names(self._messages), set(_names(self._messages))
+        return self._collected
 
-    def kept_of(self, messages: Iterable[Message]) -> set[str]:
+    def native_names(self, messages: Iterable[Message]) -> set[str]:
         """Return the names of the messages that came from the format itself, without aliases."""
         return set(_names(filter(self._has_own_names, messages)))
 
@@ -192,16 +188,16 @@ class _Said:
 class _Spelled(dict[str, str]):
     """A cache of the text to write for each id or name; each is checked once."""
 
-    __slots__ = ("_given", "_said", "spelling")
+    __slots__ = ("_by_alias", "_names", "spelling")
 
-    def __init__(self, spelling: Spelling, said: _Said, given: dict[str, str]) -> None:
+    def __init__(self, spelling: Spelling, names: _Names, by_alias: dict[str, str]) -> None:
         super().__init__()
         self.spelling = spelling
-        self._said = said
-        self._given = given
+        self._names = names
+        self._by_alias = by_alias
 
     def __missing__(self, text: str) -> str:
-        is_good = self.spelling.accepts(text) or text in self._said.names()[0]
+        is_good = self.spelling.accepts(text) or text in self._names.names()[0]
         written = self[text] = text if is_good else self.alias(text, text)
         return written
 
@@ -211,9 +207,9 @@ class _Spelled(dict[str, str]):
         if not start[:1].isalpha():
             start = f"x{start[1:]}"
         alias = f"{start}_{sha256(seed.encode()).hexdigest()[:_PRINT]}"
-        if alias in self._said.names()[1]:  # a real name is equal to the alias
+        if alias in self._names.names()[1]:  # a real name is equal to the alias
             return self.alias(text, f"{seed} again")
-        self._given[alias] = text
+        self._by_alias[alias] = text
         return alias
 
 

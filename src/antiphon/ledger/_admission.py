@@ -151,8 +151,8 @@ def move_of(state: State) -> Move | None:
     if state.unfit is None:
         return None
     try:
-        found = orjson.loads(state.unfit).get(MOVED)
-        return None if found is None else Move(**orjson.loads(found[0]))
+        mark = orjson.loads(state.unfit).get(MOVED)
+        return None if mark is None else Move(**orjson.loads(mark[0]))
     except (ValueError, TypeError, AttributeError, LookupError) as exc:
         raise LedgerCorruptError("the place that it was moved to was altered", state.thread_id) from exc
 
@@ -229,11 +229,11 @@ class _Admitting:
 
     def admit(self, entry: AppendEntry) -> Record:
         message, body, is_stamped, row = entry
-        if row is not None and (known := self._there(row)):
-            return known
+        if row is not None and (repeated := self._there(row)):
+            return repeated
         there = self._lookup.with_id(message.id)
-        if (there or message.id in self._written) and (known := self._same(message, body, there)):
-            return known
+        if (there or message.id in self._written) and (repeated := self._same(message, body, there)):
+            return repeated
         # Only before the first new message: a repeated append succeeds, although it has itself changed the version.
         if not self.rows:
             self.check_version()
@@ -256,8 +256,8 @@ class _Admitting:
         Raises:
             AppendRefusedError: another message has its id.
         """
-        found: list[Record] = [*there, *self._written.get(message.id, ())]
-        for record in found:
+        candidates: list[Record] = [*there, *self._written.get(message.id, ())]
+        for record in candidates:
             if record.body == body:
                 return record
             self._refuse(message, DUPLICATE_ID, f"the id is taken by message {record.seq}, which says something else")
@@ -276,15 +276,15 @@ class _Admitting:
             AppendRefusedError: a call cannot be closed, because its result precedes it.
         """
         self._is_lenient = True  # two calls may have the same invocation: either may get either result
-        calls = [each for each in zip(self._request.entries, records, strict=True) if each[0].message.kind == "option_call"]
+        calls = [pair for pair in zip(self._request.entries, records, strict=True) if pair[0].message.kind == "option_call"]
         open_calls = [(_closing(entry, self._state.thread_id), record.seq in self.pairing.opened) for entry, record in calls]
-        found = [self.admit(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
+        results = [self.admit(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
         for call in self.pairing.opened.values():
             message = self.rows[call.seq - self._state.seq - 1].message
             reason = f"call {call.invocation_id!r} from outside is open, and its result stands before it"
             raise AppendRefusedError(reason, self._state.thread_id, RESULT_BEFORE_CALL, message.id)
         self._is_lenient = self._request.allow_foreign
-        return [record for record in found if record is not None]
+        return [record for record in results if record is not None]
 
     def _refuse_open(self, message: Message) -> None:
         """Refuse a message from outside that calls or answers an invocation which was open before this append."""
@@ -326,7 +326,8 @@ class _Admitting:
         if request.is_post:
             posted = self._seq
             due_at = request.micros if due_at is None else min(due_at, request.micros)
-            kind = _receiving_kind(request) if kind is None else kind
+            entry = (request.entries or request.foreign)[0]
+            kind = kind_of((entry.row or entry).message.to[0]) if kind is None else kind
         if costly := [row.message for row in self.rows if row.message.usage is not None]:
             tokens_in, tokens_out, cost = spent(Spent(tokens_in, tokens_out, cost), costly)
         return State(
@@ -352,12 +353,6 @@ class _Admitting:
             posted,
             unfit,
         )
-
-
-def _receiving_kind(request: AppendRequest) -> str:
-    """Return the kind of the first receiver of a posted message."""
-    entry = (request.entries or request.foreign)[0]
-    return kind_of((entry.row or entry).message.to[0])
 
 
 def _closing(call: AppendEntry, thread_id: str) -> AppendEntry:

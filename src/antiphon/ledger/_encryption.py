@@ -60,7 +60,7 @@ _ID_DIGEST: Final = 16
 _MARK: Final = b"\x01"
 _BODY: Final = 1 + _NONCE + _ID_DIGEST
 _ID: Final = re.compile(rb'\{"antiphon":\d+,"id":"([^"\\]*)"')
-_MOST_KNOWN: Final = 10_000
+_MOST_KEYS: Final = 10_000
 """Threads whose keys are remembered."""
 LEDGER_KEY: Final = ""
 """The name under which the ledger's own key is wrapped: no thread can have it."""
@@ -101,12 +101,12 @@ class MasterKey:
             ValueError: it has another length.
         """
         if len(key) != _KEY_BYTES:
-            raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}; `antiphon key FILE` makes one")
+            raise ValueError(f"a master key has {_KEY_BYTES} bytes, not {len(key)}; `antiphon key make FILE` makes one")
         cipher = _cipher(key)
         self.id = blake2b(key, digest_size=6, person=b"antiphon key id").hexdigest()
         """Names the key in errors and in the ledger. It reveals nothing about the key."""
-        self._wrap: WrapFunction = lambda inner, name: _seal(cipher, inner, _about_key(name))
-        self._unwrap: WrapFunction = lambda wrapped, name: _open(cipher, wrapped, _about_key(name))
+        self._wrap: WrapFunction = lambda inner, name: _seal(cipher, inner, _associated_with_key(name))
+        self._unwrap: WrapFunction = lambda wrapped, name: _open(cipher, wrapped, _associated_with_key(name))
 
     @classmethod
     def from_text(cls, text: str) -> MasterKey:
@@ -119,7 +119,7 @@ class MasterKey:
         try:
             key = b64decode(text.strip(), validate=True)
         except (NotBase64, ValueError):
-            raise ValueError("a master key is 32 bytes as base64; `antiphon key FILE` makes one") from None
+            raise ValueError("a master key is 32 bytes as base64; `antiphon key make FILE` makes one") from None
         return cls(key)
 
     @classmethod
@@ -157,9 +157,9 @@ class MasterKey:
         Raises:
             ModuleNotFoundError: `cryptography` is not installed.
         """
-        made = cls(_random(_KEY_BYTES))
-        made.id, made._wrap, made._unwrap = id, wrap, unwrap
-        return made
+        master_key = cls(_random(_KEY_BYTES))
+        master_key.id, master_key._wrap, master_key._unwrap = id, wrap, unwrap
+        return master_key
 
     @staticmethod
     def generate() -> str:
@@ -213,7 +213,7 @@ def _secret_text(path: Path) -> str:
     return text
 
 
-def _about_key(thread_id: str) -> bytes:
+def _associated_with_key(thread_id: str) -> bytes:
     return b"antiphon key\n" + thread_id.encode()
 
 
@@ -236,20 +236,20 @@ def _random(count: int) -> bytes:
     return os.urandom(count)  # noqa: TID251 (not from the port: a seeded one would repeat keys and nonces)
 
 
-def _seal(cipher: AESGCM, text: bytes, about: bytes) -> bytes:
+def _seal(cipher: AESGCM, text: bytes, associated: bytes) -> bytes:
     nonce = _random(_NONCE)
-    return nonce + cipher.encrypt(nonce, text, about)
+    return nonce + cipher.encrypt(nonce, text, associated)
 
 
-def _open(cipher: AESGCM, sealed: bytes, about: bytes) -> bytes:
-    return _decrypted(cipher, sealed[:_NONCE], sealed[_NONCE:], about)
+def _open(cipher: AESGCM, sealed: bytes, associated: bytes) -> bytes:
+    return _decrypted(cipher, sealed[:_NONCE], sealed[_NONCE:], associated)
 
 
-def _decrypted(cipher: AESGCM, nonce: bytes, sealed: bytes, about: bytes) -> bytes:
+def _decrypted(cipher: AESGCM, nonce: bytes, sealed: bytes, associated: bytes) -> bytes:
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 (an extra; it was imported with the key)
 
     try:
-        return cipher.decrypt(nonce, sealed, about)
+        return cipher.decrypt(nonce, sealed, associated)
     except (InvalidTag, ValueError):
         raise ValueError("it was altered, or another key sealed it") from None
 
@@ -290,7 +290,7 @@ class SigningKey:
                 return cls(b64decode(text.removeprefix(_PRIVATE), validate=True))
         except ValueError:
             pass
-        raise ValueError(f"{str(path)!r} holds no key for signatures; `antiphon key FILE --signing` makes one")
+        raise ValueError(f"{str(path)!r} holds no key for signatures; `antiphon key make FILE --signing` makes one")
 
     @staticmethod
     def generate() -> str:
@@ -343,8 +343,8 @@ class ThreadKey:
     def seal(self, seq: int, message_id: str, body: bytes) -> bytes:
         """Return the stored bytes of a message."""
         nonce, digest = _random(_NONCE), self._digest(message_id.encode())
-        about = b"%s%d\n%s" % (self._message, seq, digest)
-        return _MARK + nonce + digest + self._cipher.encrypt(nonce, body, about)
+        associated = b"%s%d\n%s" % (self._message, seq, digest)
+        return _MARK + nonce + digest + self._cipher.encrypt(nonce, body, associated)
 
     def open(self, seq: int, stored: bytes) -> bytes:
         """Return the house bytes of a message.
@@ -356,12 +356,12 @@ class ThreadKey:
             raise LedgerCorruptError("it is not encrypted, although its thread is", self.thread_id, seq)
         digest = stored[1 + _NONCE : _BODY]
         try:
-            about = b"%s%d\n%s" % (self._message, seq, digest)
-            body = _decrypted(self._cipher, stored[1 : 1 + _NONCE], stored[_BODY:], about)
+            associated = b"%s%d\n%s" % (self._message, seq, digest)
+            body = _decrypted(self._cipher, stored[1 : 1 + _NONCE], stored[_BODY:], associated)
         except ValueError:
             body = b""
-        found = _ID.match(body)
-        if not body or (found is not None and self._digest(found[1]) != digest):
+        id_match = _ID.match(body)
+        if not body or (id_match is not None and self._digest(id_match[1]) != digest):
             reason = "it cannot be decrypted with the key of its thread: it was altered, or moved from another position"
             raise LedgerCorruptError(reason, self.thread_id, seq)
         return body
@@ -371,7 +371,7 @@ class ThreadKey:
 
     def seal_call(self, call: OpenCall) -> bytes:
         """Return an open call as it is stored."""
-        return _MARK + _seal(self._cipher, orjson.dumps(tuple(call)[1:]), self._about("call", str(call.seq)))
+        return _MARK + _seal(self._cipher, orjson.dumps(tuple(call)[1:]), self._associated("call", str(call.seq)))
 
     def open_call(self, seq: int, stored: bytes) -> OpenCall:
         """Return an open call.
@@ -384,7 +384,7 @@ class ThreadKey:
 
     def seal_snapshot(self, fold: str, seq: int, state: bytes) -> bytes:
         """Return the state of a snapshot as it is stored."""
-        return _MARK + _seal(self._cipher, state, self._about("snapshot", f"{seq}\n{fold}"))
+        return _MARK + _seal(self._cipher, state, self._associated("snapshot", f"{seq}\n{fold}"))
 
     def open_snapshot(self, fold: str, seq: int, stored: bytes) -> bytes:
         """Return the state of a snapshot.
@@ -394,12 +394,12 @@ class ThreadKey:
         """
         return self._opened(stored, "snapshot", f"{seq}\n{fold}", seq)
 
-    def _about(self, what: str, place: str) -> bytes:
+    def _associated(self, what: str, place: str) -> bytes:
         return b"antiphon %s\n%s\n%s" % (what.encode(), self._name, place.encode())
 
     def _opened(self, stored: bytes, what: str, place: str, seq: int) -> bytes:
         try:
-            return _open(self._cipher, stored[1:], self._about(what, place))
+            return _open(self._cipher, stored[1:], self._associated(what, place))
         except ValueError:
             raise LedgerCorruptError(f"its {what} cannot be decrypted with its key", self.thread_id, seq) from None
 
@@ -427,11 +427,11 @@ class Keyring:
         """The master key that wraps new keys."""
         self._masters = {} if master is None else {master.id: master}
         """The master keys that unwrap keys, by id: during a rotation, both."""
-        self._known: dict[tuple[str, WrappedKey], ThreadKey] = {}
+        self._keys: dict[tuple[str, WrappedKey], ThreadKey] = {}
         self._blind: tuple[WrappedKey, bytes] | None = None
 
     @classmethod
-    def of(cls, given: Mastering) -> Keyring:
+    def of(cls, setting: Mastering) -> Keyring:
         """Return the keyring of a ledger that is opened.
 
         Raises:
@@ -439,13 +439,13 @@ class Keyring:
             TypeError: the value is not a master key.
             ValueError: the key that the environment names is not valid.
         """
-        if given is None:
+        if setting is None:
             return cls(MasterKey.from_environment())
-        if isinstance(given, MasterKey):
-            return cls(given)
-        if given == "off":
+        if isinstance(setting, MasterKey):
+            return cls(setting)
+        if setting == "off":
             return cls()
-        raise TypeError(f'master_key is a MasterKey, "off" or None, not {type(given).__name__}')
+        raise TypeError(f'master_key is a MasterKey, "off" or None, not {type(setting).__name__}')
 
     @property
     def unused(self) -> EncryptionStatus | None:
@@ -479,8 +479,8 @@ class Keyring:
             NoMasterKeyError: no master key is given.
             WrongMasterKeyError: another master key wraps it.
         """
-        known = self._known.get((thread_id, wrapped))
-        return known or self._remember(thread_id, wrapped, ThreadKey(thread_id, self._unwrapped(thread_id, wrapped)))
+        cached = self._keys.get((thread_id, wrapped))
+        return cached or self._remember(thread_id, wrapped, ThreadKey(thread_id, self._unwrapped(thread_id, wrapped)))
 
     def _unwrapped(self, thread_id: str, wrapped: WrappedKey) -> bytes:
         if wrapped.wrapped is None:
@@ -508,14 +508,14 @@ class Keyring:
         return wrapped, None if wrapped is None else self.key(thread_id, wrapped)
 
     def _remember(self, thread_id: str, wrapped: WrappedKey, key: ThreadKey) -> ThreadKey:
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[thread_id, wrapped] = key
+        if len(self._keys) >= _MOST_KEYS:
+            self._keys.clear()
+        self._keys[thread_id, wrapped] = key
         return key
 
     def drop(self) -> None:
         """Drop the keys that are remembered."""
-        self._known.clear()
+        self._keys.clear()
 
     def begin_rotation(self, new: MasterKey) -> None:
         """Accept keys that another master key wraps.
@@ -581,7 +581,7 @@ def to_forget(family: Sequence[tuple[str, WrappedKey | None]], *, with_branches:
         raise EncryptionError("it is not encrypted, so there is no key to forget; delete it instead", name)
     if key.wrapped is None:
         raise ForgottenError(name)
-    chosen = tuple(each for each, wrapped in family if wrapped is not None and wrapped.wrapped is not None)
-    if len(chosen) > 1 and not with_branches:
-        raise ValueError(f"{', '.join(map(repr, chosen[1:]))} share its messages; forget them first, or with_branches=True")
-    return chosen
+    names = tuple(thread_id for thread_id, wrapped in family if wrapped is not None and wrapped.wrapped is not None)
+    if len(names) > 1 and not with_branches:
+        raise ValueError(f"{', '.join(map(repr, names[1:]))} share its messages; forget them first, or with_branches=True")
+    return names

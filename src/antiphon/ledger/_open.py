@@ -18,6 +18,7 @@ from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite import SqliteLedger
+from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from antiphon.ledger.postgres import PostgresLedger
@@ -117,6 +118,7 @@ def open_ledger(
         ValueError: the URL is not one of the forms above, or it has no tenants and one is given; or the master key is not
             valid.
     """
+    check_type("the URL of a ledger", url, str, "'sqlite:///ledger.db'")
     opening = _opened(url, create, redaction, busy_timeout, tenant, master_key=master_key, signals=signals)
     return _Unopened(url, opening)
 

@@ -109,8 +109,8 @@ def moved(state: State, to: str, now: int) -> State:
     if (move := move_of(state)) is not None and move.to == to:
         return state
     check_here(state)
-    kept = orjson.dumps({"to": to, "due_at": state.due_at, "posted": state.posted}).decode()
-    unfit = _written({**_read(state), MOVED: (kept, now)})
+    mark = orjson.dumps({"to": to, "due_at": state.due_at, "posted": state.posted}).decode()
+    unfit = _written({**_read(state), MOVED: (mark, now)})
     return state._replace(epoch=-(abs(state.epoch) + 1), owner=None, due_at=None, posted=0, unfit=unfit)
 
 
@@ -139,8 +139,8 @@ def _read(state: State) -> _Unfit:
         LedgerCorruptError: the stored value was altered.
     """
     try:
-        found: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
-        return {build: (str(reason), int(at)) for build, (reason, at) in found.items()}
+        builds: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
+        return {build: (str(reason), int(at)) for build, (reason, at) in builds.items()}
     except (ValueError, TypeError, AttributeError) as exc:
         raise LedgerCorruptError("the list of unfit builds was altered", state.thread_id) from exc
 
@@ -223,14 +223,10 @@ def make_release(
         check_name(unfit, "a build")
         redaction.check_name(unfit, "the build of a host")
     text = "" if reason is None else reason if redaction.rules is None else redaction.rules.text(reason)
-    now = to_micros(current_port().now())
-    return Release(epoch, now, seen, None if wake_at is None else _micros(wake_at), unfit, kept_reason(text))
-
-
-def _micros(time: datetime) -> int:
-    if time.tzinfo is None:
-        raise ValueError(f"{time.isoformat()} has no time zone; add one, such as UTC")
-    return to_micros(time)
+    if wake_at is not None and wake_at.tzinfo is None:
+        raise ValueError(f"{wake_at.isoformat()} has no time zone; add one, such as UTC")
+    now, wake_micros = to_micros(current_port().now()), None if wake_at is None else to_micros(wake_at)
+    return Release(epoch, now, seen, wake_micros, unfit, kept_reason(text))
 
 
 def check_host(host: Host, redaction: LedgerRedaction) -> None:

@@ -148,11 +148,11 @@ class Redaction:
                 return self._change(items)
             plain = self._ordinary_keys
             return dict(
-                (key, self.value(each)) if key in plain else (self._name(key), self._under(key, each))
-                for key, each in items.items()
+                (key, self.value(item)) if key in plain else (self._name(key), self._under(key, item))
+                for key, item in items.items()
             )
         if isinstance(value, list):
-            return [self.value(each) for each in cast("list[Any]", value)]
+            return [self.value(item) for item in cast("list[Any]", value)]
         return value
 
     def _name(self, key: str) -> str:
@@ -168,7 +168,8 @@ class Redaction:
         steps = [step for step in change["at"] if isinstance(step, str)]
         is_secret = any(plain_key(step) in self._plain_keys for step in steps)
         return {
-            key: _masked(each) if is_secret and key not in ("at", "in") else self.value(each) for key, each in change.items()
+            key: _masked(field_value) if is_secret and key not in ("at", "in") else self.value(field_value)
+            for key, field_value in change.items()
         }
 
     def _under(self, key: str, value: object) -> Any:
@@ -177,7 +178,7 @@ class Redaction:
             return self.value(value)
         if is_schema(value):
             items = cast("dict[str, Any]", value).items()
-            return {name: _masked(each) if name in SCHEMA_VALUES else self.value(each) for name, each in items}
+            return {name: _masked(inner) if name in SCHEMA_VALUES else self.value(inner) for name, inner in items}
         return _masked(value)
 
     # ------------------------------------------------------------ texts
@@ -197,9 +198,10 @@ class Redaction:
         return clean
 
     def _marked(self, text: str, rules: Iterable[SecretRule]) -> str:
-        said = _without_media(text)
-        found = [*self._registered_spans(text), *_spans(rules, said)]
-        return _marked(text, [*found, *self._encoded_spans(rules, said)])
+        # Blanks in place of media keep the positions of all other text.
+        searched = _MEDIUM_INSIDE.sub(lambda match: " " * len(match[0]), text) if ";base64," in text else text
+        spans = [*self._registered_spans(text), *_spans(rules, searched)]
+        return _marked(text, [*spans, *self._encoded_spans(rules, searched)])
 
     def is_clean(self, text: str) -> bool:
         """Whether a quick search finds no hint of a secret in a text or in a message's bytes."""
@@ -218,9 +220,9 @@ class Redaction:
 
     def _encoded_spans(self, rules: Iterable[SecretRule], text: str) -> Iterator[Span]:
         """Yield the spans of percent-encoded, or partly encoded, secrets in the original text."""
-        found = decoded(text)
-        if found is not None:
-            plain, places = found
+        encoded = decoded(text)
+        if encoded is not None:
+            plain, places = encoded
             for start, end, name in (*self._registered_spans(plain), *_spans(rules, plain)):
                 yield Span(places[start], places[end], name)
 
@@ -260,9 +262,9 @@ def _masked(value: object) -> Any:
     """Return a value of the same shape with all its contents masked."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
-        return _marker("key") if _TAG in items else {key: _masked(each) for key, each in items.items()}
+        return _marker("key") if _TAG in items else {key: _masked(item) for key, item in items.items()}
     if isinstance(value, list):
-        return [_masked(each) for each in cast("list[Any]", value)]
+        return [_masked(item) for item in cast("list[Any]", value)]
     return value if value is None or isinstance(value, bool) else _marker("key")
 
 
@@ -272,11 +274,6 @@ def _marker(name: str) -> str:
 
 def _spans(rules: Iterable[SecretRule], text: str) -> list[Span]:
     return [span for rule in rules for span in rule.spans(text)]
-
-
-def _without_media(text: str) -> str:
-    """Return a text of the same length with blanks instead of media."""
-    return _MEDIUM_INSIDE.sub(lambda match: " " * len(match[0]), text) if ";base64," in text else text
 
 
 def _marked(text: str, spans: Iterable[Span]) -> str:
@@ -342,14 +339,14 @@ Redacting: TypeAlias = Redaction | Literal["off"] | None
 
 
 def _digest(rules: object) -> int:
-    said = blake2b(write([_PROCEDURE, rules]), digest_size=6).digest()
-    return int.from_bytes(said, "big") << _CHECK_BITS | crc32(said) >> (32 - _CHECK_BITS)
+    hashed = blake2b(write([_PROCEDURE, rules]), digest_size=6).digest()
+    return int.from_bytes(hashed, "big") << _CHECK_BITS | crc32(hashed) >> (32 - _CHECK_BITS)
 
 
 def is_digest(number: int) -> bool:
     """Whether a stored number is a digest of rules: 48 bits and a check value of 15 bits; or 0, if there is none yet."""
-    said = (number >> _CHECK_BITS).to_bytes(8, "big", signed=True)[2:]
-    return number == 0 or (0 < number < 2**63 and number & (2**_CHECK_BITS - 1) == crc32(said) >> (32 - _CHECK_BITS))
+    hashed = (number >> _CHECK_BITS).to_bytes(8, "big", signed=True)[2:]
+    return number == 0 or (0 < number < 2**63 and number & (2**_CHECK_BITS - 1) == crc32(hashed) >> (32 - _CHECK_BITS))
 
 
 def _shown(number: int) -> str:
@@ -427,10 +424,10 @@ class LedgerRedaction(NamedTuple):
         Raises:
             OtherRedactionError: one is alive.
         """
-        for each in hosts:
-            if each.is_alive:
+        for status in hosts:
+            if status.is_alive:
                 raise OtherRedactionError(
-                    f"host {each.host.name!r} is alive, and uses the present rules; stop it, then try again"
+                    f"host {status.host.name!r} is alive, and uses the present rules; stop it, then try again"
                 )
 
     def for_thread(self, is_redacted: bool) -> Redaction | None:

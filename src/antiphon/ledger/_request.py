@@ -71,12 +71,14 @@ def from_outside(message: Message) -> Message:
     """Return a message from outside as it is stored: talk as talk, a row of another lane as foreign history."""
     if message.lane != "talk":
         return _foreign(message)
-    own = message.metadata.get(_OWN)
-    kept = {_UNTRUSTED: own[_UNTRUSTED]} if isinstance(own, JsonObject) and isinstance(own.get(_UNTRUSTED), str) else {}
-    if own is None or own == kept:
+    notes = message.metadata.get(_OWN)
+    allowed = (
+        {_UNTRUSTED: notes[_UNTRUSTED]} if isinstance(notes, JsonObject) and isinstance(notes.get(_UNTRUSTED), str) else {}
+    )
+    if notes is None or notes == allowed:
         return message
     metadata: dict[str, Any] = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
-    return message.model_copy(update={"metadata": {**metadata, _OWN: kept} if kept else metadata})
+    return message.model_copy(update={"metadata": {**metadata, _OWN: allowed} if allowed else metadata})
 
 
 def is_foreign(message: Message) -> bool:
@@ -230,8 +232,8 @@ def make_request(
     if pattern is not None:
         check_name(pattern, "a pattern")
     now = current_port().now()
-    given = [_entry(thread_id, message, is_post) for message in messages]
-    entries, foreign = _from_outside(thread_id, given) if outside else (given, [])
+    originals = [_entry(thread_id, message, is_post) for message in messages]
+    entries, foreign = _from_outside(thread_id, originals) if outside else (originals, [])
     request = AppendRequest(
         thread_id,
         tuple(entries),
@@ -248,46 +250,44 @@ def make_request(
         tuple(foreign),
         redaction,
     )
-    return request if redaction.rules is None else _redacted(request, redaction.rules, given)
+    return request if redaction.rules is None else _redacted(request, redaction.rules, originals)
 
 
-def _redacted(request: AppendRequest, rules: Redaction, given: Sequence[AppendEntry]) -> AppendRequest:
+def _redacted(request: AppendRequest, rules: Redaction, originals: Sequence[AppendEntry]) -> AppendRequest:
     """Return the request without secrets; if a name looks like a secret, a request that a redacted thread refuses.
 
     Messages from outside are redacted before they become talk, because foreign history holds rows as data.
     """
-    if rules.is_clean(_joined(request, given)):
+    if rules.is_clean(_joined(request, originals)):
         return request
-    for name, what in _names_in(request):
+    names = (
+        (request.thread_id, "the name of a thread"),
+        (request.status, "the status of a thread"),
+        (request.pattern, "the pattern of a thread"),
+        (None if request.snapshot is None else request.snapshot[0], "the name of a fold"),
+    )
+    for name, what in names:
         if name is not None and rules.is_secret(name):
             return request._replace(unredacted=request, refusal=SecretNameError(what))
-    clean = [_clean(entry, rules) for entry in given]
+    clean: list[AppendEntry] = []
+    for entry in originals:
+        body = rules.body(entry.body)
+        is_same = body is entry.body
+        clean.append(entry if is_same else AppendEntry(loads(body, Message, limits=NO_LIMITS), body, is_stamped=False))
     snapshot = None if request.snapshot is None else (request.snapshot[0], rules.json(request.snapshot[1]))
-    if (clean, snapshot) == (list(given), request.snapshot):
+    if (clean, snapshot) == (list(originals), request.snapshot):
         return request
     entries, foreign = _from_outside(request.thread_id, clean) if request.is_outside else (clean, [])
     changed = request._replace(entries=tuple(entries), foreign=tuple(foreign), snapshot=snapshot)
     return changed._replace(unredacted=request)
 
 
-def _joined(request: AppendRequest, given: Sequence[AppendEntry]) -> str:
+def _joined(request: AppendRequest, originals: Sequence[AppendEntry]) -> str:
     """Return everything that a request would store, as one text: one search is faster than many."""
     fold, state = request.snapshot or ("", b"")
-    bodies = [entry.body for entry in given]
+    bodies = [entry.body for entry in originals]
     names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
     return names + b"\n".join([*bodies, state]).decode()
-
-
-def _names_in(request: AppendRequest) -> Iterator[tuple[str | None, str]]:
-    yield request.thread_id, "the name of a thread"
-    yield request.status, "the status of a thread"
-    yield request.pattern, "the pattern of a thread"
-    yield None if request.snapshot is None else request.snapshot[0], "the name of a fold"
-
-
-def _clean(entry: AppendEntry, rules: Redaction) -> AppendEntry:
-    body = rules.body(entry.body)
-    return entry if body is entry.body else AppendEntry(loads(body, Message, limits=NO_LIMITS), body, is_stamped=False)
 
 
 def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:
@@ -328,8 +328,10 @@ def check_name(name: str, what: str) -> None:
 
 def _entry(thread_id: str, message: Message, is_post: bool) -> AppendEntry:
     message = _checked(message)
-    if is_post:
-        _refuse_unposted(message)
+    if is_post and not message.to:
+        raise ValueError(f"message {message.id!r} has no receiver; set `to`, or use append as the owner of the thread")
+    if is_post and message.lane == "effect":
+        raise ValueError(f"message {message.id!r} is in the effect lane, which only the thread's owner writes; use append")
     if message.thread_id is None:
         # The same bytes as of a copy with the thread; making and checking a copy takes six times as long.
         return AppendEntry(message, house_bytes(stored_form(message, thread_id)), is_stamped=True)
@@ -357,13 +359,6 @@ def _checked(message: Message) -> Message:
     if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a ledger holds messages, not {type(message).__name__}")
     return message
-
-
-def _refuse_unposted(message: Message) -> None:
-    if not message.to:
-        raise ValueError(f"message {message.id!r} has no receiver; set `to`, or use append as the owner of the thread")
-    if message.lane == "effect":
-        raise ValueError(f"message {message.id!r} is in the effect lane, which only the thread's owner writes; use append")
 
 
 def _written(snapshot: Snapshot) -> tuple[str, bytes]:

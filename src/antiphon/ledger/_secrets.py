@@ -189,12 +189,12 @@ def rules_of(patterns: Mapping[str, str]) -> tuple[SecretRule, ...]:
 
 def hint_for(rules: Iterable[SecretRule], keys: Iterable[str]) -> Hint | None:
     """Return one hint for all rules and keys, also where they are percent-encoded; None if a rule has none."""
-    found = [_PERCENT_HINT]
+    patterns = [_PERCENT_HINT]
     for rule in rules:
         if rule.hint is None:
             return None
-        found.append(rule.hint.pattern)
-    return _hint("|".join([*found, *_key_hints(keys)]))
+        patterns.append(rule.hint.pattern)
+    return _hint("|".join([*patterns, *_key_hints(keys)]))
 
 
 # ---------------------------------------------------------------- keys
@@ -207,14 +207,13 @@ def plain_key(key: str) -> str:
 
 def _key_hints(keys: Iterable[str]) -> Iterator[str]:
     """Yield hints for JSON that has one of some keys: before a colon, as a step of a path, or written in escapes."""
-    spelled = ["[-_ ]*".join(map(_literal, plain_key(key))) for key in sorted(keys)]
+    spelled = [
+        "[-_ ]*".join(letter if letter.isalnum() else rf"\x{{{ord(letter):x}}}" for letter in plain_key(key))
+        for key in sorted(keys)
+    ]
     if spelled:
         yield r"\\u[0-9A-Fa-f]{4}"
         yield rf"(?i:{'|'.join(spelled)})[-_ ]*\\*\"(?:[\s\\]|\\[nrtfb])*[:,\]]"
-
-
-def _literal(letter: str) -> str:
-    return letter if letter.isalnum() else rf"\x{{{ord(letter):x}}}"
 
 
 _SCHEMA: Final = frozenset(
@@ -235,12 +234,9 @@ def is_schema(value: object) -> bool:
     schema = cast("dict[str, Any]", value)
     choices: Any = schema.get("anyOf")
     if isinstance(choices, list) and "type" not in schema:
-        return schema.keys() <= _SCHEMA and all(is_schema(each) for each in cast("list[Any]", choices))
-    return schema.keys() <= _SCHEMA and "anyOf" not in schema and _is_type(schema.get("type"))
-
-
-def _is_type(kind: object) -> bool:
-    return isinstance(kind, str) and kind in _TYPES
+        return schema.keys() <= _SCHEMA and all(is_schema(choice) for choice in cast("list[Any]", choices))
+    kind = schema.get("type")
+    return schema.keys() <= _SCHEMA and "anyOf" not in schema and isinstance(kind, str) and kind in _TYPES
 
 
 # ---------------------------------------------------------------- what follows a name
@@ -360,18 +356,18 @@ def decoded(text: str) -> tuple[str, array[int]] | None:
 
 def _decoded_once(text: str, places: array[int]) -> tuple[str, array[int]]:
     pieces: list[str] = []
-    found = array("L")
+    positions = array("L")
     end = 0
     for match in _PERCENT.finditer(text):
         pieces.append(text[end : match.start()])
-        found += places[end : match.start()]
+        positions += places[end : match.start()]
         at = match.start()
         for letter, size in _letters(bytes.fromhex(match[0].replace("%", ""))):
             pieces.append(letter)
-            found.append(places[at])
+            positions.append(places[at])
             at += 3 * size
         end = match.end()
-    return "".join([*pieces, text[end:]]), found + places[end:]
+    return "".join([*pieces, text[end:]]), positions + places[end:]
 
 
 def _letters(data: bytes) -> Iterator[tuple[str, int]]:
@@ -407,7 +403,9 @@ def without_password(url: str) -> str:
         scheme = _SCHEME.match(user)
         begin = 0 if scheme is None else scheme.end()
         place = f"{user[:begin]}{user[begin:].partition(':')[0]}@{rest}"
-    shown = "&".join(each for each in query.split("&") if unquote(each.partition("=")[0]).lower() not in _PASSWORDS)
+    shown = "&".join(
+        parameter for parameter in query.split("&") if unquote(parameter.partition("=")[0]).lower() not in _PASSWORDS
+    )
     return f"{place}?{shown}" if has_query and shown else place
 
 
@@ -415,4 +413,4 @@ def _has_host(place: str) -> bool:
     """Whether a URL without a user names a host, with a port or without: `u:secret` is no such host."""
     scheme = _SCHEME.match(place)
     hosts = place[0 if scheme is None else scheme.end() :].partition("/")[0]
-    return all(_HOST.fullmatch(each) for each in hosts.split(","))
+    return all(_HOST.fullmatch(host) for host in hosts.split(","))

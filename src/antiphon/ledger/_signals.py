@@ -186,7 +186,9 @@ class Hints:
         """By instance, the keys of the hosts of this process."""
         self._hosts = 1
         self._of_work = _Announcer(self._tell_work, lambda: _HINT_EVERY)
-        self._of_commits = _Announcer(self._tell_commits, self._between_commits)
+        self._of_commits = _Announcer(
+            lambda: self._carrier.send(self._subject, _COMMITTED + self._sender), self._between_commits
+        )
         self._listening: asyncio.Task[None] | None = None
 
     def note_commit(self) -> None:
@@ -226,9 +228,6 @@ class Hints:
         named = ",".join(whom) if len(whom) <= _MOST_NAMED else EVERYBODY
         self._carrier.send(self._subject, _WORK + self._sender + f" {self._number} {named}".encode())
 
-    def _tell_commits(self) -> None:
-        self._carrier.send(self._subject, _COMMITTED + self._sender)
-
     def _between_commits(self) -> float:
         return min(_HINT_AT_LEAST, _HINT_EVERY * max(1.0, self._hosts / _FEW)) if self._is_scarce else _HINT_EVERY
 
@@ -253,18 +252,18 @@ class Hints:
             self.work.notify()
 
     def _concerns(self, hint: bytes, named: str) -> bool:
-        """Whether a host of this process should poll. Hints of earlier versions name nobody: all hosts poll."""
+        """Whether a host of this process should poll."""
         whom = named.split(",")
-        if not named or not self._own or EVERYBODY in whom:
+        if not self._own or EVERYBODY in whom:
             return True
-        own = self._own.values()
-        return any(str(key) in whom for key in own) or (
-            ANYBODY in whom and any(is_chosen(hint, key, self._hosts) for key in own)
+        keys = self._own.values()
+        return any(str(key) in whom for key in keys) or (
+            ANYBODY in whom and any(is_chosen(hint, key, self._hosts) for key in keys)
         )
 
     async def close(self) -> None:
         """Stop sending and receiving, and wake all waiting tasks."""
-        tasks = [each for each in (self._listening, self._of_work.task, self._of_commits.task) if each is not None]
+        tasks = [task for task in (self._listening, self._of_work.task, self._of_commits.task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # they return their connections
@@ -328,21 +327,22 @@ class NatsAddress(NamedTuple):
         try:
             parts = urlsplit(url)
             user, _, places = parts.netloc.rpartition("@")
-            given = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
-            hosts = [urlsplit(f"//{each}") for each in places.split(",")]
-            ports = [each.port or _PORT for each in hosts]
+            options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+            hosts = [urlsplit(f"//{host}") for host in places.split(",")]
+            ports = [host.port or _PORT for host in hosts]
         except ValueError:
             raise SetupError(f"the URL of signals is {form}") from None
         name, _, password = user.partition(":")
-        is_known = parts.scheme in _SCHEMES and parts.path in ("", "/") and set(given) <= {"ca"}
-        if not is_known or not all(each.hostname for each in hosts):
+        is_known = parts.scheme in _SCHEMES and parts.path in ("", "/") and set(options) <= {"ca"}
+        if not is_known or not all(host.hostname for host in hosts):
             raise SetupError(f"the URL of signals is {form}")
-        if "ca" in given and parts.scheme != "tls":
+        if "ca" in options and parts.scheme != "tls":
             raise SetupError("`?ca=FILE` names the authority of a TLS connection; write tls:// instead of nats://")
         servers = tuple(
-            f"{parts.scheme}://{_bracketed(each.hostname or '')}:{port}" for each, port in zip(hosts, ports, strict=True)
+            f"{parts.scheme}://{f'[{host.hostname}]' if ':' in str(host.hostname) else host.hostname}:{port}"
+            for host, port in zip(hosts, ports, strict=True)
         )
-        return cls(servers, unquote(name) or None, unquote(password) or None, parts.scheme == "tls", given.get("ca"))
+        return cls(servers, unquote(name) or None, unquote(password) or None, parts.scheme == "tls", options.get("ca"))
 
     def context(self) -> ssl.SSLContext | None:
         """Return what verifies the servers; None without TLS.
@@ -358,10 +358,6 @@ class NatsAddress(NamedTuple):
             raise SetupError(f"{self.ca}: it has no certificate of an authority ({exc.strerror or exc})") from exc
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 class NatsSignals:
     """Signals over NATS. If no server can be reached, signals are dropped, and it reconnects automatically."""
 
@@ -372,7 +368,7 @@ class NatsSignals:
         self._subscriptions: dict[str, Subscription] = {}
         self._waiting: deque[tuple[str, bytes]] = deque(maxlen=_MOST)
         self._arrival = asyncio.Event()
-        self._told: str | None = None
+        self._last_reason: str | None = None
 
     @classmethod
     @asynccontextmanager
@@ -440,8 +436,8 @@ class NatsSignals:
         client = self._client
         if client is not None:
             with suppress(Exception):  # the next connection subscribes
-                made = await client.subscribe(subject, cb=heard)  # pyright: ignore[reportUnknownMemberType]
-                self._subscriptions[subject] = made
+                subscription = await client.subscribe(subject, cb=heard)  # pyright: ignore[reportUnknownMemberType]
+                self._subscriptions[subject] = subscription
 
     async def _unsubscribe(self, subject: str) -> None:
         subscription = self._subscriptions.pop(subject, None)
@@ -479,7 +475,7 @@ class NatsSignals:
         except Exception as exc:  # noqa: BLE001 (nats-py raises many kinds; without a connection signals are dropped)
             self._tell(exc)
             return
-        self._told = None
+        self._last_reason = None
         for subject in tuple(self._takers):
             await self._subscribe(subject)
 
@@ -489,7 +485,7 @@ class NatsSignals:
         async def failed(exc: Exception) -> None:
             _LOG.debug("NATS: %s: %s", type(exc).__name__, exc)  # nats-py prints a traceback otherwise
 
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "servers": list(address.servers),
             "connect_timeout": _CONNECT_SECONDS,
             "error_cb": failed,
@@ -500,10 +496,10 @@ class NatsSignals:
             "name": "antiphon",
         }
         if (context := address.context()) is not None:
-            given["tls"] = context
+            options["tls"] = context
         if address.user is not None:
-            given |= {"user": address.user, "password": address.password or ""}
-        return given
+            options |= {"user": address.user, "password": address.password or ""}
+        return options
 
     def _tell(self, exc: Exception) -> None:
         """Report why there is no connection.
@@ -521,9 +517,9 @@ class NatsSignals:
         self._note(exc)
 
     def _note(self, exc: Exception) -> None:
-        if self._told != (told := f"{type(exc).__name__}: {exc}"):  # logged once: it repeats at every attempt
-            self._told = told
-            _LOG.warning("no connection to NATS; signals are lost, and work starts up to a second later: %s", told)
+        if self._last_reason != (reason := f"{type(exc).__name__}: {exc}"):  # logged once: it repeats at every attempt
+            self._last_reason = reason
+            _LOG.warning("no connection to NATS; signals are lost, and work starts up to a second later: %s", reason)
 
     async def _close(self) -> None:
         client, self._client = self._client, None

@@ -72,10 +72,10 @@ async def record_reward(
         raise ValueError(f"{by!r} is reserved for the runtime; give the author's name")
     if not await _is_said(ledger, thread_id, message_id):
         raise ValueError(f"thread {thread_id!r} has no message {message_id!r} of the talk lane")
-    said: dict[str, Any] = {"value": value, **({} if note is None else {"note": note})}
+    rating: dict[str, Any] = {"value": value, **({} if note is None else {"note": note})}
     row = Message(
         policy=by,
-        payload=PartsPayload(parts=(DataPart(data={"type": _TYPE, "data": said}),)),
+        payload=PartsPayload(parts=(DataPart(data={"type": _TYPE, "data": rating}),)),
         to=(RUNTIME_POLICY,),
         lane="control",
         in_reply_to=message_id,
@@ -87,8 +87,8 @@ async def record_reward(
 
 async def rewards_of(ledger: Ledger, thread_id: str) -> dict[str, Reward]:
     """Return the last reward of each message of a thread, by message id."""
-    found = [reward_in(record.message) async for record in ledger.read(thread_id)]
-    return {each.message_id: each for each in found if each is not None}
+    rewards = [reward_in(record.message) async for record in ledger.read(thread_id)]
+    return {reward.message_id: reward for reward in rewards if reward is not None}
 
 
 def reward_in(message: Message) -> Reward | None:
@@ -96,8 +96,8 @@ def reward_in(message: Message) -> Reward | None:
     if message.lane != "control" or message.in_reply_to is None:
         return None
     match message.parts:
-        case (DataPart(data=JsonObject() as said),) if said.get("type") == _TYPE:
-            return _read(message.in_reply_to, message.policy, said.get("data"))
+        case (DataPart(data=JsonObject() as notice),) if notice.get("type") == _TYPE:
+            return _read(message.in_reply_to, message.policy, notice.get("data"))
         case _:
             return None
 
@@ -161,18 +161,22 @@ class Verbs:
         if fold is None:
             return Conversation([record.message async for record in self.read(thread_id, before=before)])
         last = (await self.head(thread_id)).seq if upto is None else upto
-        found = await self.latest_snapshot(thread_id, fold.name, last)
-        seq, state = (0, fold.initial) if found is None else (found[0], fold.load(found[1]))
+        snapshot = await self.latest_snapshot(thread_id, fold.name, last)
+        seq, state = (0, fold.initial) if snapshot is None else (snapshot[0], fold.load(snapshot[1]))
         async for record in self.read(thread_id, after=seq, before=before):
             state = fold.step(state, record.message)
         return state
 
     async def transitions(self: _Store, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
         messages = [record.message async for record in self.read(thread_id)]
-        recorded = {each.message_id: each.value for message in messages if (each := reward_in(message)) is not None}
-        said = Conversation(message for message in messages if reward_in(message) is None)  # no policy observes a reward
-        found = said.transitions(reward=recorded)
-        return found if reward is None else tuple(replace(each, reward=reward(each)) for each in found)
+        recorded = {row.message_id: row.value for message in messages if (row := reward_in(message)) is not None}
+        talk = Conversation(message for message in messages if reward_in(message) is None)  # no policy observes a reward
+        transitions = talk.transitions(reward=recorded)
+        return (
+            transitions
+            if reward is None
+            else tuple(replace(transition, reward=reward(transition)) for transition in transitions)
+        )
 
     async def is_encrypted(self: _Store, thread_id: str) -> bool:
         return await self.wrapped_key(thread_id) is not None
@@ -184,15 +188,17 @@ class Verbs:
         lock = await self.wrapped_key(thread_id)
         if lock is not None and lock.wrapped is None:
             raise ForgottenError(thread_id)
-        own = tuple([record async for record in self.read(thread_id, after=thread.forked_at or 0)])
-        return ThreadJournal(thread_id, own, thread.forked_from, thread.forked_at, lock)
+        records = tuple([record async for record in self.read(thread_id, after=thread.forked_at or 0)])
+        return ThreadJournal(thread_id, records, thread.forked_from, thread.forked_at, lock)
 
     async def diff(self: _Store, left: str, right: str) -> Diff:
         ours, theirs = [[record async for record in self.read(thread_id)] for thread_id in (left, right)]
         common = 0
         for mine, other in zip(ours, theirs, strict=False):
-            if mine.hash != other.hash and not _says_the_same(mine.message, other.message):
-                break
+            if mine.hash != other.hash:
+                moved = other.message.model_copy(update={"thread_id": mine.message.thread_id})
+                if mine.message.id != moved.id or mine.message != moved:
+                    break
             common += 1
         return Diff(common, tuple(ours[common:]), tuple(theirs[common:]))
 
@@ -280,7 +286,3 @@ def _closed(call: Message, branch_id: str, thread_id: str) -> Message:
     reason = f"The branch began while this call was open. Its outcome, if it has one, is in thread {thread_id!r}."
     result = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY).error("forked", reason)
     return result.model_copy(update={"thread_id": branch_id})
-
-
-def _says_the_same(left: Message, right: Message) -> bool:
-    return left.id == right.id and left == right.model_copy(update={"thread_id": left.thread_id})

@@ -101,14 +101,14 @@ class Examination:
         self._spent = NOTHING_SPENT
         self.looked_at = 0
 
-    def rows(self, rows: Iterable[StoredRow], wanted: frozenset[int] = frozenset()) -> Damage | None:
+    def rows(self, rows: Iterable[StoredRow], remembered: frozenset[int] = frozenset()) -> Damage | None:
         """Check rows up to the first damaged one. Remember the links at the `wanted` places."""
         for row in rows:
             self.looked_at += 1
             if complaint := next(self._complaints(row), None):
                 return Damage(self._thread_id, min(row.seq, self._seq + 1), complaint)
             self._seq, self._hash = row.seq, row.hash
-            if row.seq in wanted:
+            if row.seq in remembered:
                 self._links[row.seq] = row.hash.hex()
         return None
 
@@ -174,7 +174,7 @@ def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[D
 
 # ---------------------------------------------------------------- restoring
 
-_HOW = "run `antiphon heads -o FILE` on the ledger that has the thread, and keep the file elsewhere"
+_HOW = "run `antiphon verify --save-heads FILE` on the ledger that has the thread, and keep the file elsewhere"
 
 
 class Base(NamedTuple):
@@ -201,30 +201,30 @@ def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tup
         RestoreRefusedError: a journal has no head, or is given twice.
         ValueError: a thread's id is not a valid name.
     """
-    known: Mapping[str, Head] = {head.thread_id: head for head in heads}
-    found: dict[str, tuple[ThreadJournal, Head]] = {}
+    heads_by_thread: Mapping[str, Head] = {head.thread_id: head for head in heads}
+    proofs: dict[str, tuple[ThreadJournal, Head]] = {}
     for journal in journals:
         name = journal.thread_id
         check_name(name, "a thread's id")
-        if name not in known:
+        if name not in heads_by_thread:
             raise RestoreRefusedError(f"no head is given that proves its rows; {_HOW}", name)
         if (journal.forked_from is None) != (journal.forked_at is None):
             raise RestoreRefusedError("it has only one of forked_from and forked_at", name)
-        if name in found:
+        if name in proofs:
             raise RestoreRefusedError("it is in the journal twice", name)
-        found[name] = (journal, known[name])
-    return _origins_first(found)
+        proofs[name] = (journal, heads_by_thread[name])
+    return _origins_first(proofs)
 
 
-def _origins_first(found: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tuple[ThreadJournal, Head]]:
+def _origins_first(proofs: Mapping[str, tuple[ThreadJournal, Head]]) -> list[tuple[ThreadJournal, Head]]:
     """Return the journals in an order in which each branch comes after its origin."""
     order: dict[str, tuple[ThreadJournal, Head]] = {}
-    for first in found:
+    for first in proofs:
         name, line = first, dict[str, None]()
-        while name in found and name not in order and name not in line:
+        while name in proofs and name not in order and name not in line:
             line[name] = None
-            name = found[name][0].forked_from or ""
-        order |= {each: found[each] for each in reversed(line)}
+            name = proofs[name][0].forked_from or ""
+        order |= {branch: proofs[branch] for branch in reversed(line)}
     return list(order.values())
 
 
@@ -269,7 +269,10 @@ def restored(journal: ThreadJournal, head: Head, base: Base, redaction: LedgerRe
         ends = f"the rows end at {seq} with hash {previous.hex()[:12]}…"
         reason = f"{ends}, and the head at {head.seq} with {head.hash[:12]}…; take the heads together with the journal"
         raise RestoreRefusedError(reason, name, None if seq == head.seq else min(seq, head.seq) + 1)
-    state = _state(journal, base, rows, pairing)._replace(is_redacted=redaction.is_on and _is_clean(rows, redaction))
+    # If redaction would change a row, the thread stays unredacted: a repeated id must have the same bytes.
+    rules = redaction.rules
+    is_clean = rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
+    state = _state(journal, base, rows, pairing)._replace(is_redacted=is_clean)
     open_at = {call.seq for call in pairing.open if not call.is_effect}
     asked = [
         row.message.to[0] for row in rows if row.record.seq in open_at and row.message.lane == "control" and row.message.to
@@ -304,12 +307,6 @@ def _opened(record: Record, key: ThreadKey | None, thread_id: str) -> Record:
     except LedgerCorruptError as exc:
         raise RestoreRefusedError(exc.reason, thread_id, record.seq) from exc
     return Record(record.seq, body, record.hash, record.recorded_at, stored=record.stored)
-
-
-def _is_clean(rows: Sequence[AdmittedRow], redaction: LedgerRedaction) -> bool:
-    """Whether redaction would change no row. Otherwise the thread stays unredacted: a repeated id must have the same bytes."""
-    rules = redaction.rules
-    return rules is not None and all(rules.body(row.record.body) == row.record.body for row in rows)
 
 
 def _message(body: bytes, thread_id: str, seq: int) -> Message:

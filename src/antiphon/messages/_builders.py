@@ -170,9 +170,9 @@ class MessageBuilder:
 
     def to_messages(self) -> tuple[Message, ...]:
         """Return the calls in order, and the parts message at the place of its first part."""
-        said = (self.to_message(),) if self._parts else ()
+        parts = (self.to_message(),) if self._parts else ()
         before = self._calls_before_parts if self._parts else len(self._calls)
-        return (*self._calls[:before], *said, *self._calls[before:])
+        return (*self._calls[:before], *parts, *self._calls[before:])
 
     def _make(
         self, payload: PartsPayload | OptionCallPayload, usual_hint: RoleHint | None, begun: tuple[str, datetime]

@@ -134,7 +134,7 @@ class Conversation(Sequence[Message]):
 
     @override
     def __contains__(self, message: object) -> bool:
-        return isinstance(message, Message) and any(message == each for each in self._messages())
+        return isinstance(message, Message) and any(message == present for present in self._messages())
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -174,8 +174,8 @@ class Conversation(Sequence[Message]):
 
     def extend(self, messages: Iterable[Message]) -> Self:
         """Return the conversation with more messages."""
-        more = _checked(messages)
-        return self._of(self._header, self._log.grown(self._length, more), self._length + len(more))
+        added = _checked(messages)
+        return self._of(self._header, self._log.grown(self._length, added), self._length + len(added))
 
     def replace(self, *, tools: Iterable[Tool] | None = None, metadata: Metadata | None = None) -> Self:
         """Return the conversation with other tools or metadata."""
@@ -218,14 +218,14 @@ class Conversation(Sequence[Message]):
         return self._at(self._log.index().call_of.get(self._position(result)))
 
     def _first_of(self, invocation_id: str, kind: Kind) -> Message | None:
-        found = (self._log.messages[position] for position in self._positions(invocation_id))
-        return next((message for message in found if message.kind == kind), None)
+        messages = (self._log.messages[position] for position in self._positions(invocation_id))
+        return next((message for message in messages if message.kind == kind), None)
 
     def _positions(self, invocation_id: str) -> list[int]:
         check_type("invocation_id", invocation_id, str, "call.invocation_id")
-        known = self._log.index().invocations
-        found = sorted((*known.get((False, invocation_id), ()), *known.get((True, invocation_id), ())))
-        return [position for position in found if position < self._length]
+        invocations = self._log.index().invocations
+        positions = sorted((*invocations.get((False, invocation_id), ()), *invocations.get((True, invocation_id), ())))
+        return [position for position in positions if position < self._length]
 
     def _position(self, message: Message) -> int:
         check_type("message", message, Message, "conversation[0]")
@@ -261,8 +261,8 @@ class Conversation(Sequence[Message]):
 
     def orphans(self) -> tuple[Message, ...]:
         """Return the results of talk and control that no call precedes."""
-        found = (self._at(position) for position in self._log.index().orphans)
-        return tuple(message for message in found if message is not None and message.lane != "effect")
+        results = (self._at(position) for position in self._log.index().orphans)
+        return tuple(message for message in results if message is not None and message.lane != "effect")
 
     # ------------------------------------------------------------ parts of it
 
@@ -288,14 +288,14 @@ class Conversation(Sequence[Message]):
         for place in (after, before):
             if place is not None and not isinstance(place, Message | datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"after and before are a message or a time, not {type(place).__name__}")
-        wanted = {"policy": policy, "kind": kind, "lane": lane, "step_num": step, "turn_id": turn, "thread_id": thread}
-        asked = [(name, value) for name, value in wanted.items() if value is not None]
-        chosen = self[self._position(after) + 1 :] if isinstance(after, Message) else self
+        conditions = {"policy": policy, "kind": kind, "lane": lane, "step_num": step, "turn_id": turn, "thread_id": thread}
+        asked = [(name, value) for name, value in conditions.items() if value is not None]
+        section = self[self._position(after) + 1 :] if isinstance(after, Message) else self
         if isinstance(before, Message):
-            chosen = chosen[: max(self._position(before) - (len(self) - len(chosen)), 0)]
+            section = section[: max(self._position(before) - (len(self) - len(section)), 0)]
         return self._with(
             message
-            for message in chosen
+            for message in section
             if all(getattr(message, name) == value for name, value in asked) and _is_between(message, after, before)
         )
 
@@ -380,12 +380,9 @@ class Conversation(Sequence[Message]):
                 cost = count_tokens
             case _:
                 raise ValueError("give exactly one of count, size and tokens")
-        return self._without_effects()._window(most, cost, keep)
-
-    def _window(self, most: int, cost: Callable[[Message], int], keep: Callable[[Message], bool]) -> Self:
-        log = self._log.index()
-        chosen = window_positions(log.messages, log.call_of, frozenset(log.orphans), most=most, cost=cost, keep=keep)
-        return self._with(log.messages[position] for position in chosen)
+        log = self._without_effects()._log.index()
+        positions = window_positions(log.messages, log.call_of, frozenset(log.orphans), most=most, cost=cost, keep=keep)
+        return self._with(log.messages[position] for position in positions)
 
     def _without_effects(self) -> Self:
         return self._with(message for message in self if message.lane != "effect")
@@ -450,33 +447,28 @@ RewardFunction: TypeAlias = Callable[[Transition], float | None]
 
 def collapse(conversation: Conversation, reward: RewardFunction | Mapping[str, float] | None = None) -> tuple[Transition, ...]:
     """Collapse a conversation into one transition per step (or turn) that calls an option."""
-    found = _collapsed(conversation)
-    if reward is None:
-        return found
-    values = [reward(each) for each in found] if callable(reward) else _sums(conversation, found, reward)
-    return tuple(replace(each, reward=value) for each, value in zip(found, values, strict=True))
-
-
-def _collapsed(conversation: Conversation) -> tuple[Transition, ...]:
     groups: dict[Hashable, list[tuple[int, Message]]] = {}
     for position, message in enumerate(conversation):
         if message.kind == "option_call":
             step = message.step_num
             key = ("step", message.thread_id, step) if step is not None else ("turn", turn_key(position, message))
             groups.setdefault(key, []).append((position, message))
-    return tuple(_transition(conversation, calls) for calls in groups.values())
-
-
-def _transition(conversation: Conversation, calls: list[tuple[int, Message]]) -> Transition:
-    begin, first = calls[0]
-    actions = tuple(call for _, call in calls)
-    return Transition(
-        step_num=first.step_num,
-        turn_id=first.turn_id,
-        observation=conversation[:begin],
-        actions=actions,
-        results=tuple(result for place, _ in calls if (result := conversation.answer_at(place)) is not None),
+    transitions = tuple(
+        Transition(
+            step_num=calls[0][1].step_num,
+            turn_id=calls[0][1].turn_id,
+            observation=conversation[: calls[0][0]],
+            actions=tuple(call for _, call in calls),
+            results=tuple(result for place, _ in calls if (result := conversation.answer_at(place)) is not None),
+        )
+        for calls in groups.values()
     )
+    if reward is None:
+        return transitions
+    values = (
+        [reward(transition) for transition in transitions] if callable(reward) else _sums(conversation, transitions, reward)
+    )
+    return tuple(replace(transition, reward=value) for transition, value in zip(transitions, values, strict=True))
 
 
 def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards: Mapping[str, float]) -> list[float | None]:
@@ -487,15 +479,15 @@ def _sums(conversation: Conversation, transitions: Sequence[Transition], rewards
     """
     places: dict[str, int] = {}
     turns: dict[str | None, int] = {}
-    for number, each in enumerate(transitions):
-        places |= dict.fromkeys((message.id for message in (*each.actions, *each.results)), number)
-        turns |= {call.turn_id: number for call in each.actions if call.turn_id is not None}
-    given: list[list[float]] = [[] for _ in transitions]
+    for number, transition in enumerate(transitions):
+        places |= dict.fromkeys((message.id for message in (*transition.actions, *transition.results)), number)
+        turns |= {call.turn_id: number for call in transition.actions if call.turn_id is not None}
+    earned: list[list[float]] = [[] for _ in transitions]
     latest: int | None = None
-    left = dict(rewards)
+    remaining = dict(rewards)
     for message in conversation:
         place = places.get(message.id, turns.get(message.turn_id, latest))
-        if place is not None and message.id in left:
-            given[place].append(left.pop(message.id))  # a repeated id counts once
+        if place is not None and message.id in remaining:
+            earned[place].append(remaining.pop(message.id))  # a repeated id counts once
         latest = place if message.kind == "option_call" else latest
-    return [fsum(values) if values else None for values in given]
+    return [fsum(values) if values else None for values in earned]

@@ -5,7 +5,7 @@ defaults. Keys of user data keep their order, and integers of any size are exact
 and metadata, then one line per message. So its file is JSON Lines and grows by appending.
 
 The bytes are hashed, stored and compared, so they are a function of the content: writing, reading and writing again gives the
-same bytes. Every version reads the bytes of all earlier ones: `_UPCASTS` has a step for each earlier version.
+same bytes.
 
 `loads` checks everything that the constructors check. It has a fast path for text as `dumps` writes it. If the parsed value is
 written as the same text again, the text is JSON without a duplicate key; depth and size are checked on the text as a whole. So
@@ -44,9 +44,6 @@ _LARGE = {"option_call": "arguments", "option_result": "result", "parts": ""}
 """The field of each kind that is stored as text."""
 _HOUSE_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{6})?Z$"
 
-_UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""For each earlier version, a function that turns its form (of a message, or of a conversation's first line) into the next."""
-
 StoredT = TypeVar("StoredT", Message, Conversation)
 
 
@@ -81,10 +78,10 @@ def loads(data: bytes, expect: type[Any] | None = None, *, limits: Limits | None
     """
     check_type("data", data, bytes | bytearray | memoryview, "dumps(message)")
     text, limits = bytes(data), limits or current_limits()
-    found = (None if b"\n" in text else _quickly(text, limits)) or _carefully(text, limits)
-    if expect is not None and not isinstance(found, expect):
-        raise _error(f"expected a {expect.__name__.lower()}, found a {type(found).__name__.lower()}")
-    return found
+    value = (None if b"\n" in text else _quickly(text, limits)) or _carefully(text, limits)
+    if expect is not None and not isinstance(value, expect):
+        raise _error(f"expected a {expect.__name__.lower()}, found a {type(value).__name__.lower()}")
+    return value
 
 
 def _quickly(text: bytes, limits: Limits) -> Message | None:
@@ -108,10 +105,10 @@ def _is_written_so(form: dict[str, Any], text: bytes) -> bool:
     value = payload.get(name)
     if type(value) is not dict and (type(value) is not list or name == "arguments"):
         return name != "arguments" and orjson.dumps(form) == text
-    kept = orjson.dumps(value)
-    payload[name] = orjson.Fragment(kept)
+    text_of_value = orjson.dumps(value)
+    payload[name] = orjson.Fragment(text_of_value)
     is_same = orjson.dumps(form) == text
-    payload[name] = EMPTY if kept == EMPTY and name == "arguments" else kept
+    payload[name] = EMPTY if text_of_value == EMPTY and name == "arguments" else text_of_value
     return is_same
 
 
@@ -121,13 +118,11 @@ def _carefully(text: bytes, limits: Limits) -> Message | Conversation:
         rest.pop()  # a line break ends the last line
     with use_limits(limits):
         line = _Line(first, "line 1" if rest else "")
-        return _conversation(line, rest) if "conversation" in line.form else _only_message(line, rest)
-
-
-def _only_message(line: _Line, rest: list[bytes]) -> Message:
-    if rest:
-        raise _error("more after the message; a file of several begins with a conversation line", "line 2")
-    return line.message()
+        if "conversation" in line.form:
+            return _conversation(line, rest)
+        if rest:
+            raise _error("more after the message; a file of several begins with a conversation line", "line 2")
+        return line.message()
 
 
 def _conversation(line: _Line, rest: list[bytes]) -> Conversation:
@@ -143,7 +138,7 @@ def _conversation(line: _Line, rest: list[bytes]) -> Conversation:
 
 
 class _Line:
-    """One line: its text, its form in the current version, and its place."""
+    """One line: its text, its form without the version, and its place."""
 
     def __init__(self, text: bytes, place: str) -> None:
         self.text = text
@@ -155,7 +150,13 @@ class _Line:
             raise _error(exc.reason, place, exc.path) from None
         if type(form) is not dict:
             raise _error("not a JSON object", place)
-        self.form = _upcast(cast("dict[str, Any]", form), place)
+        self.form = cast("dict[str, Any]", form)
+        version = self.form.pop(HOUSE_KEY, None)
+        if type(version) is not int or version < 1:
+            raise _error(f"no house format: the key {HOUSE_KEY!r} must hold the version, {HOUSE_VERSION}", place)
+        if version > HOUSE_VERSION:
+            reason = f"written in house format {version}, and this antiphon reads up to {HOUSE_VERSION}: upgrade it"
+            raise DecodeError(reason, dialect=HOUSE_KEY, where=place)
 
     def _refuse_large(self) -> None:
         """Refuse a line that is certainly too large, before it is parsed."""
@@ -188,7 +189,7 @@ def _refuse_wide(form: dict[str, Any], place: str) -> None:
     payload = _as_object(form.get("payload"))
     parts = payload.get("parts")
     listed = cast("list[Any]", parts) if isinstance(parts, list) else []
-    if any(len(each) > _WIDEST for each in (form, payload, *map(_as_object, listed))):
+    if any(len(box) > _WIDEST for box in (form, payload, *map(_as_object, listed))):
         raise _error(f"an object of more than {_WIDEST} keys where a message, payload or part was expected", place)
 
 
@@ -196,34 +197,16 @@ def _as_object(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _upcast(form: dict[str, Any], place: str) -> dict[str, Any]:
-    """Return a form in the current version."""
-    version = form.pop(HOUSE_KEY, None)
-    if version == HOUSE_VERSION and type(version) is int:
-        return form
-    if type(version) is not int or version < 1:
-        raise _error(f"no house format: the key {HOUSE_KEY!r} must hold the version, {HOUSE_VERSION} at present", place)
-    if version > HOUSE_VERSION:
-        reason = f"written in house format {version}, and this antiphon reads up to {HOUSE_VERSION}: upgrade it"
-        raise DecodeError(reason, dialect=HOUSE_KEY, where=place)
-    for step in range(version, HOUSE_VERSION):
-        try:
-            form = _UPCASTS[step](form)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-            raise _error(f"not what house format {step} was: {type(exc).__name__}", place) from None
-    return form
-
-
 @cache
 def _lean() -> Callable[[dict[str, Any]], Message]:
     """Return a validator of `Message` without the checks that the fast path makes on the whole text."""
     Message.model_rebuild()
-    schema = _without_answered(Message.__pydantic_core_schema__)
+    schema = _without_checks(Message.__pydantic_core_schema__)
     # Otherwise Pydantic uses the validators that nested models have already, and ignores this schema.
     return cast("Callable[[dict[str, Any]], Message]", SchemaValidator(schema, None, _use_prebuilt=False).validate_python)
 
 
-def _without_answered(schema: Any) -> Any:
+def _without_checks(schema: Any) -> Any:
     match schema:
         case {"type": "function-plain", "function": {"function": function}} if isinstance(
             mark := getattr(function, "__self__", None), JsonField
@@ -234,15 +217,15 @@ def _without_answered(schema: Any) -> Any:
             text = core_schema.str_schema(strict=True, pattern=_HOUSE_TIME)
             return core_schema.no_info_after_validator_function(datetime.fromisoformat, text)
         case {"type": "function-after", "schema": {"cls": cls} as inner} if cls is Message:
-            return _without_answered(inner)
+            return _without_checks(inner)
         case {"type": "function-after", "schema": {"cls": cls} as inner} if cls is OptionResultPayload:
-            return _only_successes(_without_answered(inner))
+            return _only_successes(_without_checks(inner))
         case {"type": "union", "custom_error_type": "name"}:
             return core_schema.str_schema(strict=True, min_length=1, max_length=NAME_LENGTH, pattern=ASCII_NAME)
         case dict():
-            return {key: _without_answered(each) for key, each in cast("dict[str, Any]", schema).items()}
+            return {key: _without_checks(inner_schema) for key, inner_schema in cast("dict[str, Any]", schema).items()}
         case list():
-            return [_without_answered(each) for each in cast("list[Any]", schema)]
+            return [_without_checks(inner_schema) for inner_schema in cast("list[Any]", schema)]
         case _:
             return schema
 
@@ -275,8 +258,8 @@ def _shown(key: str) -> str:
 def _explained(exc: ValidationError, place: str, prefix: tuple[str, ...] = ()) -> DecodeError:
     """Turn Pydantic's error into ours: its first fault, and the path to it in the data."""
     errors = exc.errors(include_url=False, include_context=False, include_input=False)
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return _error(errors[0]["msg"] + more, place, (*prefix, *_steps_in_data(errors[0]["loc"])))
+    count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return _error(errors[0]["msg"] + count, place, (*prefix, *_steps_in_data(errors[0]["loc"])))
 
 
 def _steps_in_data(loc: Iterable[str | int]) -> list[str | int]:

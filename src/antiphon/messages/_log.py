@@ -37,35 +37,37 @@ class MessageLog:
         self._run = 0
         self._last: dict[tuple[bool, str], int] = {}
 
-    def grown(self, length: int, more: Iterable[Message]) -> MessageLog:
+    def grown(self, length: int, added: Iterable[Message]) -> MessageLog:
         """Return a log of the first `length` messages and `more`: this log, unless it has more than `length` messages."""
+        # Without the lock, two threads that extend one conversation could both find the log at its length, and the messages of
+        # the one would be in the conversation of the other.
         with self.lock:
             if len(self.messages) == length:
-                self.messages.extend(more)
+                self.messages.extend(added)
                 return self
-            return MessageLog([*self.messages[:length], *more])
+            return MessageLog([*self.messages[:length], *added])
 
     def index(self) -> Self:
         """Bring the index up to the end."""
+        # Without the lock, two threads could index one message twice: a call would be open twice, and its second result would
+        # answer it again.
         with self.lock:
             for position in range(self.indexed, len(self.messages)):
                 message = self.messages[position]
                 payload = message.payload
                 self.first.setdefault(message.id, position)
                 if payload.kind == "option_call":
+                    key = (message.lane == "effect", payload.invocation_id)
+                    self.invocations.setdefault(key, []).append(position)
                     turn = self._run if message.turn_id is None else message.turn_id
-                    self._index_call((message.lane == "effect", payload.invocation_id), position, turn)
+                    self._open.setdefault(key, []).append((turn, position))
+                    self._last[key] = position
                     continue
                 self._run = position  # calls without a turn belong together until another message comes between them
                 if payload.kind == "option_result":
                     self._index_result((message.lane == "effect", payload.invocation_id), position)
             self.indexed = len(self.messages)
         return self
-
-    def _index_call(self, key: tuple[bool, str], position: int, turn: Hashable) -> None:
-        self.invocations.setdefault(key, []).append(position)
-        self._open.setdefault(key, []).append((turn, position))
-        self._last[key] = position
 
     def _index_result(self, key: tuple[bool, str], position: int) -> None:
         self.invocations.setdefault(key, []).append(position)
@@ -147,20 +149,20 @@ def window_positions(
 ) -> list[int]:
     """Return the positions of a window: the kept messages, then the longest end of the conversation that fits."""
     turns = _turns(messages)
-    kept = _kept(messages, call_of, turns, keep)
-    spent = sum(cost(messages[position]) for position in kept)
+    fixed = _fixed(messages, call_of, turns, keep)
+    spent = sum(cost(messages[position]) for position in fixed)
     begin = needed = len(messages)
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
-        if position not in kept:
+        if position not in fixed:
             spent += cost(message)
         if spent > most:
             break
         # These must be in the window too: the call of a result, the beginning of an utterance.
         needed = min(needed, call_of.get(position, position), turns[position][0])
-        if needed >= position and position not in orphans and position not in kept:
+        if needed >= position and position not in orphans and position not in fixed:
             begin = position
-    return sorted(kept | set(range(begin, len(messages))))
+    return sorted(fixed | set(range(begin, len(messages))))
 
 
 def _turns(messages: Sequence[Message]) -> list[list[int]]:
@@ -172,18 +174,18 @@ def _turns(messages: Sequence[Message]) -> list[list[int]]:
     return [members[key] for key in keys]
 
 
-def _kept(
+def _fixed(
     messages: Sequence[Message], call_of: Mapping[int, int], turns: list[list[int]], keep: Callable[[Message], bool]
 ) -> set[int]:
     """Return the kept messages with their whole utterances, and with the call or result that belongs to each."""
     results: dict[int, list[int]] = {}
     for result, call in call_of.items():
         results.setdefault(call, []).append(result)
-    kept: set[int] = set()
+    fixed: set[int] = set()
     waiting = [position for position, message in enumerate(messages) if keep(message)]
     while waiting:
         position = waiting.pop()
-        if position not in kept:
-            kept.add(position)
+        if position not in fixed:
+            fixed.add(position)
             waiting += [*turns[position], *results.get(position, ()), *((call_of[position],) if position in call_of else ())]
-    return kept
+    return fixed

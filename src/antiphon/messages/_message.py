@@ -52,14 +52,10 @@ def read_time(value: object) -> datetime:
     if value.utcoffset() is None:
         raise PydanticCustomError("time", "A time needs its zone: use datetime.now(UTC) or end the text in Z", {})
     try:
-        return _plain_time(value.astimezone(UTC))
+        time = value.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("time", "A time must lie in the years 1 to 9999 in UTC", {}) from None
-
-
-def _plain_time(time: datetime) -> datetime:
-    """Return a time of a subclass (other libraries have them) as a plain `datetime`."""
-    return datetime.combine(datetime.date(time), datetime.time(time), UTC)
+    return datetime.combine(datetime.date(time), datetime.time(time), UTC)  # other libraries have subclasses of `datetime`
 
 
 def _read_cost(value: object) -> Decimal:
@@ -228,11 +224,7 @@ def is_surely_small(message: Message) -> bool:
 
 
 def check_size(message: Message) -> None:
-    """Check the size of a message in its stored form.
-
-    Raises:
-        PydanticCustomError: the message, or its `data:` URLs, are over the limit.
-    """
+    """Check the size of a message in its stored form."""
     limits = current_limits()
     inline = sum(len(part.url.encode()) for part in message.parts if isinstance(part, MediaPart) and is_data_url(part.url))
     text = house_bytes(message)
@@ -246,9 +238,9 @@ def check_size(message: Message) -> None:
     _refuse_over(most_values(limits), count_values(text, limits), "message", "values", "store large data as media")
 
 
-def _refuse_over(limit: int, found: int, what: str, unit: str, advice: str) -> None:
-    if found > limit:
-        context: dict[str, Any] = {"what": what, "found": found, "unit": unit, "limit": limit, "advice": advice}
+def _refuse_over(limit: int, amount: int, what: str, unit: str, advice: str) -> None:
+    if amount > limit:
+        context: dict[str, Any] = {"what": what, "found": amount, "unit": unit, "limit": limit, "advice": advice}
         raise PydanticCustomError("too_large", "The {what} has {found} {unit}, more than {limit}: {advice}", context)
 
 

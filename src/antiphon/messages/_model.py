@@ -62,17 +62,20 @@ class JsonField:
     def take(self, value: object) -> Any:
         """Check a value, and return it in its stored form."""
         try:
-            kept = own(value, self._room)
+            stored = own(value, self._room)
         except JsonError as exc:
             raise _at(exc.path, PydanticCustomError("json", "{reason}", {"reason": exc.reason}), value) from None
         if self.shape == "any":
-            return kept
-        _check_object(kept, (), "a JSON object (a dict)")
-        if not kept or kept == EMPTY:
+            return stored
+        _check_object(stored, (), "a JSON object (a dict)")
+        if not stored or stored == EMPTY:
             return EMPTY
         if self.shape == "namespaces":
-            _check_namespaces(unpacked(kept))
-        return kept
+            for namespace, fields in unpacked(stored).items():
+                _check_object(fields, (namespace,), "a namespace's own object: metadata is {namespace: {key: value}}")
+                if not is_name(namespace):
+                    raise _at((namespace,), PydanticCustomError("name", "A namespace is a name", {}), namespace)
+        return stored
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -86,17 +89,10 @@ class JsonField:
         return {"type": "object", **inner}
 
 
-def _check_object(kept: object, path: Path, expected: str) -> None:
-    if type(kept) is not dict and not (type(kept) is bytes and kept[:1] == b"{"):
+def _check_object(stored: object, path: Path, expected: str) -> None:
+    if type(stored) is not dict and not (type(stored) is bytes and stored[:1] == b"{"):
         error = PydanticCustomError("json_object", "This must be {expected}", {"expected": expected})
-        raise _at(path, error, unpacked(kept))
-
-
-def _check_namespaces(metadata: dict[str, Any]) -> None:
-    for namespace, inner in metadata.items():
-        _check_object(inner, (namespace,), "a namespace's own object: metadata is {namespace: {key: value}}")
-        if not is_name(namespace):
-            raise _at((namespace,), PydanticCustomError("name", "A namespace is a name", {}), namespace)
+        raise _at(path, error, unpacked(stored))
 
 
 def _at(path: Path, error: PydanticCustomError, value: object) -> ValidationError:
@@ -111,18 +107,18 @@ def without_default(schema: dict[str, Any]) -> None:
 
 def plain_of(model: BaseModel, name: str) -> Any:
     """Return the parsed value of a JSON field, without a copy. The caller must not change it or pass it on."""
-    kept = model.__dict__[name]
-    if type(kept) is bytes:
-        if kept is EMPTY:
+    stored = model.__dict__[name]
+    if type(stored) is bytes:
+        if stored is EMPTY:
             return {}  # a new dict: the field keeps `EMPTY`, which marks it as empty
-        kept = cast("dict[str, Any]", model.__dict__)[name] = orjson.loads(kept)
-    return kept
+        stored = cast("dict[str, Any]", model.__dict__)[name] = orjson.loads(stored)
+    return stored
 
 
 def json_bytes_of(model: BaseModel, name: str) -> bytes:
     """Return the compact JSON text of a JSON field. A value that is stored as text is not parsed for that."""
-    kept = model.__dict__[name]
-    return kept if type(kept) is bytes else write(kept)
+    stored = model.__dict__[name]
+    return stored if type(stored) is bytes else write(stored)
 
 
 def json_text_of(model: BaseModel, name: str) -> str:
@@ -189,7 +185,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
             elif type(value) is bytes:
                 weight += len(value)
             elif type(value) is tuple:
-                weight += sum([each.__weight__() for each in cast("tuple[Model, ...]", value)])
+                weight += sum([item.__weight__() for item in cast("tuple[Model, ...]", value)])
             elif type(value) is dict or type(value) is list:
                 weight += MUCH  # a parsed value can only be measured by writing it
         return weight
@@ -230,11 +226,7 @@ class Model(BaseModel, frozen=True, extra="forbid", defer_build=True):
 
     @override
     def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Return a copy with some fields changed; the copy is validated.
-
-        Raises:
-            ValidationError: an updated field is not valid.
-        """
+        """Return a copy with some fields changed; the copy is validated."""
         return type(self)(**{**dict(self), **(update or {})})
 
     @override
@@ -286,5 +278,5 @@ def _expanded(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _expanded(field) for name, field in cast("dict[str, Any]", value).items()}
     if isinstance(value, tuple | list):
-        return [_expanded(each) for each in cast("list[Any]", value)]
+        return [_expanded(item) for item in cast("list[Any]", value)]
     return with_big_ints(value)

@@ -56,10 +56,10 @@ def new_id() -> str:
     Raises:
         ValueError: the port returned a value that is not a valid name.
     """
-    made = _port.get().new_id()
-    if not is_name(made):
-        raise ValueError(f"the port's new_id() must return a name, not {made!r}")
-    return made
+    name = _port.get().new_id()
+    if not is_name(name):
+        raise ValueError(f"the port's new_id() must return a name, not {name!r}")
+    return name
 
 
 @contextmanager

@@ -223,9 +223,9 @@ def thaw(value: Json) -> Any:
     return unpacked(own(value, limits=NO_LIMITS))
 
 
-def unpacked(kept: object) -> Any:
+def unpacked(stored: object) -> Any:
     """Return a stored value, parsed."""
-    return orjson.loads(kept) if type(kept) is bytes else kept
+    return orjson.loads(stored) if type(stored) is bytes else stored
 
 
 def same(parsed: Any, other: Any) -> bool:
@@ -269,14 +269,14 @@ def _may_hide_nan(value: object, nulls: int) -> bool:
     level: list[Any] = [value]
     while level:
         inner: list[Any] = []
-        for each in level:
-            if each is None:
+        for node in level:
+            if node is None:
                 nulls -= 1
-            elif type(each) is dict:
-                inner += cast("dict[str, Any]", each).values()
-            elif type(each) is list or type(each) is tuple:
-                inner += each
-            elif type(each) not in _NEVER_NULL and not (type(each) is float and isfinite(each)):
+            elif type(node) is dict:
+                inner += cast("dict[str, Any]", node).values()
+            elif type(node) is list or type(node) is tuple:
+                inner += node
+            elif type(node) not in _NEVER_NULL and not (type(node) is float and isfinite(node)):
                 return True
         if not nulls:
             return False
@@ -309,23 +309,18 @@ def _depth(value: object, most: int) -> int:
     """Return the depth of a value, level by level, at most `most`."""
     level: list[Any] = [value]
     for depth in range(most):
-        inner = [_inside(each) for each in level if type(each) in _CONTAINERS]
+        containers = [node for node in level if type(node) in _CONTAINERS]
+        inner: list[Iterable[Any]] = [
+            cast("dict[str, Any]", node).values() if type(node) is dict else node for node in containers
+        ]
         if not inner:
             return depth
-        level = [each for values in inner for each in values]
+        level = [node for values in inner for node in values]
     return most
 
 
-def _inside(container: Any) -> Iterable[Any]:
-    return cast("dict[str, Any]", container).values() if type(container) is dict else container
-
-
 def copy_checked(value: object, limits: Limits, room: int = 0) -> Any:
-    """Return a plain copy of a caller's value, checked node by node.
-
-    Raises:
-        JsonError: a node is not JSON, or is over a limit; the error is about the first one.
-    """
+    """Return a plain copy of a caller's value, checked node by node."""
     return _Copier(limits, room).copy(value, ())
 
 
@@ -335,11 +330,11 @@ class _Copier:
     def __init__(self, limits: Limits, room: int) -> None:
         self._limits = limits
         self._depth = limits.depth + room
-        self._left = limits.nodes
+        self._nodes = limits.nodes
 
     def copy(self, value: object, path: Path) -> Any:
-        self._left -= 1
-        if self._left < 0:
+        self._nodes -= 1
+        if self._nodes < 0:
             _refuse(f"more than {self._limits.nodes} values; store large data as media", path)
         value = plain(value)
         value = value.value if isinstance(value, Enum) else value
@@ -348,7 +343,9 @@ class _Copier:
         if isinstance(value, str):
             return _clean_text(value, path)
         if isinstance(value, int):
-            return _clean_int(value, path)
+            if not -_INT_BOUND < value < _INT_BOUND:
+                _refuse(f"an integer of more than {_INT_DIGITS} digits; store it as text", path)
+            return int.__int__(value)
         if isinstance(value, float):
             return float.__float__(value) if isfinite(value) else _refuse(f"{value} is not JSON; use None or text", path)
         if isinstance(value, UUID):
@@ -362,8 +359,8 @@ class _Copier:
             _refuse(f"nested deeper than {self._limits.depth} (or in itself); flatten it", path)
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value).items()
-            return {_clean_key(key, path): self.copy(each, (*path, str(key))) for key, each in items}
-        return [self.copy(each, (*path, index)) for index, each in enumerate(cast("list[Any]", value))]
+            return {_clean_key(key, path): self.copy(child, (*path, str(key))) for key, child in items}
+        return [self.copy(child, (*path, index)) for index, child in enumerate(cast("list[Any]", value))]
 
 
 def _clean_key(key: object, path: Path) -> str:
@@ -380,12 +377,6 @@ def _clean_text(value: str, path: Path) -> str:
     except UnicodeEncodeError as exc:
         _refuse(f"a lone surrogate (U+{ord(value[exc.start]):04X}) at character {exc.start}; it is no Unicode text", path)
     return value
-
-
-def _clean_int(value: int, path: Path) -> int:
-    if not -_INT_BOUND < value < _INT_BOUND:
-        _refuse(f"an integer of more than {_INT_DIGITS} digits; store it as text", path)
-    return int.__int__(value)
 
 
 def _refuse(reason: str, path: Path) -> NoReturn:
@@ -406,7 +397,9 @@ def parse(text: bytes) -> Any:
     except orjson.JSONDecodeError as exc:
         if "infinity" in exc.msg:
             return _parse_slowly(text)  # an integer of more than 308 digits, or really too large
-        raise JsonError(_explain(text, exc)) from None
+        if text[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in text[:4]:
+            raise JsonError("not UTF-8 (it looks like UTF-16 or UTF-32); encode it as UTF-8") from None
+        raise JsonError(f"not JSON: {exc}") from None
     # Text that orjson would write the same has no duplicate key and no integer that it reads as a float.
     try:
         if orjson.dumps(value) == text:
@@ -443,10 +436,10 @@ class _Twice(dict[str, Any]):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    marked = _Twice(found)
+    fields = dict(pairs)
+    if len(fields) == len(pairs):
+        return fields
+    marked = _Twice(fields)
     counts = Counter(key for key, _ in pairs)
     marked.key = next(key for key, count in counts.items() if count > 1)
     return marked
@@ -457,11 +450,11 @@ def _refuse_duplicates(value: object, path: Path) -> None:
     if isinstance(value, _Twice):
         _refuse(f"the key {value.key!r} stands twice in one object", path)
     if isinstance(value, dict):
-        for key, each in cast("dict[str, Any]", value).items():
-            _refuse_duplicates(each, (*path, key))
+        for key, child in cast("dict[str, Any]", value).items():
+            _refuse_duplicates(child, (*path, key))
     elif isinstance(value, list):
-        for index, each in enumerate(cast("list[Any]", value)):
-            _refuse_duplicates(each, (*path, index))
+        for index, child in enumerate(cast("list[Any]", value)):
+            _refuse_duplicates(child, (*path, index))
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -483,12 +476,6 @@ def _exact_int(text: str) -> int:
         raise JsonError("an integer of more digits than this Python is set to read") from None
 
 
-def _explain(text: bytes, exc: orjson.JSONDecodeError) -> str:
-    if text[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\x00" in text[:4]:
-        return "not UTF-8 (it looks like UTF-16 or UTF-32); encode it as UTF-8"
-    return f"not JSON: {exc}"
-
-
 def write(value: Any, option: int = 0) -> bytes:
     """Return a parsed value as text in the house format: as orjson writes it, with exact integers of any size."""
     try:
@@ -502,9 +489,9 @@ def with_big_ints(value: object) -> Any:
     if type(value) is int and not -(2**63) <= value < 2**64:
         return orjson.Fragment(str(value))
     if type(value) is dict:
-        return {key: with_big_ints(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: with_big_ints(child) for key, child in cast("dict[str, Any]", value).items()}
     if type(value) is list:
-        return [with_big_ints(each) for each in cast("list[Any]", value)]
+        return [with_big_ints(child) for child in cast("list[Any]", value)]
     return value
 
 

@@ -50,8 +50,8 @@ def cut_text(text: str, most: int) -> str:
     room = most - _text_size(mark.format(len(text), len(text)))
     if room < 1:
         return _SHORT
-    kept = _beginning(text, room)
-    return kept + mark.format(len(kept), len(text))
+    beginning = _beginning(text, room)
+    return beginning + mark.format(len(beginning), len(text))
 
 
 def cut(value: object, most: int) -> Any:
@@ -104,8 +104,8 @@ def _beginning(text: str, most: int) -> str:
 class _Copy:
     """Copies a value, up to the number of values that is allowed."""
 
-    def __init__(self, left: int) -> None:
-        self._left = left
+    def __init__(self, room: int) -> None:
+        self._room = room
         self.is_whole = True
         self.counts: dict[int, int] = {}
         """For containers that were copied in part, by the id of the copy: how many items the original has."""
@@ -116,29 +116,29 @@ class _Copy:
             return value
         if not value:
             return {} if isinstance(value, dict | JsonObject) else []
-        if depth < 1 or self._left < 1:
+        if depth < 1 or self._room < 1:
             self.is_whole = False
             return _DEEP if depth < 1 else _SHORT
         return self._container(plain(value), depth)
 
     def _container(self, value: _Container, depth: int) -> _Container:
-        found: _Container = {} if isinstance(value, dict) else []
+        copy: _Container = {} if isinstance(value, dict) else []
         for key, child in _children(value, self._taken(len(value))):
-            _put(found, key, self.of(child, depth - 1))
-        if len(found) < len(value):
+            _put(copy, key, self.of(child, depth - 1))
+        if len(copy) < len(value):
             self.is_whole = False
-            self.counts[id(found)] = len(value)
-        return found
+            self.counts[id(copy)] = len(value)
+        return copy
 
     def _taken(self, count: int) -> Iterator[None]:
         """Yield once for each item to copy: all items of a small container, and of a large one as many as there is room."""
         if count <= _FEW:
-            taken = min(count, self._left)
-            self._left -= taken
+            taken = min(count, self._room)
+            self._room -= taken
             yield from [None] * taken
             return
-        while self._left > 0:
-            self._left -= 1
+        while self._room > 0:
+            self._room -= 1
             yield
 
 
@@ -166,7 +166,7 @@ class _Sizes:
     def __init__(self, counts: dict[int, int], most: int) -> None:
         self._counts = counts
         self._most = most
-        self._known: dict[int, int] = {}
+        self._measured: dict[int, int] = {}
 
     def of(self, value: object) -> int:
         if type(value) is str:
@@ -174,10 +174,10 @@ class _Sizes:
         if type(value) is not dict and type(value) is not list:
             return _scalar_size(value)
         container = cast("_Container", value)
-        size = self._known.get(id(container))
+        size = self._measured.get(id(container))
         if size is None:
             size = 2 + sum([_key_size(key) + self.of(child) for key, child in _children(container)])
-            size = self._known[id(container)] = size + (_LEAST if id(container) in self._counts else 0)
+            size = self._measured[id(container)] = size + (_LEAST if id(container) in self._counts else 0)
         return size
 
 
@@ -209,11 +209,15 @@ class _Cut:
         if type(value) is not dict and type(value) is not list:
             return value if self._sizes.of(value) <= most else _SHORT
         container = cast("_Container", value)
-        found: _Container = {} if isinstance(container, dict) else []
+        result: _Container = {} if isinstance(container, dict) else []
         for key, child, room in self._rooms(container, most):
-            _put(found, key, self.of(child, room))
-        self._mark(found, self._counts.get(id(container), len(container)))
-        return found
+            _put(result, key, self.of(child, room))
+        count, length = self._counts.get(id(container), len(container)), len(result)
+        if length < count and isinstance(result, dict):
+            result[_KEY] = f"after {length:,} of {count:,} keys"
+        elif length < count:
+            _put(result, length, f"[cut after {length:,} of {count:,} items]")
+        return result
 
     def _rooms(self, container: _Container, most: int) -> Iterator[tuple[Any, Any, int]]:
         """Return the items to keep, each with the bytes that it may take."""
@@ -235,28 +239,17 @@ class _Cut:
 
     def _shared(self, container: _Container, room: int) -> Iterator[tuple[Any, Any, int]]:
         """Yield as many items as can get the least size, each with its share."""
-        kept: list[tuple[Any, Any]] = []
+        items: list[tuple[Any, Any]] = []
         least = room
         for key, child in _children(container):
             least -= _key_size(key) + min(_LEAST, self._sizes.of(child))
             if least < 0:
                 break
-            kept.append((key, child))
+            items.append((key, child))
             room -= _key_size(key)
-        share = _share([self._sizes.of(child) for _, child in kept], room)
-        for key, child in kept:
+        share = _share([self._sizes.of(child) for _, child in items], room)
+        for key, child in items:
             yield key, child, share
-
-    @staticmethod
-    def _mark(found: _Container, count: int) -> None:
-        """Add the mark that says how much was removed."""
-        kept = len(found)
-        if kept == count:
-            return
-        if isinstance(found, dict):
-            found[_KEY] = f"after {kept:,} of {count:,} keys"
-        else:
-            found.append(f"[cut after {kept:,} of {count:,} items]")
 
 
 def _share(sizes: list[int], room: int) -> int:

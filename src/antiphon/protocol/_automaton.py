@@ -182,7 +182,11 @@ class _Builder:
                 self._steps[start] = (pattern, end)
                 return end
             case Sequence(parts):
-                return self._sequence(parts, start, outside)
+                for part in parts:
+                    entry = self._new()
+                    self._way(start, entry)
+                    start = self._build(part, entry, outside)
+                return start
             case Choice(parts):
                 end = self._new()
                 for part in parts:
@@ -192,13 +196,6 @@ class _Builder:
                 return end
             case Repeat(part, least):
                 return self._repeat(part, least, start, outside)
-
-    def _sequence(self, parts: tuple[Pattern, ...], start: int, outside: frozenset[str]) -> int:
-        for part in parts:
-            entry = self._new()
-            self._way(start, entry)
-            start = self._build(part, entry, outside)
-        return start
 
     def _repeat(self, part: Pattern, least: int, start: int, outside: frozenset[str]) -> int:
         freed = roles_of(part) - outside
@@ -216,16 +213,16 @@ class _Builder:
 
     def _reached(self, start: int, end: int) -> Iterator[tuple[int, frozenset[str]]]:
         """Yield the states that are reached without a message and have a step, or are the end."""
-        found = {(start, frozenset[str]())}
-        todo = list(found)
+        seen_states = {(start, frozenset[str]())}
+        todo = list(seen_states)
         while todo:
             state, freed = todo.pop()
             if state == end or self._steps[state] is not None:
                 yield state, freed
-            for following, more in self._ways[state]:
-                reached = (following, freed | more)
-                if reached not in found:
-                    found.add(reached)
+            for following, roles_freed in self._ways[state]:
+                reached = (following, freed | roles_freed)
+                if reached not in seen_states:
+                    seen_states.add(reached)
                     todo.append(reached)
 
 
@@ -287,7 +284,7 @@ class _Reader:
             case OptionResultPayload() as result:
                 return self._result(message, result)
             case _:
-                type_, data = _told(message)
+                type_, data = _notice(message)
                 return FlowEvent(message.policy, _receiver(message), type_, message.kind, data)
 
     def _result(self, message: Message, result: OptionResultPayload) -> FlowEvent:
@@ -314,10 +311,10 @@ def _receiver(message: Message) -> str:
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
 
 
-def _told(message: Message) -> tuple[str, Mapping[str, Json]]:
+def _notice(message: Message) -> tuple[str, Mapping[str, Json]]:
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if message.lane == "control":
-            type_, data = told.get("type"), told.get("data")
+        case (DataPart(data=JsonObject() as notice),) if message.lane == "control":
+            type_, data = notice.get("type"), notice.get("data")
             if isinstance(type_, str) and isinstance(data, JsonObject):
                 return type_, data
         case _:
@@ -358,8 +355,9 @@ class FlowWatch:
     def takes(self, message: Message) -> bool:
         """Check the next message, and return whether all messages so far fit; quicker than a verdict."""
         self._position += 1
-        event = self._reader.read(message)
-        if event is not None and self._violation is None and self._concerns(event):
+        event, automaton = self._reader.read(message), self._automaton
+        concerns = event is not None and (event.type in automaton.types or event.kind in automaton.kinds)
+        if event is not None and concerns and self._violation is None:
             self.concerned += 1
             following = [state for number, bound in self._states if (state := self._follow(number, bound, event)) is not None]
             if following:
@@ -370,15 +368,12 @@ class FlowWatch:
 
     def _from(self, states: Iterable[_State]) -> dict[_State, None]:
         """Return the states that are reached without a further message."""
-        found: dict[_State, None] = {}
+        states_after: dict[_State, None] = {}
         for number, bound in states:
             for reached, freed in self._automaton.reach[number]:
-                kept = tuple([pair for pair in bound if pair[0] not in freed]) if freed else bound
-                found[reached, kept] = None
-        return found
-
-    def _concerns(self, event: FlowEvent) -> bool:
-        return event.type in self._automaton.types or event.kind in self._automaton.kinds
+                bindings = tuple([pair for pair in bound if pair[0] not in freed]) if freed else bound
+                states_after[reached, bindings] = None
+        return states_after
 
     def _follow(self, number: int, bound: _Bindings, event: FlowEvent) -> _State | None:
         """Return the state after a message; None if the message does not fit the state."""
@@ -402,8 +397,8 @@ class FlowWatch:
         if role in self._roles:
             name = self._roles[role]
             return bindings if name in (player, kind_of(player)) else None
-        for known, who in bindings:
-            if known == role:
+        for bound_role, who in bindings:
+            if bound_role == role:
                 return bindings if who == player else None
         return (*bindings, (role, player))
 

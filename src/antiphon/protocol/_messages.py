@@ -170,8 +170,8 @@ class ErrorResponse(Response, frozen=True):
         Raises:
             ValidationError: a value is not allowed, or there is no error message.
         """
-        given = {"error_message": error_message, "error_code": error_code}
-        reserved = {key: value for key, value in given.items() if value is not None}
+        arguments = {"error_message": error_message, "error_code": error_code}
+        reserved = {key: value for key, value in arguments.items() if value is not None}
         extra = fields.pop("data", {})
         data = {**reserved, **cast("Mapping[str, Any]", extra), **reserved} if isinstance(extra, Mapping) else extra
         super().__init__(**fields, data=data, message_id=message_id)
@@ -234,9 +234,9 @@ def _error(reason: str, where: str = "") -> DecodeError:
 def complaint(exc: ValidationError) -> tuple[str, str]:
     """Return the place and the text of Pydantic's first error."""
     errors = exc.errors(include_url=False, include_context=False)
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    count = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in errors[0]["loc"])
-    return path.removeprefix("."), errors[0]["msg"] + more
+    return path.removeprefix("."), errors[0]["msg"] + count
 
 
 # ---------------------------------------------------------------- the table
@@ -271,9 +271,12 @@ def add_model(type: str, model: type[Open]) -> None:
     Raises:
         TypeError: another class has declared that type.
     """
-    known = _MODELS.get(type, model)
-    if (known.__module__, known.__qualname__) != (model.__module__, model.__qualname__):  # the same class again: a notebook
-        owner = f"{known.__module__}.{known.__qualname__}"
+    declared = _MODELS.get(type, model)
+    if (declared.__module__, declared.__qualname__) != (
+        model.__module__,
+        model.__qualname__,
+    ):  # the same class again: a notebook
+        owner = f"{declared.__module__}.{declared.__qualname__}"
         raise TypeError(f"{type} is the type of {owner}; choose another for {model.__qualname__}")
     _MODELS[type] = model
 

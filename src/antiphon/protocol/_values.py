@@ -84,20 +84,17 @@ class Open(BaseModel, frozen=True, extra="allow"):
         """The keys that the model does not know."""
         return {name: freeze(value) for name, value in (self.__pydantic_extra__ or {}).items()}
 
-    def unknown(self, name: str) -> Any:
-        """Return the value of a key that the model does not know; None if it has none. The other keys are not read."""
-        return freeze(self.__pydantic_extra__.get(name))
-
     def with_unknown(self, **values: Any) -> Self:
         """Return a copy with more keys that the model does not know. Only these are checked: all others have been.
 
         Raises:
             ValueError: the model knows one of them, or a value is not JSON.
         """
-        if known := values.keys() & type(self).model_fields.keys():
-            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(known))}: use `model_copy`")
-        copied = copy(self)
-        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **_taken(values)})
+        if fields := values.keys() & type(self).model_fields.keys():
+            raise ValueError(f"{type(self).__name__} knows {', '.join(sorted(fields))}: use `model_copy`")
+        copied, taker = copy(self), _Unknown("any")
+        added = {name: taker.take(value) for name, value in values.items()}
+        object.__setattr__(copied, "__pydantic_extra__", {**self.__pydantic_extra__, **added})
         object.__setattr__(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *values})
         return copied
 
@@ -141,11 +138,6 @@ class Open(BaseModel, frozen=True, extra="allow"):
 
 class Closed(Open, frozen=True, extra="forbid"):
     """A frozen value that refuses keys it does not know: the words of a client, which programs act on."""
-
-
-def _taken(values: dict[str, Any]) -> dict[str, Any]:
-    taker = _Unknown("any")
-    return {name: taker.take(value) for name, value in values.items()}
 
 
 def _content(model: Open) -> bytes:
@@ -214,6 +206,7 @@ Number: TypeAlias = Annotated[int | float, PlainValidator(_read_number, json_sch
 Quantity: TypeAlias = Annotated[Number, Field(ge=0)]
 Share: TypeAlias = Annotated[Number, Field(ge=0, le=1)]
 Positive: TypeAlias = Annotated[int, Strict(), Field(ge=1)]
+Count: TypeAlias = Annotated[int, Strict(), Field(ge=0)]
 
 
 # ---------------------------------------------------------------- values
@@ -265,12 +258,14 @@ class AgentContext(Closed, frozen=True):
 
 
 class PhaseOutput(Open, frozen=True):
-    """The outcome of a phase."""
+    """The outcome of a phase. Each phase adds fields of its own, and so do the phases of a program."""
 
     response: Text
     next_phase: Phase | None = None
     """The phase to continue with; None after the last."""
     confidence: Number | None = None
+    by: Literal["agent", "code"] | None = None
+    """Who decided."""
 
 
 class ToolCall(Open, frozen=True):
@@ -279,6 +274,8 @@ class ToolCall(Open, frozen=True):
     id: Text | None = None
     name: Text | None = None
     arguments: Value = None
+    result: Value = None
+    """What it returned, shortened; a refused or failed call has none."""
 
 
 class AgentResult(Open, frozen=True):
@@ -287,6 +284,20 @@ class AgentResult(Open, frozen=True):
     response: Text
     confidence: Number | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    model: Text | None = None
+    """The model that answered."""
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    untrusted: Text | None = None
+    """Why the answer is untrusted."""
+    prompt: Text | None = None
+    """The name of the agent's prompt, if it is not the one that its phase has recorded."""
+    judgement: Object | None = None
+    """What a typed answer has besides its text."""
+    dropped: tuple[Text, ...] | None = None
+    """What was left out of a typed answer, because its sources do not have it."""
+    data: Value = None
+    """The answer of an agent of the program, if it is not text."""
 
 
 class AgentConfig(Open, frozen=True):
@@ -302,5 +313,5 @@ class AgentConfig(Open, frozen=True):
 
     def merged(self, update: "AgentConfig") -> "AgentConfig":
         """Return the settings, updated with those that `update` sets."""
-        given: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
-        return self.model_copy(update=given)
+        settings: dict[str, Any] = {name: value for name, value in update if name in update.model_fields_set}
+        return self.model_copy(update=settings)

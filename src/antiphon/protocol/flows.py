@@ -201,14 +201,14 @@ def read_flow(data: Any) -> Flow:
     """
     match data:
         case {"name": str(name), "pattern": pattern, **more} if more.keys() <= {"about", "roles"}:
-            about: Any = more.get("about", "")
+            summary: Any = more.get("about", "")
             roles: Any = more.get("roles", {})
         case _:
             raise ValueError("a flow is an object with name and pattern, and perhaps about and roles")
     bound = _fields(roles, "roles")
-    if not isinstance(about, str) or not all(isinstance(name, str) for _, name in bound):
+    if not isinstance(summary, str) or not all(isinstance(name, str) for _, name in bound):
         raise ValueError("about is a text, and roles an object of texts")
-    return Flow(name, about, _pattern(pattern, "pattern"), bound)
+    return Flow(name, summary, _pattern(pattern, "pattern"), bound)
 
 
 def _pattern(value: Any, where: str) -> Pattern:
@@ -260,4 +260,4 @@ def _data(pattern: Pattern) -> dict[str, Any]:
             return {"choice": [_data(part) for part in parts]}
         case Repeat(part, least):
             parts = part.parts if isinstance(part, Sequence) else (part,)
-            return {"repeat": [_data(each) for each in parts], **({"least": least} if least else {})}
+            return {"repeat": [_data(inner) for inner in parts], **({"least": least} if least else {})}

@@ -132,13 +132,14 @@ async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> t
 def rate_answers(question: str, passages: Sequence[Passage]) -> tuple[FoundAnswer, ...]:
     """Return quotes of some passages, given the best first, about a question: one for each, the best first."""
     asked = _asked(question, passages)
-    most = max((each.score for each in passages), default=0.0)
-    found = (_best(asked, passage, _standing(passage, most)) for passage in passages[:_RATED])
-    return tuple(sorted((each for each in found if each is not None), key=_order))  # the sort is stable
-
-
-def _order(answer: FoundAnswer) -> float:
-    return _length(answer.quote.text) - answer.score
+    most = max((passage.score for passage in passages), default=0.0)
+    answers: list[FoundAnswer] = []
+    for passage in passages[:_RATED]:
+        # The answers of a passage count less, the further it is behind the best one of its search.
+        standing = 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
+        answer = _best(asked, passage, standing)
+        answers += [] if answer is None else [answer]
+    return tuple(sorted(answers, key=lambda answer: _length(answer.quote.text) - answer.score))  # the sort is stable
 
 
 def _length(text: str) -> float:
@@ -164,7 +165,7 @@ class _Kind(NamedTuple):
 
     def without_asking(self, question: str) -> str:
         """Return a question without the words that ask for such a thing, except nouns that a text about it has, too."""
-        return self.asks.sub(lambda found: found.groupdict().get("noun") or " ", question)
+        return self.asks.sub(lambda match: match.groupdict().get("noun") or " ", question)
 
     def is_in(self, text: str, language: str) -> bool:
         """Whether a text in a language contains such a thing."""
@@ -190,11 +191,11 @@ _NUMBER: Final = (
 
 @cache
 def _words() -> _Words:
-    said = word_lists()
+    lists = word_lists()
     return _Words(
-        {language: frozenset(text.split()) for language, text in said["pronouns"].items()},
-        {code: re.compile(text, re.IGNORECASE) for code, text in said["focus"].items()},
-        tuple(_kind(**each) for each in said["kinds"]),
+        {language: frozenset(text.split()) for language, text in lists["pronouns"].items()},
+        {code: re.compile(text, re.IGNORECASE) for code, text in lists["focus"].items()},
+        tuple(_kind(**kind) for kind in lists["kinds"]),
     )
 
 
@@ -212,10 +213,11 @@ def _kind(
     """Return a kind of thing. A text in an unknown language may name it in any."""
     flags = re.NOFLAG if is_case_sensitive else re.IGNORECASE
     patterns = {code: (named, text) for code, text in languages.items()} | {NO_LANGUAGE: (named, *languages.values())}
-    made = {
-        code: re.compile("|".join(filter(None, each)).replace("NUMBER", _NUMBER), flags) for code, each in patterns.items()
+    patterns_of = {
+        code: re.compile("|".join(filter(None, alternatives)).replace("NUMBER", _NUMBER), flags)
+        for code, alternatives in patterns.items()
     }
-    return _Kind(re.compile(asks, re.IGNORECASE), made, without, is_general, is_interrogative)
+    return _Kind(re.compile(asks, re.IGNORECASE), patterns_of, without, is_general, is_interrogative)
 
 
 # ---------------------------------------------------------------- the question
@@ -241,17 +243,17 @@ class _Asked:
 
 
 def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
-    known, question = _words(), question[:_LONGEST_QUESTION]
+    lists, question = _words(), question[:_LONGEST_QUESTION]
     language = detect_language(question)
-    kind = _kind_asked(known.kinds, question)
+    kind = _kind_asked(lists.kinds, question)
     content = question if kind is None else kind.without_asking(question)
-    focus = known.focus[language].search(question) if language in known.focus else None
+    focus = lists.focus[language].search(question) if language in lists.focus else None
     rarity = _rarity(passages, language)
     weights: dict[str, float] = {}
     for word in telling_words(content, language)[:_MOST_WORDS]:
         for part in parts_of(word):
-            more = _FOCUS if focus is not None and focus[1] == word else 1.0
-            weights.setdefault(part, rarity(part) * _importance(part, language) * more)
+            focus_weight = _FOCUS if focus is not None and focus[1] == word else 1.0
+            weights.setdefault(part, rarity(part) * _importance(part, language) * focus_weight)
     named = [focus[1]] if focus is not None and focus[1] in weights and _importance(focus[1], language) == 1.0 else []
     if language != "de":  # where every noun has a capital letter
         first = next(words_in(question), "")
@@ -263,10 +265,10 @@ def _asked(question: str, passages: Sequence[Passage]) -> _Asked:
 
 def _kind_asked(kinds: Iterable[_Kind], question: str) -> _Kind | None:
     """Return the kind that a question asks for: the first one, unless that is general and a later one says more."""
-    places = [(found.start(), each) for each in kinds if (found := each.asks.search(question))]
-    asked = [each for _, each in sorted(places, key=lambda pair: pair[0])]  # the sort is stable
+    places = [(match.start(), kind) for kind in kinds if (match := kind.asks.search(question))]
+    asked = [kind for _, kind in sorted(places, key=lambda pair: pair[0])]  # the sort is stable
     if asked and asked[0].is_general:
-        return next((each for each in asked[1:] if not each.is_interrogative), asked[0])
+        return next((kind for kind in asked[1:] if not kind.is_interrogative), asked[0])
     return asked[0] if asked else None
 
 
@@ -295,14 +297,9 @@ def _importance(word: str, language: str) -> float:
     """Return the weight of a word: less for a common word and, in German, for a word that is not a noun."""
     if stem_of(word, language) in light_stems(language):
         return _LIGHT
-    return _NO_NOUN if _is_no_noun(word, language) else 1.0
-
-
-def _is_no_noun(word: str, language: str) -> bool:
-    """Whether a word is probably a verb or an adjective: an answer often has another one, where a thing keeps its name."""
-    if language == "de":
-        return word.islower()
-    return language in _NO_NOUNS and word.islower() and _NO_NOUNS[language].fullmatch(word) is not None
+    # A word that is probably a verb or an adjective: an answer often has another one, where a thing keeps its name.
+    is_no_noun = word.islower() and (language == "de" or bool(language in _NO_NOUNS and _NO_NOUNS[language].fullmatch(word)))
+    return _NO_NOUN if is_no_noun else 1.0
 
 
 def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
@@ -311,9 +308,9 @@ def _rarity(passages: Sequence[Passage], asked: str) -> Callable[[str], float]:
     A word that no passage has counts like one that a single passage has: a synonym may be there.
     """
     there = [
-        (language, set(terms_in("\n".join((*each.heading, each.text)), language)))
-        for each in passages
-        for language in (_language(each),)
+        (language, set(terms_in("\n".join((*passage.heading, passage.text)), language)))
+        for passage in passages
+        for language in (_language(passage),)
         if not _is_foreign(asked, language)  # whose words only look alike
     ]
     number = max(len(there), _LOOKED_AT)
@@ -347,11 +344,6 @@ def _is_foreign(asked: str, language: str) -> bool:
 # ---------------------------------------------------------------- the quotes of a passage
 
 
-def _standing(passage: Passage, most: float) -> float:
-    """Return the weight of the answers of a passage: the lower, the further it is behind the best one of its search."""
-    return 1.0 if most <= 0 else 1.0 - _BEHIND * (1.0 - max(passage.score, 0.0) / most)
-
-
 @dataclass(frozen=True, slots=True)
 class _Text:
     """A passage that is searched for an answer. Shares say how much of each word of the question is present, from 0 to 1."""
@@ -368,7 +360,7 @@ class _Text:
     """Of the nearest heading."""
     title: Shares
     """Of the headings above that one, and of the name of the document."""
-    whole: Shares
+    anywhere: Shares
     columns: Mapping[int, Shares]
     """Of the head of its table, by the line of a row."""
 
@@ -388,8 +380,8 @@ class _Text:
 def _text(asked: _Asked, passage: Passage) -> _Text:
     every, language = units_of(passage.text, passage.kind), _language(passage)
     titles = [tuple(words_in(title)) for title in passage.heading]
-    units = [each for each in every if not _is_heading(each, titles)] or every
-    terms = [tuple(terms_in(_TARGET.sub("]", each.text), language)) for each in units]
+    units = [unit for unit in every if not _is_heading(unit, titles)] or every
+    terms = [tuple(terms_in(_TARGET.sub("]", unit.text), language)) for unit in units]
     heads = _heads(every, language)
     above = frozenset(terms_in("\n".join(passage.heading[-1:]), language))
     title = frozenset(terms_in("\n".join((*passage.heading[:-1], PurePath(passage.source).stem)), language))
@@ -403,14 +395,14 @@ def _text(asked: _Asked, passage: Passage) -> _Text:
 
     def shares(terms: Iterable[str]) -> Shares:
         present = frozenset(terms)
-        return tuple(max((like for term, like in each.items() if term in present), default=0.0) for each in likeness)
+        return tuple(max((like for term, like in likes.items() if term in present), default=0.0) for likes in likeness)
 
     return _Text(
         language,
         units,
         terms,
         [frozenset(concept.stems) for concept in concepts],
-        [shares(each) for each in terms],
+        [shares(unit_terms) for unit_terms in terms],
         shares(above),
         shares(title),
         shares(itertools.chain(*terms)),
@@ -448,9 +440,9 @@ def _announced(units: Sequence[QuoteUnit], end: int) -> Sequence[QuoteUnit]:
     """Return the sentences after a quote that ends with a colon: the items of a list, as many as fit."""
     if units[end - 1].kind != "sentence" or not units[end - 1].text.endswith(":"):
         return ()
-    following = itertools.takewhile(lambda each: each.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
-    sizes = itertools.accumulate(len(each.text) for each in units[end : end + _MOST_ANNOUNCED])
-    return [each for each, size in zip(following, sizes, strict=False) if size <= _LONGEST]
+    following = itertools.takewhile(lambda unit: unit.kind == "sentence", units[end : end + _MOST_ANNOUNCED])
+    sizes = itertools.accumulate(len(unit.text) for unit in units[end : end + _MOST_ANNOUNCED])
+    return [unit for unit, size in zip(following, sizes, strict=False) if size <= _LONGEST]
 
 
 def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
@@ -464,38 +456,38 @@ def _runs(units: Sequence[QuoteUnit]) -> Iterator[tuple[int, int]]:
 
 def _heads(units: Sequence[QuoteUnit], language: str) -> dict[int, frozenset[str]]:
     """Return the terms in the heads of tables, by the lines of the rows below them."""
-    found: dict[int, frozenset[str]] = {}
+    by_line: dict[int, frozenset[str]] = {}
     head = frozenset[str]()
     for unit in units:
         if unit.kind == "row":
-            found[unit.first] = head
+            by_line[unit.first] = head
         else:
             is_head = unit.kind == "heading" and unit.text.startswith("|")
             head = frozenset(terms_in(unit.text, language) if is_head else ())
-    return found
+    return by_line
 
 
 def _score(asked: _Asked, text: _Text, start: int, end: int) -> float:
     """Return the share of a question that a run of units covers."""
     run, is_row = text.units[start:end], text.units[start].kind == "row"
-    said = _most(text.shares[start:end])
+    in_quote = _most(text.shares[start:end])
     meant = text.shares_beside(start - 1) if not is_row and text.refers(start) else text.none
     places = [
-        (1.0, said),
+        (1.0, in_quote),
         (_REFERRED, meant),
         (_HEADING, text.above),
         (_TITLE, text.title),
         (_COLUMN, text.columns.get(run[0].first, text.none)),
-        (_ELSEWHERE, text.whole),
+        (_ELSEWHERE, text.anywhere),
     ]
     if not is_row:  # text next to a row is about something else
         places += [(_BESIDE, text.shares_beside(start - 1)), (_BESIDE, text.shares_beside(end))]
     got = _weighed(asked, places)
-    own = _weighed(asked, places[:2])
-    score = got * (1.0 - _BARE * (1.0 - own / (_OWN * got)) if own < _OWN * got else 1.0)
+    direct = _weighed(asked, places[:2])
+    score = got * (1.0 - _BARE * (1.0 - direct / (_OWN * got)) if direct < _OWN * got else 1.0)
     if run[0].kind == "code":
         score *= _CODE
-    if asked.kind is not None and not any(asked.kind.is_in(each.text, text.language) for each in _telling(text, start, end)):
+    if asked.kind is not None and not any(asked.kind.is_in(unit.text, text.language) for unit in _telling(text, start, end)):
         score *= asked.kind.without
     if any(literal not in shown(run) for literal in asked.literals):
         score *= _MISSPELLED
@@ -525,9 +517,9 @@ def _closeness(text: _Text, start: int, end: int) -> float:
     if len(terms) <= _NEAR:
         return 1.0
     latest: dict[int, int] = {}
-    found = [(place, number) for place, term in enumerate(terms) for number, each in enumerate(text.exact) if term in each]
-    needed, span = len({number for _, number in found}), len(terms)
-    for place, number in found:
+    hits = [(place, number) for place, term in enumerate(terms) for number, exact in enumerate(text.exact) if term in exact]
+    needed, span = len({number for _, number in hits}), len(terms)
+    for place, number in hits:
         latest[number] = place
         if len(latest) == needed:
             span = min(span, place - min(latest.values()) + 1)
@@ -543,7 +535,8 @@ def _likeness(concept: Concept, term: str) -> float:
     language, has_compounds = concept.language, concept.language in _COMPOUNDING
     if term in concept.related.forms or any(is_form_of(stem, term, language) for stem in concept.stems):
         return _FORM
-    if has_compounds and any(_is_head(stem, term) for stem in concept.stems):
+    # A compound names a thing of a kind: a `Buchenholz` is a `Holz`.
+    if has_compounds and any(len(stem) >= _SHORTEST_HEAD and term.endswith(stem) for stem in concept.stems):
         return _FORM
     if any(is_form_of(stem, term, language) for stem in concept.related.same):
         return _SAME
@@ -553,8 +546,3 @@ def _likeness(concept: Concept, term: str) -> float:
 def _is_part(stem: str, term: str) -> bool:
     """Whether a word is within a longer one: anywhere in the text's, or as the last part of the question's."""
     return (len(stem) >= _SHORTEST_PART and stem in term) or (len(term) >= _SHORTEST_PART and stem.endswith(term))
-
-
-def _is_head(stem: str, term: str) -> bool:
-    """Whether a compound names a thing of a kind: a `Buchenholz` is a `Holz`."""
-    return len(stem) >= _SHORTEST_HEAD and term.endswith(stem)

@@ -119,7 +119,9 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     for number, line in enumerate(lines):
         if fence:
             fence = "" if line.strip().startswith(fence) else fence
-        elif (opening := _FENCE.match(line)) and _has_end(lines, number, opening[1]):
+        elif (opening := _FENCE.match(line)) and any(
+            below.strip().startswith(opening[1]) for below in lines[number + 1 : number + _FURTHEST]
+        ):
             fence = opening[1]
             start = number if start is None else start
         elif _is_blank(line):
@@ -144,10 +146,6 @@ _FURTHEST: Final = 400
 """The number of lines in which the end of a fence is searched: without an end, the rest of a page would be one block."""
 
 
-def _has_end(lines: Sequence[str], number: int, fence: str) -> bool:
-    return any(line.strip().startswith(fence) for line in lines[number + 1 : number + _FURTHEST])
-
-
 def _with_headings(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[_Block]:
     """Yield the blocks of a text without marks for headings; a line that looks like a heading is one.
 
@@ -168,8 +166,8 @@ def _with_headings(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[_
 
 def _numbered_level(lines: Sequence[str], block: _Block) -> int:
     """Return the level of a line with a number and a title: 2 for `3.1.  The offer`; 0 for other blocks."""
-    found = _NUMBERED.fullmatch(lines[block.first]) if block.first == block.last else None
-    return 0 if found is None else 1 + found[1].rstrip(".").count(".")
+    match = _NUMBERED.fullmatch(lines[block.first]) if block.first == block.last else None
+    return 0 if match is None else 1 + match[1].rstrip(".").count(".")
 
 
 def is_capital_heading(lines: Sequence[str], number: int) -> bool:
@@ -189,14 +187,14 @@ def _code_blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Yield definitions as headings, and the runs of lines between empty ones."""
     start: int | None = None
     for number, line in enumerate(lines):
-        found = _DEFINITION.match(line)
-        if found or _is_blank(line):
+        definition = _DEFINITION.match(line)
+        if definition or _is_blank(line):
             if start is not None:
                 yield _Block(start, number - 1, 0)
             start = None
-        if found:
-            level = 1 + len(found["indent"].expandtabs(4)) // 4
-            yield _Block(number, number, level, f"{found['what']} {found['name']}"[:_LONGEST_HEADING])
+        if definition:
+            level = 1 + len(definition["indent"].expandtabs(4)) // 4
+            yield _Block(number, number, level, f"{definition['what']} {definition['name']}"[:_LONGEST_HEADING])
         elif start is None and not _is_blank(line):
             start = number
     if start is not None:
@@ -222,7 +220,7 @@ def _joined(lines: Sequence[str], blocks: Iterator[_Block]) -> Iterator[TextPiec
             first, size, has_text = -1, 0, False
             length = sum(len(line) + 1 for line in lines[block.first : block.last + 1])
         if block.level:
-            path = [*(each for each in path if each[0] < block.level), (block.level, block.title)]
+            path = [*(entry for entry in path if entry[0] < block.level), (block.level, block.title)]
         first = block.first if first < 0 else first
         last, size, has_text = block.last, size + length, has_text or not block.level
     if first >= 0:
@@ -272,12 +270,12 @@ def _pieces(text: str) -> Iterator[_Cut]:
         if end < len(text):
             end = _place(text, start, end)
         piece = text[start:end]
-        kept = piece.rstrip()
+        content = piece.rstrip()
         # Lines without text at the beginning are left out; the margin of the first line with text is kept.
-        empty = len(kept) - len(kept.lstrip())
-        skipped = kept.rfind("\n", 0, empty) + 1
-        if kept:
-            yield _Cut(kept[skipped:], line + kept.count("\n", 0, skipped))
+        empty = len(content) - len(content.lstrip())
+        skipped = content.rfind("\n", 0, empty) + 1
+        if content:
+            yield _Cut(content[skipped:], line + content.count("\n", 0, skipped))
         line += piece.count("\n")
         start = end
 
@@ -285,13 +283,13 @@ def _pieces(text: str) -> Iterator[_Cut]:
 def _place(text: str, start: int, end: int) -> int:
     """Return the position of the cut: after a line, else after a sentence, else between words, else anywhere."""
     middle = start + _LONGEST // 2
-    if (found := text.rfind("\n", middle, end)) >= 0:
-        return found + 1
+    if (cut := text.rfind("\n", middle, end)) >= 0:
+        return cut + 1
     ends = [match.end() for match in _SENTENCE_END.finditer(text, middle, end)]
     if ends:
         return ends[-1]
-    found = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
-    return found + 1 if found > start else end
+    cut = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+    return cut + 1 if cut > start else end
 
 
 _ROWS: Final = 20
@@ -304,15 +302,15 @@ def _rows(lines: Sequence[str]) -> Iterator[TextPiece]:
     if not full:
         return
     heading = (" ".join(re.split(r"[,;\t]", lines[full[0]].replace('"', ""))).strip()[:_LONGEST_HEADING],)
-    chosen: list[int] = []
+    numbers: list[int] = []
     size = 0
     for number in full:
-        if chosen and (len(chosen) == _ROWS or size + len(lines[number]) > _USUAL):
-            yield from _cut(lines, chosen[0], chosen[-1], [(1, heading[0])])
-            chosen, size = [], 0
-        chosen.append(number)
+        if numbers and (len(numbers) == _ROWS or size + len(lines[number]) > _USUAL):
+            yield from _cut(lines, numbers[0], numbers[-1], [(1, heading[0])])
+            numbers, size = [], 0
+        numbers.append(number)
         size += len(lines[number]) + 1
-    yield from _cut(lines, chosen[0], chosen[-1], [(1, heading[0])])
+    yield from _cut(lines, numbers[0], numbers[-1], [(1, heading[0])])
 
 
 # ---------------------------------------------------------------- files
@@ -415,7 +413,7 @@ _TOO_MUCH: Final = "reading it takes too much time or memory; divide it, or conv
 def files_in(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and its folders that can be read, in order; hidden ones and links are left out."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _LEFT_OUT)
+        folders[:] = sorted(child for child in folders if not child.startswith(".") and child not in _LEFT_OUT)
         for name in sorted(names):
             path = Path(place, name)
             with suppress(OSError):

@@ -317,7 +317,7 @@ class _Writer:
             self._is_in_list = False
             return
         margin = "".join(self._margins)
-        first = "".join([self._bullets.get(place, each) for place, each in enumerate(self._margins)])
+        first = "".join([self._bullets.get(place, text) for place, text in enumerate(self._margins)])
         # An item stands right below what is before it in its list.
         gap = "\n" if self._bullets and self._is_in_list else "\n\n"
         self._blocks.append(gap + first + f"\n{margin}".join(lines))
@@ -361,8 +361,11 @@ class _Writer:
         margin = "> " if name == "blockquote" else ""
         if name in _LISTS:
             self._numbers.append(0 if name == "ol" else -1)
+        elif name == "li" and (not self._numbers or self._numbers[-1] < 0):
+            margin = "- "
         elif name == "li":
-            margin = self._bullet()
+            self._numbers[-1] += 1
+            margin = f"{self._numbers[-1]}. "
         has_margin = bool(margin) and len(self._margins) < _DEEPEST
         if has_margin and name == "li":
             self._bullets[len(self._margins)] = margin
@@ -371,12 +374,6 @@ class _Writer:
             self._margins.append(margin)
         self._open.append((name, has_margin))
         self._count[name] += 1
-
-    def _bullet(self) -> str:
-        if not self._numbers or self._numbers[-1] < 0:
-            return "- "
-        self._numbers[-1] += 1
-        return f"{self._numbers[-1]}. "
 
     def _leave(self) -> str:
         """End the innermost list, item or quote, and return its name."""

@@ -168,8 +168,8 @@ def stem_of(word: str, language: str) -> str:
         # The German algorithm knows `ß` only as `ss`, which is what `casefold` makes of it.
         folded = _stemmer(language).stemWord(folded)
     plain = unicodedata.normalize("NFKD", folded)
-    kept = "".join(letter for letter in plain if not "\u0300" <= letter <= "\u036f")
-    return kept or folded
+    letters = "".join(letter for letter in plain if not "\u0300" <= letter <= "\u036f")
+    return letters or folded
 
 
 class _Stemmer(Protocol):
@@ -204,8 +204,8 @@ def related_to(stem: str, language: str) -> RelatedStems:
     The stem of a German verb depends on its ending (`passt`, `pass`), so its other forms are looked for, too.
     """
     lists = [_groups(kind, language) for kind in ("forms", "same")]
-    is_listed = language != "de" or any(stem in each for each in lists)
-    stems = {stem} if is_listed else {key for each in lists for key in each if is_form_of(stem, key)}
+    is_listed = language != "de" or any(stem in groups for groups in lists)
+    stems = {stem} if is_listed else {key for groups in lists for key in groups if is_form_of(stem, key)}
     forms = _others(lists[0], stems)
     same = _others(lists[1], stems | forms)
     return RelatedStems(forms, same | (_others(lists[0], same) - forms - stems))
@@ -213,13 +213,13 @@ def related_to(stem: str, language: str) -> RelatedStems:
 
 def _others(groups: Mapping[str, frozenset[str]], stems: Iterable[str]) -> frozenset[str]:
     """Return the stems that are in a group with one of some stems."""
-    return frozenset[str]().union(*(groups.get(each, frozenset()) for each in stems))
+    return frozenset[str]().union(*(groups.get(stem, frozenset()) for stem in stems))
 
 
 def related_stems(stems: Iterable[str], language: str) -> frozenset[str]:
     """Return the stems of all words that are related to a word with one of some stems; to a common word, none are."""
     every = (related_to(stem, language) for stem in stems if stem not in light_stems(language))
-    return frozenset(other for related in every for each in related for other in each)
+    return frozenset(other for related in every for group in related for other in group)
 
 
 _SHORTEST_FORM, _ALIKE, _LEFT = 4, 5, 2
@@ -247,10 +247,10 @@ def is_form_of(stem: str, other: str, language: str = "de") -> bool:
 
 def _without_ge(stem: str) -> tuple[str, ...]:
     """Return what a German participle may be of: `gebaut` of `bau`, `ausgewaschen` of `auswasch`."""
-    found = _PARTICIPLE.fullmatch(stem)
-    if found is None:
+    match = _PARTICIPLE.fullmatch(stem)
+    if match is None:
         return ()
-    plain = f"{found[1]}{found[2]}"
+    plain = f"{match[1]}{match[2]}"
     return (plain, plain.removesuffix("t"), plain.removesuffix("en"))
 
 
@@ -264,12 +264,12 @@ def light_stems(language: str) -> frozenset[str]:
 @cache
 def _groups(kind: str, language: str) -> Mapping[str, frozenset[str]]:
     """Return the words of a list that are related to each other, by stem."""
-    found: dict[str, set[str]] = {}
+    related: dict[str, set[str]] = {}
     for group in re.split("[;\n]", word_lists()[kind].get(language, "")):
         stems = {stem_of(word, language) for word in group.split()}
         for stem in stems:
-            found.setdefault(stem, set()).update(stems - {stem})
-    return {stem: frozenset(others) for stem, others in found.items()}
+            related.setdefault(stem, set()).update(stems - {stem})
+    return {stem: frozenset(neighbours) for stem, neighbours in related.items()}
 
 
 def detect_language(text: str) -> str:
@@ -280,9 +280,9 @@ def detect_language(text: str) -> str:
 @lru_cache(maxsize=1_000)
 def _detected(text: str) -> str:
     words = [word.casefold() for word in words_in(text)]
-    found = Counter(code for word in words for code in _LANGUAGES_OF.get(word, ()))
-    best = max(LANGUAGES, key=lambda code: found[code])  # the first of equal ones: English
-    return best if words and found[best] / len(words) >= _LEAST_SHARE else NO_LANGUAGE
+    counts = Counter(code for word in words for code in _LANGUAGES_OF.get(word, ()))
+    best = max(LANGUAGES, key=lambda code: counts[code])  # the first of equal ones: English
+    return best if words and counts[best] / len(words) >= _LEAST_SHARE else NO_LANGUAGE
 
 
 def is_stop_word(word: str, language: str) -> bool:
@@ -293,8 +293,8 @@ def is_stop_word(word: str, language: str) -> bool:
 def telling_words(text: str, language: str | None = None) -> list[str]:
     """Return the significant words of a text as spelled there, each once: without function words, if there are others."""
     words = list(dict.fromkeys(words_in(text)))
-    chosen = language or detect_language(text)
-    return [word for word in words if not is_stop_word(word, chosen)] or words
+    code = language or detect_language(text)
+    return [word for word in words if not is_stop_word(word, code)] or words
 
 
 def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]:
@@ -309,18 +309,18 @@ def concepts_in(text: str, language: str | None = None) -> list[tuple[str, ...]]
 def _concepts(text: str, language: str | None) -> tuple[tuple[str, ...], ...]:
     telling = telling_words(text, language)
     parts = (part for word in telling for part in parts_of(word))
-    found = (tuple(dict.fromkeys(term for code in LANGUAGES for term in _of_part(part, code))) for part in parts)
-    return tuple(dict.fromkeys(each for each in found if each))
+    concepts: dict[tuple[str, ...], None] = {}
+    for part in parts:
+        # For a script without spaces, the terms of a part are its pairs of characters; else its stem.
+        stems = (_terms_of(part, code) if _UNSPACED.search(part) else (stem_of(part, code),) for code in LANGUAGES)
+        concepts[tuple(dict.fromkeys(term for terms in stems for term in terms))] = None
+    concepts.pop((), None)
+    return tuple(concepts)
 
 
 def parts_of(word: str) -> tuple[str, ...]:
     """Return a word, and its parts if it is a compound: `ThreadActor`, `Thread`, `Actor`."""
     return (word, *(_PARTS.findall(word) if _IS_MIXED.search(word) else ()))
-
-
-def _of_part(word: str, language: str) -> tuple[str, ...]:
-    """Return the terms of a single word: its stem; for a script without spaces, its pairs of characters."""
-    return _terms_of(word, language) if _UNSPACED.search(word) else (stem_of(word, language),)
 
 
 @cache
@@ -330,7 +330,7 @@ def analysis_version() -> str:
     Snowball uses PyStemmer, the same algorithms in C, where that is installed.
     """
     packages = ("snowballstemmer", "PyStemmer")
-    return " ".join([f"{_ANALYSIS}", *(f"{name} {found}" for name in packages if (found := _installed(name)))])
+    return " ".join([f"{_ANALYSIS}", *(f"{name} {installed}" for name in packages if (installed := _installed(name)))])
 
 
 _ANALYSIS: Final = 1

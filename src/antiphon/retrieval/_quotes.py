@@ -75,18 +75,22 @@ def quote(
     `first_line` is the number of the first line of the text in its document.
     """
     every = units_of(text, kind)
-    units = [each for each in every if each.kind != "heading"] or every
+    units = [unit for unit in every if unit.kind != "heading"] or every
     if not units:
         return Quote("", (first_line, first_line), 0.0)
-    chosen = language or detect_language(text)
+    code = language or detect_language(text)
     concepts = concepts_in(question)
-    above = set(terms_in("\n".join((*heading, *(each.text for each in every if each.kind == "heading"))), chosen))
-    there = [set(terms_in(each.text, chosen)) for each in units]
-    known = [any(term in above for term in concept) for concept in concepts]
+    above = set(terms_in("\n".join((*heading, *(unit.text for unit in every if unit.kind == "heading"))), code))
+    there = [set(terms_in(unit.text, code)) for unit in units]
+    is_in_heading = [any(term in above for term in concept) for concept in concepts]
     has = [[any(term in terms for term in concept) for concept in concepts] for terms in there]
-    weights = [_weight(number, has, known[number]) for number in range(len(concepts))]
+    weights: list[float] = []
+    for number, in_heading in enumerate(is_in_heading):
+        count = sum(row[number] for row in has)
+        # A word counts less if many units have it, and hardly if a heading has it: a heading applies to all of them.
+        weights.append((0.2 if in_heading else 1.0) / (1 + count / len(has)) if count else 0.0)
     start, end = _best(units, has, weights)
-    covered = [known[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
+    covered = [is_in_heading[number] or any(row[number] for row in has[start : end + 1]) for number in range(len(concepts))]
     share = sum(covered) / len(concepts) if concepts else 0.0
     lines = (first_line + units[start].first, first_line + units[end].last)
     return Quote(shown(units[start : end + 1]), lines, round(share, 3))
@@ -101,12 +105,6 @@ def relevance(question: str, text: str, *, heading: Sequence[str] = (), language
     return round(sum(any(term in there for term in concept) for concept in concepts) / len(concepts), 3)
 
 
-def _weight(number: int, has: Sequence[Sequence[bool]], is_known: bool) -> float:
-    """Return the weight of a word of the question: less if many units have it, hardly anything if a heading has it."""
-    count = sum(row[number] for row in has)
-    return 0.0 if not count else (0.2 if is_known else 1.0) / (1 + count / len(has))
-
-
 def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Sequence[float]) -> tuple[int, int]:
     """Return the first and the last unit of the quote."""
     total = sum(weights) or 1.0
@@ -116,7 +114,7 @@ def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Se
             if end > start and units[end].kind != units[start].kind:
                 break
             covered = sum(weight for number, weight in enumerate(weights) if any(row[number] for row in has[start : end + 1]))
-            short = units[start].kind == "sentence" and sum(len(each.text) for each in units[start : end + 1]) < _SHORTEST
+            short = units[start].kind == "sentence" and sum(len(unit.text) for unit in units[start : end + 1]) < _SHORTEST
             worth = covered / total - _PRICE * (end - start) - (0.3 if short else 0.0)
             if worth > best_worth + 1e-9:  # of equal ones, the first
                 best, best_worth = (start, end), worth
@@ -126,7 +124,7 @@ def _best(units: Sequence[QuoteUnit], has: Sequence[Sequence[bool]], weights: Se
 def shown(units: Sequence[QuoteUnit]) -> str:
     """Return units for display: sentences on one line, rows and lines of code unchanged; cut if they are long."""
     separator = " " if units[0].kind == "sentence" else "\n"
-    text = separator.join(each.text for each in units)
+    text = separator.join(unit.text for unit in units)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
 
 

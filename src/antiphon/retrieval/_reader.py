@@ -40,8 +40,8 @@ def _read_pdf(data: bytes) -> dict[str, str]:
         size += len(text)
         if size > _LARGEST_TEXT:
             break
-    whole = "\n\f\n".join(pages)
-    return {"text": whole if whole.replace("\f", "").strip() else "", "kind": "pages"}
+    document = "\n\f\n".join(pages)
+    return {"text": document if document.replace("\f", "").strip() else "", "kind": "pages"}
 
 
 def _read_docx(data: bytes) -> dict[str, str]:
@@ -49,7 +49,7 @@ def _read_docx(data: bytes) -> dict[str, str]:
     from docx.table import Table  # noqa: PLC0415
 
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(each.file_size for each in archive.infolist()) > _LARGEST_UNPACKED:
+        if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_UNPACKED:
             raise ValueError(f"unpacked it has more than {_LARGEST_UNPACKED // 1_000_000} MB")
     blocks = docx.Document(io.BytesIO(data)).iter_inner_content()
     texts = (_table(block) if isinstance(block, Table) else _paragraph(block) for block in blocks)
@@ -63,8 +63,8 @@ def _table(block: Any) -> str:
 def _paragraph(block: Any) -> str:
     text = str(block.text).strip()
     style = str(block.style.name) if block.style is not None else ""
-    found = re.match(r"Heading (\d)", style)
-    level = 1 + int(found[1]) if found else {"Title": 1, "Subtitle": 2}.get(style, 0)  # a title stands above all headings
+    match = re.match(r"Heading (\d)", style)
+    level = 1 + int(match[1]) if match else {"Title": 1, "Subtitle": 2}.get(style, 0)  # a title stands above all headings
     if text and level:
         return f"{'#' * min(level, 6)} {' '.join(text.split())}"
     return f"- {text}" if text and style.startswith("List") else text

@@ -2,8 +2,7 @@
 
 `KnowledgeBase` keeps documents in a ledger, cut into passages. A passage is a message, so it is durable, verified,
 redacted and backed up like all messages, and is cited by its message id. Each document has its own thread, `knowledge/kb-…`:
-deleting the thread deletes only the bytes of that document. Documents of earlier versions share the thread `knowledge`; they
-are also found, and stay there.
+deleting the thread deletes only the bytes of that document.
 
 A document that is added again replaces its earlier text, and a removed one leaves a message about the removal. In both cases
 the earlier passages stay in the ledger and are no longer found.
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -67,9 +65,9 @@ class Passage:
     """The document: a path or a name."""
     text: str
     heading: tuple[str, ...] = ()
-    """The headings above it, from the title to the nearest one; empty for documents of earlier versions."""
+    """The headings above it, from the title to the nearest one."""
     lines: tuple[int, int] | None = None
-    """Its first and its last line in the document, from 1; None for documents of earlier versions."""
+    """Its first and its last line in the document, from 1; None if its place is unknown."""
     language: str | None = None
     kind: Kind = "markdown"
     version: int = 0
@@ -148,7 +146,7 @@ def open_retriever(name: str, ledger: Ledger) -> Retriever:
     """
     if name == THREAD:
         return KnowledgeBase(ledger)
-    offered = {each.name: each for each in entry_points(group=_GROUP)}
+    offered = {point.name: point for point in entry_points(group=_GROUP)}
     if name not in offered:
         there = ", ".join([THREAD, *sorted(offered)])
         raise ValueError(
@@ -168,8 +166,8 @@ class _Document:
     thread_id: str
     id: str
     """The prefix of the ids of its passages."""
-    length: int | None
-    """The number of messages in its thread; None in the thread of earlier versions, which others write to."""
+    length: int
+    """The number of messages in its thread."""
     version: int = 0
     digest: str = ""
     """Empty if it was removed, or was never there."""
@@ -217,16 +215,16 @@ class KnowledgeBase:
         if not pieces:
             raise ValueError(f"there is no text in {source!r}")
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
-        chosen = language or detect_language(text)
+        text_language = language or detect_language(text)
         attempt = 0
         while True:
             document = await self._document(source)
             is_known = document.digest == digest
             if is_known and language in (None, document.language):
                 return AddedDocument(source, len(pieces), document.version, is_new=False)
-            about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
-            about |= {"language": chosen, "kind": chosen_kind}
-            messages = [_message(document, about, number, piece) for number, piece in enumerate(pieces, start=1)]
+            facts: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
+            facts |= {"language": text_language, "kind": chosen_kind}
+            messages = [_message(document, facts, number, piece) for number, piece in enumerate(pieces, start=1)]
             attempt += 1
             if await self._append(document, messages, is_last=attempt == _ATTEMPTS):
                 changed = language if is_known else None
@@ -239,17 +237,18 @@ class KnowledgeBase:
 
         Raises:
             LedgerError: it could not be written.
-            ValueError: it should be erased, and shares a thread with others, as documents of earlier versions do.
         """
         attempt = 0
         while True:
             document = await self._document(source)
             if erase:
-                return await self._erase(source, document)
+                if document.length:
+                    await self._ledger.delete(document.thread_id)
+                return bool(document.length)
             if not document.is_there:
                 return False
-            about: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": ""}
-            gone = _message(document, about, 0, TextPiece("(removed)", (), 0, 0))
+            facts: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": ""}
+            gone = _message(document, facts, 0, TextPiece("(removed)", (), 0, 0))
             attempt += 1
             if await self._append(document, [gone], is_last=attempt == _ATTEMPTS):
                 return True
@@ -261,7 +260,7 @@ class KnowledgeBase:
             LedgerError: the ledger cannot be read.
             ValueError: the limit is negative.
         """
-        wanted = filter or PassageFilter()
+        conditions = filter or PassageFilter()
         language = detect_language(query)
         every = telling_words(query[:_LONGEST_QUESTION], language)
         concepts = concepts_in(" ".join(every[:_MOST_CONCEPTS]), language)[:_MOST_CONCEPTS]
@@ -272,16 +271,18 @@ class KnowledgeBase:
             return Passages()
         related = [related_stems(concept, language) for concept in concepts]
         matches = await self._matches(
-            terms, related, wanted.source, max(_CANDIDATES, 3 * limit) * (1 if wanted.language is None else 5)
+            terms, related, conditions.source, max(_CANDIDATES, 3 * limit) * (1 if conditions.language is None else 5)
         )
         if self._vectors is None:
             best = ranked(concepts, related, matches)
         else:
-            near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=wanted.source, limit=_CANDIDATES)
+            near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=conditions.source, limit=_CANDIDATES)
             by_meaning = ranked(concepts, related, replace(matches, found=near), is_sorted=True)
             best = fused(ranked(concepts, related, matches), by_meaning)
-        found = (_passage(match.record, score) for match, score in best)
-        fitting = (each for each in found if each is not None and wanted.language in (None, each.language))
+        candidates = (_passage(match.record, score) for match, score in best)
+        fitting = (
+            passage for passage in candidates if passage is not None and conditions.language in (None, passage.language)
+        )
         passages = Passages(itertools.islice(fitting, limit))  # a message is decoded only if it is returned
         passages.is_cut = len(query) > _LONGEST_QUESTION or len(every) > _MOST_CONCEPTS
         return passages
@@ -291,22 +292,22 @@ class KnowledgeBase:
     ) -> TermMatches:
         """Return the candidates of a search: those with its terms, and those with related ones."""
         matches = await self._ledger.find_terms(self._index, terms, source=source, limit=limit)
-        others = list(dict.fromkeys(term for each in related for term in sorted(each) if term not in terms))[:MOST_TERMS]
-        if not others:
+        related_terms = list(dict.fromkeys(term for stems in related for term in sorted(stems) if term not in terms))[
+            :MOST_TERMS
+        ]
+        if not related_terms:
             return matches
         # A search of its own: the many related terms would otherwise displace the few that were asked for.
-        more = await self._ledger.find_terms(self._index, others, source=source, limit=limit)
+        by_related = await self._ledger.find_terms(self._index, related_terms, source=source, limit=limit)
         there = {match.record.hash for match in matches.found}
-        found = (*matches.found, *(match for match in more.found if match.record.hash not in there))
-        return replace(matches, found=found, frequency={**more.frequency, **matches.frequency})
+        candidates = (*matches.found, *(match for match in by_related.found if match.record.hash not in there))
+        return replace(matches, found=candidates, frequency={**by_related.frequency, **matches.frequency})
 
     async def passage(self, id: str) -> Passage | None:
         """Return the passage of an id, of any version; None if there is none."""
-        thread_id = f"{self._index.name}/{id.rsplit('-', 2)[0]}"
-        for name in (thread_id, self._index.name):
-            async for record in self._ledger.read(name):
-                if record.message.id == id:
-                    return _passage(record, _Score(0.0, 0.0))
+        async for record in self._ledger.read(f"{self._index.name}/{id.rsplit('-', 2)[0]}"):
+            if record.message.id == id:
+                return _passage(record, _Score(0.0, 0.0))
         return None
 
     async def around(self, passage: Passage, lines: int = 5) -> tuple[tuple[int, str], ...]:
@@ -314,39 +315,36 @@ class KnowledgeBase:
         if passage.lines is None:
             return ()
         first, last = passage.lines[0] - lines, passage.lines[1] + lines
-        found: dict[int, str] = {}
+        text_by_line: dict[int, str] = {}
         async for record in self._ledger.read(f"{self._index.name}/{passage.id.rsplit('-', 2)[0]}"):
             other = _passage(record, _Score(0.0, 0.0))
             if other is not None and other.version == passage.version and other.lines is not None:
-                found.update(enumerate(other.text.split("\n"), start=other.lines[0]))
-        return tuple((number, found[number]) for number in sorted(found) if first <= number <= last)
+                text_by_line.update(enumerate(other.text.split("\n"), start=other.lines[0]))
+        return tuple((number, text_by_line[number]) for number in sorted(text_by_line) if first <= number <= last)
 
     async def documents(self) -> tuple[AddedDocument, ...]:
         """Return all documents, by name."""
-        found: dict[str, AddedDocument] = {}
+        documents: dict[str, AddedDocument] = {}
         page: str | None = None
         while True:
             threads = await self._ledger.threads(ThreadFilter(pattern=_NAMESPACE), "created_at", page)
             for thread in threads.threads:
                 if self._index.covers(thread.thread_id):
                     with suppress(UnknownThreadError):  # it was erased during the read
-                        found.update(await self._latest_in(thread.thread_id))
+                        document = await self._document_in(thread.thread_id)
+                        documents |= {} if document is None else {document.source: document}
             page = threads.next
             if page is None:
-                return tuple(found[source] for source in sorted(found))
+                return tuple(documents[source] for source in sorted(documents))
 
-    async def _latest_in(self, thread_id: str) -> dict[str, AddedDocument]:
-        """Return the documents of a thread: one, except in the thread of earlier versions."""
-        latest: dict[str, int] = {}
-        passages: Counter[str] = Counter()
-        records = [record async for record in self._ledger.read(thread_id)]
-        for about in (_about(record.message) for record in reversed(records)):
-            if about is not None:
-                version = latest.setdefault(about.source, about.version)
-                passages[about.source] += bool(about.digest) and about.version == version
-        return {
-            source: AddedDocument(source, count, latest[source], is_new=False) for source, count in passages.items() if count
-        }
+    async def _document_in(self, thread_id: str) -> AddedDocument | None:
+        """Return the document of a thread; None if it was removed."""
+        passages = [facts async for record in self._ledger.read(thread_id) if (facts := _facts_of(record.message)) is not None]
+        if not passages or not passages[-1].digest:
+            return None
+        last = passages[-1]
+        count = sum(passage.version == last.version for passage in passages)
+        return AddedDocument(last.source, count, last.version, is_new=False)
 
     async def rebuild(self) -> int:
         """Rebuild the index, and return how many passages it has. A search does so automatically if necessary."""
@@ -369,21 +367,15 @@ class KnowledgeBase:
     async def _document(self, source: str) -> _Document:
         """Return the place of a document, existing or new."""
         digest = hashlib.sha256(source.encode(errors="replace")).hexdigest()
-        own, thread_id = f"kb-{digest[:_DIGITS]}", f"{self._index.name}/kb-{digest[:_DIGITS]}"
-        last = await self._last(thread_id)
-        if last is not None and (about := _about(last.message)) is not None and about.source == source:
-            return _Document(thread_id, own, last.seq, about.version, about.digest, about.language)
-        if last is not None:  # another source, whose digest starts with the same digits
-            own, thread_id = f"kb-{digest}", f"{self._index.name}/kb-{digest}"
+        for document_id in (f"kb-{digest[:_DIGITS]}", f"kb-{digest}"):
+            thread_id = f"{self._index.name}/{document_id}"
             last = await self._last(thread_id)
-            about = None if last is None else _about(last.message)
-            if last is not None and about is not None:
-                return _Document(thread_id, own, last.seq, about.version, about.digest, about.language)
-        shared = await self._ledger.by_correlation(own, thread_id=self._index.name)
-        found = [about for record in shared if (about := _about(record.message)) and about.source == source]
-        if found:
-            return _Document(self._index.name, own, None, found[-1].version, found[-1].digest, found[-1].language)
-        return _Document(thread_id, own, 0)
+            if last is None:
+                break
+            facts = _facts_of(last.message)  # of another source, if its digest starts with the same digits
+            if facts is not None and facts.source == source:
+                return _Document(thread_id, document_id, last.seq, facts.version, facts.digest, facts.language)
+        return _Document(thread_id, document_id, 0)
 
     async def _last(self, thread_id: str) -> Record | None:
         head = await self._ledger.head(thread_id)
@@ -401,31 +393,20 @@ class KnowledgeBase:
             return False
         return True
 
-    async def _erase(self, source: str, document: _Document) -> bool:
-        if document.length is None:
-            raise ValueError(
-                f"{source!r} shares the thread {document.thread_id!r} with other documents, as an earlier version stored it;"
-                " remove it without erasing it, or delete that thread and add the other documents again"
-            )
-        if not document.length:
-            return False
-        await self._ledger.delete(document.thread_id)
-        return True
 
-
-def _message(document: _Document, about: dict[str, Json], number: int, piece: TextPiece) -> Message:
-    more: dict[str, Json] = {} if not number else {"heading": list(piece.heading), "lines": [piece.first, piece.last]}
+def _message(document: _Document, facts: dict[str, Json], number: int, piece: TextPiece) -> Message:
+    position: dict[str, Json] = {} if not number else {"heading": list(piece.heading), "lines": [piece.first, piece.last]}
     return Message(
-        id=f"{document.id}-{about['version']}-{number}",
+        id=f"{document.id}-{facts['version']}-{number}",
         policy=_NAMESPACE,
         payload=PartsPayload(parts=(TextPart(text=piece.text),)),
         correlation_id=document.id,
-        metadata={_NAMESPACE: {**about, **more}},
+        metadata={_NAMESPACE: {**facts, **position}},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _PassageFacts:
     """The metadata of a passage in its message."""
 
     source: str
@@ -437,30 +418,25 @@ class _About:
     lines: tuple[int, int] | None
 
 
-def _about(message: Message) -> _About | None:
+def _facts_of(message: Message) -> _PassageFacts | None:
     """Return the metadata of a passage from its message; None if it is not a passage."""
-    own = message.metadata.get(_NAMESPACE, {})
-    match own:
+    notes = message.metadata.get(_NAMESPACE, {})
+    match notes:
         case {"source": str(source), "version": int(version), "digest": str(digest)}:
-            language, heading, lines = own.get("language"), own.get("heading"), own.get("lines")
-            path = tuple(str(each) for each in heading) if isinstance(heading, JsonArray) else ()
-            where = tuple(each for each in lines if isinstance(each, int)) if isinstance(lines, JsonArray) else ()
-            return _About(
+            language, heading, lines = notes.get("language"), notes.get("heading"), notes.get("lines")
+            path = tuple(str(title) for title in heading) if isinstance(heading, JsonArray) else ()
+            where = tuple(number for number in lines if isinstance(number, int)) if isinstance(lines, JsonArray) else ()
+            return _PassageFacts(
                 source,
                 version,
                 digest,
                 language if isinstance(language, str) else None,
-                _kind(own.get("kind")),
+                next((kind for kind in KINDS if kind == notes.get("kind")), "markdown"),
                 path,
                 (where[0], where[1]) if len(where) == 2 else None,  # noqa: PLR2004 (the first and the last)
             )
         case _:
             return None
-
-
-def _kind(stored: Json) -> Kind:
-    found: dict[Json, Kind] = {each: each for each in KINDS}
-    return found.get(stored if isinstance(stored, str) else "", "markdown")
 
 
 def _text(message: Message) -> str:
@@ -471,15 +447,15 @@ def _text(message: Message) -> str:
 
 def entry_of(message: Message) -> TermEntry | None:
     """Return the index entry of a message: a pure function, whose version is `analysis_version`."""
-    about = _about(message)
-    if about is None:
+    facts = _facts_of(message)
+    if facts is None:
         return None
-    if not about.digest:
-        return TermEntry(about.source, about.version, "", "")
+    if not facts.digest:
+        return TermEntry(facts.source, facts.version, "", "")
     text = _text(message)
-    language = about.language or detect_language(text)
-    heading = terms_in("\n".join(about.heading), language)
-    return TermEntry(about.source, about.version, " ".join(heading), " ".join(terms_in(text, language)))
+    language = facts.language or detect_language(text)
+    heading = terms_in("\n".join(facts.heading), language)
+    return TermEntry(facts.source, facts.version, " ".join(heading), " ".join(terms_in(text, language)))
 
 
 # ---------------------------------------------------------------- ranking
@@ -524,8 +500,8 @@ def ranked(
 ) -> list[tuple[TermMatch, _Score]]:
     """Return candidates with their scores, the best first; `is_sorted`: in the order in which they come."""
     words = [
-        _Word(concept, others, _rarity(concept, matches), _RELATED * _rarity(others, matches))
-        for concept, others in zip(concepts, related, strict=True)
+        _Word(concept, stems, _rarity(concept, matches), _RELATED * _rarity(stems, matches))
+        for concept, stems in zip(concepts, related, strict=True)
     ]
     average = matches.length / matches.entries if matches.entries else 1.0
     scored = [(match, _score(words, match.entry, average)) for match in matches.found]
@@ -540,13 +516,13 @@ _RANKS: Final = 60
 def fused(*lists: Sequence[tuple[TermMatch, _Score]]) -> list[tuple[TermMatch, _Score]]:
     """Return the candidates of several rankings, by the sum of their reciprocal ranks, which is their score."""
     points: dict[str, float] = {}
-    found: dict[str, tuple[TermMatch, _Score]] = {}
-    for each in lists:
-        for rank, (match, score) in enumerate(each, start=1):
+    candidates: dict[str, tuple[TermMatch, _Score]] = {}
+    for ranking in lists:
+        for rank, (match, score) in enumerate(ranking, start=1):
             points[match.record.hash] = points.get(match.record.hash, 0.0) + 1 / (_RANKS + rank)
-            found.setdefault(match.record.hash, (match, score))
-    best = sorted(found, key=lambda digest: -points[digest])
-    return [(found[digest][0], _Score(points[digest], found[digest][1].coverage)) for digest in best]
+            candidates.setdefault(match.record.hash, (match, score))
+    best = sorted(candidates, key=lambda digest: -points[digest])
+    return [(candidates[digest][0], _Score(points[digest], candidates[digest][1].coverage)) for digest in best]
 
 
 def _rarity(terms: Iterable[str], matches: TermMatches) -> float:
@@ -580,25 +556,25 @@ def _neighbours(words: Sequence[_Word], body: Sequence[str]) -> float:
     return sum(
         (one.weight + other.weight) / 2
         for one, other in itertools.pairwise(words)
-        if any((left, right) in pairs for left in one.terms for right in other.terms)
+        if any((term, next_term) in pairs for term in one.terms for next_term in other.terms)
     )
 
 
 def _passage(record: Record, score: _Score) -> Passage | None:
     message = record.message
-    about = _about(message)
-    if about is None or not about.digest:
+    facts = _facts_of(message)
+    if facts is None or not facts.digest:
         return None
     return Passage(
         id=message.id,
-        source=about.source,
+        source=facts.source,
         text=_text(message),
-        heading=about.heading,
-        lines=about.lines,
-        language=about.language,
-        kind=about.kind,
-        version=about.version,
-        digest=about.digest,
+        heading=facts.heading,
+        lines=facts.lines,
+        language=facts.language,
+        kind=facts.kind,
+        version=facts.version,
+        digest=facts.digest,
         score=round(score.value, 4),
         coverage=score.coverage,
     )

@@ -72,5 +72,5 @@ def _embedded(record: Record) -> str:
     payload = message.payload
     parts = payload.parts if isinstance(payload, PartsPayload) else ()
     heading = message.metadata.get("knowledge", {}).get("heading")
-    above = [str(each) for each in heading] if isinstance(heading, JsonArray) else []
+    above = [str(title) for title in heading] if isinstance(heading, JsonArray) else []
     return "\n".join((*above, *(part.text for part in parts if isinstance(part, TextPart))))[:_LONGEST]

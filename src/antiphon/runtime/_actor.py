@@ -48,11 +48,12 @@ from typing import (
 )
 from weakref import WeakSet
 
-from antiphon.errors import AntiphonError, DeliveryError
+from antiphon.errors import AntiphonError, DeliveryError, WithdrawnError
 from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
-from antiphon.runtime._delivery import Course, DeliveryState, Envelope
+from antiphon.runtime._course import Handling
+from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._effects import Effect, Effects, Run, check_function
 from antiphon.runtime._exchange import (
     accepted,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from antiphon.ledger import Ledger
+    from antiphon.runtime._course import Course
     from antiphon.runtime._delivery import OrderingKey
     from antiphon.runtime._effects import ActorState, States
     from antiphon.runtime._exchange import StoredIds
@@ -411,7 +413,7 @@ class Context:
     @property
     def course(self) -> Course:
         """The course of the effects of this handler."""
-        return self._handled
+        return Handling(self._handled, self)
 
     @property
     def _handled(self) -> DeliveryState:
@@ -559,7 +561,7 @@ class Context:
             LedgerError: it could not be journaled.
         """
         check_function(key, run)
-        effect = Effect(self.journal, self._handled, key, arguments, effects=effects, park=self.park)
+        effect = Effect(self.journal, self.course, key, arguments, effects=effects, park=self.park)
         effect.operation = operation
         try:
             return await effect.perform(run)
@@ -667,6 +669,9 @@ class Context:
     def _delivery_of(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> DeliveryState:
         if self._delivery is None:
             return outside(to, said, None, self.address, None)
+        if self.is_over and self.thread_id is not None:
+            reason = f"the handler of {self._delivery.type or 'the message'} has ended: await its tasks in it"
+            raise WithdrawnError(reason, self.address)
         return inside(to, said, self._delivery, self._cell.address, key)
 
 

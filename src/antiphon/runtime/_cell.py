@@ -43,6 +43,7 @@ from antiphon.errors import (
     LedgerUnavailableError,
     MailboxFullError,
     OwnedError,
+    ParkedError,
     RefusedError,
     ReplyTimeoutError,
 )
@@ -335,6 +336,8 @@ class Cell:
                 return
             if delivery.is_left_to_next:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
+            if delivery.parked is not None and not delivery.is_settled:
+                raise ParkedError(delivery.parked.reason, delivery.parked.address)  # noqa: TRY301 (its handler has caught it)
             if not delivery.is_settled:
                 if delivery.envelope.thread_id is None:
                     delivery.settle(outcome)

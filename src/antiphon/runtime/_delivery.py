@@ -36,7 +36,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -53,65 +53,6 @@ if TYPE_CHECKING:
 
 
 _COMMANDS = (Restart.message_type, Stop.message_type)
-
-
-class Course(Protocol):
-    """The enclosing work of an effect: the handling of a message, or a run outside of actors."""
-
-    @property
-    def thread_id(self) -> str | None:
-        """The thread that it is journaled in; None: it is not journaled."""
-        ...
-
-    @property
-    def invocation_id(self) -> str:
-        """The prefix of the ids of its effects; each has a key."""
-        ...
-
-    @property
-    def to(self) -> str:
-        """The address or name of the actor or program that runs it."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1. During the first, there is nothing to look up in the ledger."""
-        ...
-
-    @property
-    def open_effects(self) -> tuple[Message, ...]:
-        """The rows of effects that have started and not ended."""
-        ...
-
-    @open_effects.setter
-    def open_effects(self, rows: tuple[Message, ...]) -> None: ...
-
-    def next_key(self, name: str | None = None) -> str:
-        """Return the key of the next effect."""
-        ...
-
-    @property
-    def evicted(self) -> FencedError | None:
-        """Why nothing of it may be written or started here any more: another host has its thread."""
-        ...
-
-    @property
-    def parked(self) -> ParkedError | None:
-        """Why nothing more of it starts in this attempt: one of its effects waits for a person."""
-        ...
-
-    @property
-    def parked_in(self) -> Collection[str]:
-        """The effects in which that effect is. They get no outcome, whatever their functions make of the error."""
-        ...
-
-    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-        """Note that one of its effects waits for a person; `inside` are the effects of this course around it."""
-        ...
-
-    def wait(self, change: int) -> None:
-        """Add `change` to the number of effects that it waits for."""
-        ...
 
 
 class Holder(Protocol):
@@ -170,6 +111,8 @@ class DeliveryState:
     fields that every delivery needs, because an instance attribute is found faster than a class attribute.
     """
 
+    delivery: None = None
+    """Itself, of an attempt at it (`Handling`), which alone has effects."""
     seq: int = 0
     """Its position in the thread."""
     deadline: float | None = None
@@ -205,6 +148,8 @@ class DeliveryState:
     """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
     evicted: FencedError | None = None
     """Why nothing of it may be written or started here any more: another host has its thread."""
+    is_over: bool = False
+    """Never: a delivery may be handled again. An attempt ends (`Handling`)."""
     is_told: bool = False
     """Whether something came into its thread after it was delivered here: its handler may have missed an answer."""
     is_left_to_next: bool = False
@@ -223,6 +168,8 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has started and not ended."""
+    cancelled: tuple[Message, ...] = ()
+    """Those of them whose caller was cancelled."""
     parked: ParkedError | None = None
     """Why its handler starts nothing more: an effect waits for a person."""
     parked_in: tuple[str, ...] = ()
@@ -411,7 +358,7 @@ class DeliveryState:
         """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
-        self.parked, self.parked_in = None, ()
+        self.parked, self.parked_in, self.cancelled = None, (), ()
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note that an effect of its handler waits for a person."""

@@ -10,7 +10,7 @@ others. `_check_circle` refuses that at once; without it, both would wait until 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from antiphon.errors import (
     ActorFailedError,
@@ -21,6 +21,8 @@ from antiphon.errors import (
     HistoryMismatchError,
     HopLimitError,
     OwnedError,
+    ParkedError,
+    StoppedError,
     WithdrawnError,
 )
 from antiphon.messages import Message
@@ -99,6 +101,7 @@ class Dispatcher:
         deadline = now + (self._within if within is None else within)
         if parent is not None:
             _check_evicted(parent)
+            _check_parked(parent, delivery)
             deadline = _inherited(parent, deadline, within)
         delivery.deadline = deadline
         if self._hooks is not None:
@@ -128,6 +131,9 @@ class Dispatcher:
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
                 self._give_up(delivery)
+            elif parent is not None and thread_id is not None and parent.thread_id == thread_id and _is_parked(exc):
+                # What the asked actor has begun waits for a person: asked again, it would do it again, as another message.
+                parent.note_parked(cast("ParkedError", exc))
             # Also if the waiter has failed, because its thread was lost: otherwise asyncio logs that error as never retrieved.
             waiter.cancel()
             raise
@@ -443,6 +449,17 @@ class Dispatcher:
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
         cell.deliver(passed)
+
+
+def _is_parked(error: BaseException) -> bool:
+    """Whether something waits for a person. What has stopped outside may be asked of another actor."""
+    return isinstance(error, ParkedError) and not isinstance(error, StoppedError)
+
+
+def _check_parked(parent: DeliveryState, delivery: DeliveryState) -> None:
+    """Refuse a question of a handler that waits for a person, in its thread."""
+    if parent.parked is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
+        raise ParkedError(parent.parked.reason, parent.parked.address)
 
 
 def _check_evicted(parent: DeliveryState | None) -> None:

@@ -24,7 +24,7 @@ from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._unchecked import MUCH
 from antiphon.messages.keys import kind_of
-from antiphon.runtime._exchange import error_of, error_result, result_of
+from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._redelivery import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import (
@@ -35,6 +35,7 @@ from antiphon.runtime._rows import (
     enclosure_of,
     ended,
     error_fields,
+    error_of,
     option_of,
     says_the_same,
     says_the_same_value,

@@ -18,6 +18,7 @@ Otherwise another owner may have run the effect in between, and it is looked up 
 **What waits for a person stops its course.** After an effect was parked, no other effect of the same handler or run starts in
 this attempt, whoever caught the error: the program, a framework, a tool. Each raises the same `ParkedError`, and an effect
 around the parked one gets no outcome. Otherwise a caller that tries again would do under the next key what may be done.
+So would a caller that gives up waiting and asks for the same once more: that is refused, too (`Course.cancelled`).
 Recorded outcomes are still returned, and effects that had started beside it record theirs.
 
 An outcome that is too large for a row is cut and marked. The handler gets the stored value, as in a later run. A failure is
@@ -51,13 +52,23 @@ from antiphon.ledger import Fold
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages._unchecked import MUCH
 from antiphon.messages.keys import child_id, renamed
-from antiphon.runtime._delivery import Course
-from antiphon.runtime._exchange import error_of
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import EffectRun
-from antiphon.runtime._rows import attempted, begun, cut_result, ended, error_fields, says_the_same, text_of
+from antiphon.runtime._rows import (
+    attempted,
+    begun,
+    cut_result,
+    ended,
+    error_fields,
+    error_of,
+    says_the_same,
+    says_the_same_value,
+    text_of,
+)
 
 if TYPE_CHECKING:
+    from antiphon.messages import Payload
+    from antiphon.runtime._course import Course
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import Operation
 
@@ -152,6 +163,8 @@ class Effect:
         may have got it after all, from a process that was suspended right at the start."""
         self._epoch = 0
         """The epoch under which it was admitted."""
+        self._around = _started.get()
+        """The effect whose function asks for it, through whatever object of its run."""
 
     async def perform(self, run: Run) -> Any:
         """Run the effect, or return the recorded outcome.
@@ -174,7 +187,7 @@ class Effect:
     async def _perform(self, run: Run) -> Any:
         await self.check_order()
         while True:
-            self._check_evicted()
+            self._check_at_work()
             epoch = await self.journal.own(self.thread_id)
             intent, outcome = await self._find_recorded() if self._may_be_recorded() else (None, None)
             if outcome is not None:
@@ -202,17 +215,19 @@ class Effect:
 
         Raises:
             FencedError: another host has the thread.
+            WithdrawnError: its handler or its run has ended.
             LedgerError: the lease cannot be renewed.
         """
         reached(Point.STARTING, self.thread_id, self.id)
         await self.journal.confirm(self.thread_id, self._epoch)
-        self._check_evicted()  # a handler that still runs under an old epoch must not start the new owner's effects
+        self._check_at_work()  # a handler that still runs under an old epoch must not start the new owner's effects
         reached(Point.STARTED, self.thread_id, self.id)
 
     def may_start(self) -> bool:
         """Whether it may start at this moment, in any thread. If not, `confirm` finds out why."""
         reached(Point.STARTING, self.thread_id, self.id)
-        if self.course.evicted is not None or not self.journal.is_confirmed(self.thread_id, self._epoch):
+        is_ended = self.course.is_over or self.course.evicted is not None
+        if is_ended or not self.journal.is_confirmed(self.thread_id, self._epoch):
             return False
         reached(Point.STARTED, self.thread_id, self.id)
         return True
@@ -322,9 +337,18 @@ class Effect:
         """Whether the ledger may have rows of it. The thread is owned, so no other process starts it meanwhile."""
         return self.journal.has_had_owners(self.thread_id) or self.course.attempt > 1
 
-    def _check_evicted(self) -> None:
+    def _check_at_work(self) -> None:
+        """Refuse to start what is not wanted any more. The new owner, or the next attempt, does the same work.
+
+        Raises:
+            FencedError: another host has the thread.
+            WithdrawnError: the handler or the run has ended, and has left the task behind that asks for the effect.
+        """
         if self.course.evicted is not None:
             raise errors.FencedError(*self.course.evicted.args)
+        if self.course.is_over:
+            reason = f"the work that asked for {self.shown_name!r} has ended: nothing more of it starts. Await its tasks in it"
+            raise errors.WithdrawnError(reason, self.course.to)
 
     async def _find_recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
         """Return the recorded intent and outcome; of the last attempt, if there were several."""
@@ -369,14 +393,29 @@ class Effect:
         """
         if (parked := self.course.parked) is not None:
             raise errors.ParkedError(parked.reason, parked.address)
+        if self._effects == "once" and (cancelled := self.course.cancelled):
+            own = self.intent().payload
+            if any(_asks_for_the_same(intent.payload, own) for intent in cancelled):
+                reason = f"{self.shown_name!r} was cancelled, and must not be done twice"
+                error = errors.ParkedError(f"{reason}: start again to find out whether it was done", self.course.to)
+                self._note_parked(error)
+                raise error
 
     @contextmanager
     def _noting_parked(self) -> Generator[None, None, None]:
         try:
             yield
         except errors.ParkedError as exc:
-            self.course.note_parked(exc)
+            self._note_parked(exc)
             raise
+
+    def _note_parked(self, error: errors.ParkedError) -> None:
+        """Let nothing more of its course start, and leave the effects around it without an outcome."""
+        inside, around = list[str](), self._around
+        while around is not None:
+            inside.append(around.id)
+            around = around._around
+        self.course.note_parked(error, tuple(inside))
 
     async def _unknown(self, reason: str) -> Message:
         with self._noting_parked():
@@ -410,8 +449,11 @@ class Effect:
             outcome = await self._recordable(await self._call(run), intent)
         except (errors.DeliveryError, errors.LedgerError):
             raise  # not an error of the effect: the intent stays open, and the handler gets the error
-        except FinishedLateError as exc:
-            await self._end_late(exc.work)
+        except asyncio.CancelledError as exc:
+            self.course.cancelled = (*self.course.cancelled, intent)
+            if not isinstance(exc, FinishedLateError):
+                raise
+            await self._end_late(exc.work, intent)
             raise asyncio.CancelledError from None
         except GivenUp as exc:
             self._is_no_longer_open(intent)  # it is parked, and must not be parked or ended again with the handler
@@ -476,7 +518,7 @@ class Effect:
             return await self._perform(run)
         return _value(payload, self.course.to)
 
-    async def _end_late(self, work: asyncio.Future[Any]) -> None:
+    async def _end_late(self, work: asyncio.Future[Any], intent: Message) -> None:
         """Record the outcome of work that has ended although its caller was cancelled. The caller gets the cancellation."""
         if work.cancelled() or self.id in self.course.parked_in:
             return
@@ -492,6 +534,7 @@ class Effect:
             return  # the intent stays open, and is parked with its handler
         with suppress(errors.LedgerError):
             await asyncio.shield(asyncio.ensure_future(self.end(outcome)))
+            self._is_no_longer_open(intent)
 
     def _is_no_longer_open(self, intent: Message) -> None:
         self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
@@ -525,6 +568,13 @@ class Effect:
             self._is_no_longer_open(intent)  # it is parked, or has an outcome
             return await self._unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
+
+
+def _asks_for_the_same(recorded: Payload, own: Payload) -> bool:
+    """Whether two intents are of the same effect with the same arguments, under any id."""
+    assert isinstance(recorded, OptionCallPayload) and isinstance(own, OptionCallPayload)  # noqa: PT018, S101 (made so)
+    arguments = recorded.arguments.get("arguments"), own.arguments.get("arguments")
+    return recorded.option_name == own.option_name and says_the_same_value(*arguments)
 
 
 _started: ContextVar[Effect | None] = ContextVar("antiphon.runtime.started", default=None)

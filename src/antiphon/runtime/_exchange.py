@@ -32,6 +32,7 @@ from antiphon.messages import (
     keys,
     thaw,
 )
+from antiphon.messages.arguments import check_type
 from antiphon.messages.keys import child_id
 from antiphon.protocol import (
     ErrorCode,
@@ -51,7 +52,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
-from antiphon.runtime._rows import OWN, error_fields, notice_in, option_of
+from antiphon.runtime._rows import OWN, error_fields, error_of, notice_in, option_of
 from antiphon.runtime._settings import SYSTEM, system_thread
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         ValueError: it is a message of the journal, or of another thread.
     """
     if not isinstance(said, Message):
+        check_type("a message", said, Request | Notice, "Heartbeat()")
         is_of_host = not thread_id and type(said) in SYSTEM_TYPES
         thread_id = system_thread(to) if is_of_host else thread_id
         envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False))
@@ -143,26 +145,6 @@ def _stamped(message: Message, to: str, thread_id: str | None) -> Message:
 # ---------------------------------------------------------------- outcomes, results and answers
 
 
-_ERRORS: dict[str, type[errors.DeliveryError]] = {
-    cls.code: cls
-    for cls in (
-        errors.ActorFailedError,
-        errors.ActorStoppedError,
-        errors.BudgetExceededError,
-        errors.EffectFailedError,
-        errors.EscalatedError,
-        errors.HistoryMismatchError,
-        errors.HopLimitError,
-        errors.MailboxFullError,
-        errors.ParkedError,
-        errors.ReplyTimeoutError,
-        errors.ToolServerError,
-        errors.UndeliverableError,
-        errors.UnguardedToolError,
-        errors.WithdrawnError,
-    )
-}
-
 ReplyT = TypeVar("ReplyT", bound=Reply)
 
 
@@ -217,18 +199,6 @@ def _result_message(delivery: DeliveryState, payload: OptionResultPayload, polic
         parent_id=call.parent_id,
         created_at=current_port().now(),
     )
-
-
-def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError:
-    """Return the exception of an error result."""
-    code, reason = payload.error_type or "ERROR", payload.error_message or ""
-    cls = _ERRORS.get(code)
-    if cls is not None:
-        error = cls(reason, address)
-        if isinstance(error, errors.EffectFailedError):
-            error.details = thaw(payload.result)
-        return error
-    return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
 def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:

@@ -28,7 +28,7 @@ due, and a host that took them would only find that it has nothing to do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -37,6 +37,7 @@ from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
 from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._lease import has_other_build, takes_another_build, unfit_reason
 from antiphon.runtime._recovery import CLOCK_STEP, Recovered, timer_due
 from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
 from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
@@ -205,25 +206,6 @@ class _Mismatch(NamedTuple):
     error: errors.HistoryMismatchError
 
 
-async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
-    """Whether a living host of another build has the kind of a thread."""
-    found = await ledger.thread(thread_id)
-    kind = None if found is None else found.kind
-    return any(
-        each.is_alive and each.host.build != build and (kind is None or kind in each.host.kinds)
-        for each in await ledger.hosts()
-    )
-
-
-async def takes_another_build(ledger: Ledger, kinds: Collection[str], build: str) -> bool:
-    """Whether a living host of another build takes threads of some kinds; yes, if the ledger does not answer."""
-    try:
-        hosts = await ledger.hosts()
-    except errors.LedgerError:
-        return True
-    return any(each.is_alive and each.host.build != build and not {*kinds}.isdisjoint(each.host.kinds) for each in hosts)
-
-
 async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
     """Release a thread that this build cannot continue.
 
@@ -233,11 +215,6 @@ async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build:
     if is_stopped:
         await ledger.append(mismatch.thread_id, (), epoch=epoch, status=STOPPED)
     await ledger.release(mismatch.thread_id, epoch=epoch, unfit=build, reason=unfit_reason(mismatch.error))
-
-
-def unfit_reason(error: errors.HistoryMismatchError) -> str:
-    """Return why a build cannot continue a thread, in the form that the ledger stores."""
-    return f"{error.code}: {error.reason}"
 
 
 _FLUSHES = 3

@@ -134,7 +134,7 @@ class WriteBehind:
 
 
 class HeldThreads(Protocol):
-    """Knows which threads are paused or terminated (`_life.py`)."""
+    """Knows which threads are paused or terminated (`_gates.py`)."""
 
     async def passed(self, thread_id: str) -> None: ...
     def is_open(self, thread_id: str) -> bool: ...

@@ -51,8 +51,8 @@ from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
-    from antiphon.runtime._life import Gates
     from antiphon.runtime._reporting import Observer
 
 

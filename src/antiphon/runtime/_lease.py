@@ -37,8 +37,9 @@ from antiphon.runtime._settings import Settings
 from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
+    from antiphon.errors import HistoryMismatchError
     from antiphon.ledger import Ledger
 
 # ---------------------------------------------------------------- the lease
@@ -369,3 +370,30 @@ def is_of_this_process(host: Host) -> bool:
     """Whether a host belongs, or belonged, to this process."""
     own = Host("this", "1")  # each new value names the process that made it
     return host.instance.rpartition("/")[0] == own.instance.rpartition("/")[0]
+
+
+# ---------------------------------------------------------------- hosts of other builds
+
+
+async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
+    """Whether a living host of another build has the kind of a thread."""
+    found = await ledger.thread(thread_id)
+    kind = None if found is None else found.kind
+    return any(
+        each.is_alive and each.host.build != build and (kind is None or kind in each.host.kinds)
+        for each in await ledger.hosts()
+    )
+
+
+async def takes_another_build(ledger: Ledger, kinds: Collection[str], build: str) -> bool:
+    """Whether a living host of another build takes threads of some kinds; yes, if the ledger does not answer."""
+    try:
+        hosts = await ledger.hosts()
+    except LedgerError:
+        return True
+    return any(each.is_alive and each.host.build != build and not {*kinds}.isdisjoint(each.host.kinds) for each in hosts)
+
+
+def unfit_reason(error: HistoryMismatchError) -> str:
+    """Return why a build cannot continue a thread, in the form that the ledger stores."""
+    return f"{error.code}: {error.reason}"

@@ -31,15 +31,17 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from antiphon._listeners import Guard
 from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
-from antiphon.protocol import Heartbeat
-from antiphon.runtime._delivery import Course, DeliveryState
 from antiphon.runtime._rows import origin_of, text_of
+
+if TYPE_CHECKING:
+    from antiphon.runtime._course import Course
+    from antiphon.runtime._delivery import DeliveryState
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +408,8 @@ def _class(error: BaseException) -> str:
 UNKNOWN_OUTCOME: Final = "UNKNOWN_OUTCOME"
 """The error type of an effect whose outcome is unknown."""
 
+_HEARTBEAT: Final = "HEARTBEAT"
+"""The type of `protocol.Heartbeat`. A program without actors reports too, and does not load the protocol."""
 ResultT = TypeVar("ResultT")
 Rules: TypeAlias = "Callable[[str], Awaitable[Redaction | None]]"
 
@@ -461,7 +465,7 @@ class Hooks:
 
     async def run(self, cell: DeclaresTypes, delivery: DeliveryState, running: Awaitable[ResultT]) -> ResultT:
         """Await the handling of a message, and report it to the observer. Heartbeats are not reported."""
-        if delivery.type == Heartbeat.message_type:
+        if delivery.type == _HEARTBEAT:
             return await running
         activity = Activity(delivery.thread_id, str(delivery.to), Delivery(delivery))
         if delivery.accepted_at is not None:
@@ -480,7 +484,7 @@ class Hooks:
         self, course: Course, effect: EffectRun, run: Callable[[str], Awaitable[Json]], operation: Operation | None
     ) -> Callable[[str], Awaitable[Json]]:
         """Return `run`, wrapped to report to the observer."""
-        handled = Delivery(course) if isinstance(course, DeliveryState) else None
+        handled = None if course.delivery is None else Delivery(course.delivery)
 
         async def watched(key: str) -> Json:
             activity, around = Activity(course.thread_id, str(course.to), handled, effect, operation=operation), current.get()

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import orjson
 
+from antiphon import errors
 from antiphon.errors import StoppedError
 from antiphon.messages import (
     RUNTIME_POLICY,
@@ -81,6 +82,39 @@ def error_fields(reason: str, code: str, *, retryable: bool, details: Any = None
     words = cut_text(reason, most // 8).encode(errors="replace").decode()
     details = cut(details, most // 2)
     return {"is_error": True, "error_type": code, "error_message": words, "retryable": retryable, "result": details}
+
+
+_ERRORS: dict[str, type[errors.DeliveryError]] = {
+    cls.code: cls
+    for cls in (
+        errors.ActorFailedError,
+        errors.ActorStoppedError,
+        errors.BudgetExceededError,
+        errors.EffectFailedError,
+        errors.EscalatedError,
+        errors.HistoryMismatchError,
+        errors.HopLimitError,
+        errors.MailboxFullError,
+        errors.ParkedError,
+        errors.ReplyTimeoutError,
+        errors.ToolServerError,
+        errors.UndeliverableError,
+        errors.UnguardedToolError,
+        errors.WithdrawnError,
+    )
+}
+
+
+def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError:
+    """Return the exception of an error result."""
+    code, reason = payload.error_type or "ERROR", payload.error_message or ""
+    cls = _ERRORS.get(code)
+    if cls is not None:
+        error = cls(reason, address)
+        if isinstance(error, errors.EffectFailedError):
+            error.details = thaw(payload.result)
+        return error
+    return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
 def text_of(error: BaseException) -> str:
@@ -356,9 +390,6 @@ class Standing:
 def _takeover(again: OptionCallPayload) -> str | None:
     """Return what identifies the takeover before a redelivery; None: the last owner has released the thread.
 
-    An owner may redeliver a message several times, such as after each answer of a person. Rows of earlier versions do not name
-    the epoch, so each of them counts.
+    An owner may redeliver a message several times, such as after each answer of a person.
     """
-    if "epoch" not in again.arguments:
-        return again.invocation_id
     return str(again.arguments["epoch"]) if "taken_from" in again.arguments else None

@@ -40,8 +40,9 @@ from antiphon.runtime._actor import Actor, context_in, props_of
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._elsewhere import INBOX, Inbox
 from antiphon.runtime._exchange import answer_to, error_response, from_wire, named_thread, outside, response_to
+from antiphon.runtime._gates import LIFE_ACTOR
 from antiphon.runtime._kernel import Kernel
-from antiphon.runtime._life import LIFE_ACTOR, LifeActor, Settle, is_parked, not_found, read_status
+from antiphon.runtime._life import LifeActor, Settle, is_parked, not_found, read_status
 from antiphon.runtime._recovery import Parked, Recovered
 from antiphon.runtime._redelivery import last_failure
 from antiphon.runtime._settings import SYSTEM, Address, RestartWhen, Settings, Supervision
@@ -50,8 +51,9 @@ from antiphon.runtime._topics import FlowReporter, Start, Subscription, Topic, s
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
+    from antiphon.runtime._gates import Gates
     from antiphon.runtime._journal import Admit
-    from antiphon.runtime._life import Gates, LookOwn
+    from antiphon.runtime._life import LookOwn
     from antiphon.runtime._reporting import DeadLetter, Observer
 
 

@@ -5,13 +5,14 @@ run of an agent has no actor, and writes the same rows as a handler. These names
 keep their meaning.
 """
 
-from antiphon.runtime._delivery import Course
+from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, check_function, confirmed, start_confirmed
-from antiphon.runtime._exchange import error_of, error_response, from_wire, response_type
-from antiphon.runtime._hosting import has_other_build, read_take_overs, takes_another_build, unfit_reason
+from antiphon.runtime._exchange import error_response, from_wire, response_type
+from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
+from antiphon.runtime._hosting import read_take_overs
 from antiphon.runtime._journal import Journal, observe
-from antiphon.runtime._lease import Lease, is_of_this_process, process_host
-from antiphon.runtime._life import LIFE, LIFE_ACTOR, Gates, GateState, LifeState, read_status
+from antiphon.runtime._lease import Lease, has_other_build, is_of_this_process, process_host, takes_another_build, unfit_reason
+from antiphon.runtime._life import read_status
 from antiphon.runtime._permits import RequestPermit
 from antiphon.runtime._reporting import observed_run
 from antiphon.runtime._rows import (
@@ -26,6 +27,7 @@ from antiphon.runtime._rows import (
     cut_result,
     enclosure_of,
     ended,
+    error_of,
     has_work,
     is_too_large,
     says_the_same_value,

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
-from decimal import Decimal
 from typing import Any, Final
 
-import orjson
-from pydantic import BaseModel
 from starlette.responses import Response
 
+from antiphon import service
 from antiphon.errors import (
     AntiphonError,
     AppendConflictError,
@@ -37,8 +34,7 @@ from antiphon.errors import (
     UnknownModelError,
     UnknownThreadError,
 )
-from antiphon.messages import current_port, thaw
-from antiphon.messages.json_values import with_big_ints
+from antiphon.messages import current_port
 
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -106,12 +102,12 @@ class Problem(Exception):  # noqa: N818 (the name of the format)
         """Return it as an answer, in the form of the path."""
         if path.startswith(b"/v1/"):
             return Response(
-                to_json(openai_error(self)), _OPENAI.get(self.status, self.status), self.headers, "application/json"
+                service.to_json(openai_error(self)), _OPENAI.get(self.status, self.status), self.headers, "application/json"
             )
         if path == CHOIR:
-            return Response(to_json(choir_error(self)), self.status, self.headers, "application/json")
+            return Response(service.to_json(choir_error(self)), self.status, self.headers, "application/json")
         value = {"type": "about:blank", "status": self.status, "code": self.code, "detail": self.detail, **self.more}
-        return Response(to_json(value), self.status, self.headers, "application/problem+json")
+        return Response(service.to_json(value), self.status, self.headers, "application/problem+json")
 
 
 def absent() -> Problem:
@@ -172,34 +168,3 @@ def problem_of(error: AntiphonError | Problem) -> Problem:
 def error_name(kind: type[AntiphonError]) -> str:
     """Return the name of an error in the tree, as programs compare it: `UnknownThreadError` is `unknown_thread`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__.removesuffix("Error")).lower()
-
-
-def to_json(value: object) -> bytes:
-    """Return a value as JSON text: dataclasses and models by their fields, with exact numbers of any size."""
-    try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        return orjson.dumps(with_big_ints(_all_plain(value)), default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return {name: getattr(value, name) for name in type(value).model_fields}
-    if isinstance(value, Decimal):
-        return orjson.Fragment(f"{value:f}")
-    if isinstance(value, tuple | set | frozenset):
-        return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    return thaw(value)
-
-
-def _all_plain(value: Any) -> Any:
-    """Return a value as dicts and lists, for the rare one with an integer that orjson does not write."""
-    if isinstance(value, BaseModel):
-        return {name: _all_plain(getattr(value, name)) for name in type(value).model_fields}
-    if is_dataclass(value) and not isinstance(value, type):
-        return _all_plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): _all_plain(each) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, list | tuple):
-        return [_all_plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
-    return value

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-import orjson
-
 from antiphon import __version__, service
 from antiphon.dialects import names as dialect_names
 from antiphon.errors import PlaceError
-from antiphon.ledger import Record, ThreadFilter
+from antiphon.ledger import ThreadFilter
 from antiphon.messages import is_name
 from antiphon.server import _values as v
 from antiphon.server._access import Access, Caller, RequestKeys
@@ -21,14 +19,21 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger
     from antiphon.server._running import Runs
     from antiphon.service import (
+        ApprovalValue,
+        ClusterValue,
+        DiffValue,
+        EncodedValue,
         EventCursors,
-        ListedPage,
-        ListedThread,
+        IndexValue,
         OverviewBook,
+        OverviewValue,
+        RerunValue,
         Scope,
         ServedModels,
+        StatusValue,
+        ThreadPageValue,
+        ThreadValue,
         ThreadWords,
-        UsageSums,
     )
 
 SYSTEM: Final = "system/"
@@ -133,16 +138,7 @@ async def _end_session(ask: Ask) -> WithHeaders:
 # ---------------------------------------------------------------- threads
 
 
-def _thread(listed: ListedThread) -> v.ThreadValue:
-    thread = listed.thread
-    fields: dict[str, Any] = {name: getattr(thread, name, None) for name in v.ThreadValue.model_fields}
-    runs = [v.RunValue(id=each.id, name=each.name, status=each.status) for each in listed.runs]
-    unfit = [v.UnfitValue(build=each["build"], reason=each["reason"]) for each in service.unfit_json(thread)]
-    fields |= {"status": listed.status, "runs": runs, "unfit": unfit}
-    return v.ThreadValue.model_construct(**fields)
-
-
-async def _threads(ask: Ask) -> v.ThreadPageValue:
+async def _threads(ask: Ask) -> ThreadPageValue:
     query: v.ThreadQuery = ask.query
     names = set(ThreadFilter.__dataclass_fields__) & set(v.ThreadQuery.model_fields) - {"system"}
     wanted = ThreadFilter(system=None if query.system else False, **{name: getattr(query, name) for name in names})
@@ -154,21 +150,21 @@ async def _threads(ask: Ask) -> v.ThreadPageValue:
         shown += _shown(page, of_model)
     if query.titles:
         shown = [await _titled(ask, each) for each in shown]
-    return v.ThreadPageValue.model_construct(threads=tuple(shown), next=page.next)
+    return service.ThreadPageValue.model_construct(threads=tuple(shown), next=page.next)
 
 
-def _shown(page: ListedPage, among: frozenset[str] | None) -> list[v.ThreadValue]:
-    ids = ((each, each.thread.thread_id) for each in page.threads)
-    return [_thread(each) for each, own in ids if own not in HIDDEN and (among is None or own in among)]
+def _shown(page: ThreadPageValue, among: frozenset[str] | None) -> list[ThreadValue]:
+    found = (each for each in page.threads if each.thread_id not in HIDDEN)
+    return [each for each in found if among is None or each.thread_id in among]
 
 
-async def _titled(ask: Ask, thread: v.ThreadValue) -> v.ThreadValue:
+async def _titled(ask: Ask, thread: ThreadValue) -> ThreadValue:
     title = await service.question_of(ask.ledger, thread.thread_id, messages=thread.messages)
     return thread if title is None else thread.model_copy(update={"title": title[:_LONGEST_TITLE]})
 
 
-async def _one(ask: Ask) -> v.ThreadValue:
-    return _thread(await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, ask.thread_id)))
+async def _one(ask: Ask) -> ThreadValue:
+    return await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, ask.thread_id))
 
 
 def _check_name(name: str | None) -> None:
@@ -199,11 +195,9 @@ async def _continue(ask: Ask) -> v.StartedValue:
     return v.StartedValue(thread_id=started)
 
 
-async def _status(ask: Ask) -> v.StatusValue:
-    report = await service.thread_status(ask.ledger, ask.thread_id)
-    question = await service.question_of(ask.ledger, ask.thread_id)
-    fields = {name: getattr(report, name) for name in v.StatusValue.model_fields if name != "question"}
-    return v.StatusValue(**fields, question=question)
+async def _status(ask: Ask) -> StatusValue:
+    status = await service.thread_status(ask.ledger, ask.thread_id)
+    return status.model_copy(update={"question": await service.question_of(ask.ledger, ask.thread_id)})
 
 
 async def _pause(ask: Ask) -> v.MovedValue:
@@ -221,7 +215,7 @@ async def _terminate(ask: Ask) -> v.MovedValue:
     return v.MovedValue(response=await service.terminate_thread(ask.ledger, ask.thread_id, given.reason))
 
 
-async def _fork(ask: Ask) -> v.ThreadValue:
+async def _fork(ask: Ask) -> ThreadValue:
     given: v.Fork = ask.body
     _check_name(given.into)
     place = service.ForkPlace(ask.thread_id, given.at, given.at_step, given.into)
@@ -230,7 +224,7 @@ async def _fork(ask: Ask) -> v.ThreadValue:
         branch = await ask.hub.runs.fork(place, model=given.model)
     else:
         branch = (await service.fork_thread(ask.ledger, place)).thread_id
-    return _thread(await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, branch)))
+    return await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, branch))
 
 
 async def _delete(ask: Ask) -> v.DeletedValue:
@@ -245,29 +239,16 @@ async def _delete(ask: Ask) -> v.DeletedValue:
 # ---------------------------------------------------------------- messages
 
 
-def record_value(record: Record) -> v.RecordValue:
-    """Return a record with its message byte for byte as it is stored."""
-    return v.RecordValue.model_construct(
-        thread_id=service.thread_of(record),  # decoded first: an invalid row is not passed on
-        seq=record.seq,
-        recorded_at=record.recorded_at,
-        hash=record.hash,
-        message=orjson.Fragment(record.body),
-    )
-
-
-async def _messages(ask: Ask) -> v.MessagePageValue | v.EncodedValue:
+async def _messages(ask: Ask) -> v.MessagePageValue | EncodedValue:
     query: v.MessageQuery = ask.query
     window = await service.read_window(
         ask.ledger, ask.thread_id, query.after, query.before, reverse=query.reverse, limit=query.limit
     )
     if query.dialect is None:
-        records = tuple(record_value(each) for each in window.records)
+        records = tuple(map(service.RecordValue.of, window.records))
         return v.MessagePageValue.model_construct(messages=records, next=window.next)
     in_order = window.records[::-1] if query.reverse else window.records
-    encoded = service.encode_window(in_order, service.ExportForm(query.dialect, query.as_policy))
-    losses = tuple(v.LossValue.model_validate(each) for each in encoded.losses)
-    return v.EncodedValue.model_construct(dialect=query.dialect, value=encoded.value, losses=losses)
+    return service.encode_window(in_order, service.ExportForm(query.dialect, query.as_policy))
 
 
 async def _export(ask: Ask) -> Lines:
@@ -280,14 +261,13 @@ async def _search(ask: Ask) -> v.HitsValue:
     query: v.SearchQuery = ask.query
     hits = await service.search_threads(ask.ledger, query.q, thread_id=query.thread_id, limit=query.limit)
     shown = [each for each in hits if service.thread_of(each.record) not in HIDDEN]
-    values = [v.HitValue.model_construct(record=record_value(each.record), snippet=each.snippet) for each in shown]
+    values = [service.HitValue.of(each) for each in shown]
     unsearched = await service.unsearched_threads(ask.ledger) if query.thread_id is None else 0
     return v.HitsValue.model_construct(hits=tuple(values), unsearched=unsearched)
 
 
-async def _index(ask: Ask) -> v.IndexValue:
-    found = await service.thread_index(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
-    return v.IndexValue.model_validate(found)
+async def _index(ask: Ask) -> IndexValue:
+    return await service.thread_index(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
 
 
 async def _choices(ask: Ask) -> v.ChoicesValue:
@@ -296,80 +276,54 @@ async def _choices(ask: Ask) -> v.ChoicesValue:
 
 async def _sequence(ask: Ask) -> v.WindowValue:
     found = await service.sequence(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
-    steps = [each.to_json() for each in found.steps]
-    return v.WindowValue(window={"participants": found.participants, "steps": steps, "next": found.next})
+    return v.WindowValue(window={"participants": found.participants, "steps": found.steps, "next": found.next})
 
 
 async def _timeline(ask: Ask) -> v.WindowValue:
     found = await service.timeline(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
-    spans = [each.to_json() for each in found.spans]
-    return v.WindowValue(window={"workers": found.workers, "spans": spans, "next": found.next})
+    return v.WindowValue(window={"workers": found.workers, "spans": found.spans, "next": found.next})
 
 
 # ---------------------------------------------------------------- branches
 
 
-async def _diff(ask: Ask) -> v.DiffValue:
+async def _diff(ask: Ask) -> DiffValue:
     found = await service.compare_threads(ask.ledger, ask.thread_id, ask.path["other"])
-    left, right = found.messages.left, found.messages.right
-    phases = (
-        None
-        if found.phases is None
-        else tuple(
-            v.PhaseDiffValue(
-                phase=each.phase,
-                left=each.left.response,
-                left_model=each.left.model,
-                right=each.right.response,
-                right_model=each.right.model,
-            )
-            for each in found.phases
-        )
-    )
-    return v.DiffValue.model_construct(
-        common=found.messages.common,
-        left=tuple(map(record_value, left[:_MOST_COMPARED])),
-        right=tuple(map(record_value, right[:_MOST_COMPARED])),
-        left_count=len(left),
-        right_count=len(right),
-        phases=phases,
-    )
+    return service.DiffValue.of(found.messages, found.phases, _MOST_COMPARED)
 
 
 async def _replay(ask: Ask) -> v.ReplayValue:
     events = await service.replay_thread(ask.ledger, ask.thread_id)
-    return v.ReplayValue.model_construct(events=tuple(v.ReplayedValue.model_construct(**each.to_json()) for each in events))
+    return v.ReplayValue.model_construct(events=tuple(service.ReplayedValue.of(each.at, each.event) for each in events))
 
 
-async def _rerun(ask: Ask) -> v.RerunValue:
+async def _rerun(ask: Ask) -> RerunValue:
     await service.check_chain(ask.ledger, ask.thread_id)
     (report,) = await service.rerun_threads(ask.ledger, ask.thread_id)
-    return v.RerunValue.model_validate(report)
+    return report
 
 
 # ---------------------------------------------------------------- what waits for a person
 
 
 async def _approvals(ask: Ask) -> v.ApprovalsValue:
-    found = [v.ApprovalValue(**service.approval_json(each)) for each in await service.list_approvals(ask.ledger)]
-    return v.ApprovalsValue(approvals=tuple(found))
+    return v.ApprovalsValue(approvals=await service.list_approvals(ask.ledger))
 
 
-async def _answer(ask: Ask) -> v.ApprovalValue:
+async def _answer(ask: Ask) -> ApprovalValue:
     given: v.ApprovalAnswer = ask.body
     own_id = ask.path["approval_id"]
     waiting = await service.open_approval(ask.ledger, own_id)
     if waiting is not None and waiting.digest != given.digest:
         raise Problem(409, "other_call", "this approval is for another call than the one that was shown; look at it again")
     # Whether it waits at all, and for this principal, is decided where the answer is written.
-    answered = await service.answer_approval(
+    return await service.answer_approval(
         ask.ledger, own_id, principal=ask.caller.token.principal, approved=given.approved, reason=given.reason
     )
-    return v.ApprovalValue(**service.approval_json(answered))
 
 
 async def _parked(ask: Ask) -> v.ParkedListValue:
-    return v.ParkedListValue(parked=tuple(v.ParkedValue(**each.to_json()) for each in await service.list_parked(ask.ledger)))
+    return v.ParkedListValue(parked=await service.list_parked(ask.ledger))
 
 
 async def _settle(ask: Ask) -> v.DoneValue:
@@ -386,32 +340,20 @@ async def _settle(ask: Ask) -> v.DoneValue:
 
 
 async def _hosts(ask: Ask) -> v.HostsValue:
-    found = await service.list_hosts(ask.ledger, with_ended=True)
-    return v.HostsValue(hosts=tuple(v.HostValue(**service.host_json(each)) for each in found))
+    return v.HostsValue(hosts=await service.list_hosts(ask.ledger, with_ended=True))
 
 
-async def _cluster(ask: Ask) -> v.ClusterValue:
-    return v.ClusterValue.model_validate((await service.cluster_status(ask.ledger)).to_json())
+async def _cluster(ask: Ask) -> ClusterValue:
+    return await service.cluster_status(ask.ledger)
 
 
 async def _actors(ask: Ask) -> v.ActorsValue:
-    found = [v.ActorValue.model_validate(each) for runner in ask.hub.runs.runners() for each in runner.actors()]
+    found = [service.ActorValue.model_validate(each) for runner in ask.hub.runs.runners() for each in runner.actors()]
     return v.ActorsValue(actors=tuple(found))
 
 
 async def _dead_letters(ask: Ask) -> v.DeadLettersValue:
-    found = [
-        v.DeadLetterValue(
-            message_id=each.message.id,
-            thread_id=each.message.thread_id,
-            to=each.to,
-            code=each.code,
-            reason=each.reason,
-            at=each.at,
-        )
-        for each in ask.hub.runs.dead_letters()
-    ]
-    return v.DeadLettersValue(letters=tuple(found))
+    return v.DeadLettersValue(letters=tuple(map(service.DeadLetterValue.of, ask.hub.runs.dead_letters())))
 
 
 async def _health(ask: Ask) -> v.HealthValue:
@@ -421,24 +363,8 @@ async def _health(ask: Ask) -> v.HealthValue:
     )
 
 
-async def _overview(ask: Ask) -> v.OverviewValue:
-    found = await ask.hub.book.overview()
-    return v.OverviewValue(
-        total=_sums(found.total),
-        by_hour={hour: _sums(each) for hour, each in found.by_hour.items()},
-        by_model={model: _sums(each) for model, each in found.by_model.items()},
-        threads=found.threads,
-        patterns=found.patterns,
-    )
-
-
-def _sums(sums: UsageSums) -> v.SumsValue:
-    value = v.SumsValue.model_validate(sums)
-    return value.model_copy(update={"p50": sums.answer_time(_HALF), "p95": sums.answer_time(_MOST)})
-
-
-_HALF: Final = 0.5
-_MOST: Final = 0.95
+async def _overview(ask: Ask) -> OverviewValue:
+    return await ask.hub.book.overview()
 
 
 async def _metrics(ask: Ask) -> str:
@@ -476,19 +402,21 @@ ENDPOINTS: Final = (
     ApiEndpoint("GET", "/api/session", None, "Who this token or session belongs to", _who, v.SessionValue),
     ApiEndpoint("DELETE", "/api/session", None, "End the session", _end_session, v.DoneValue),
     ApiEndpoint("POST", "/api/codes", None, "Make a one-time code for a session", _new_code, v.CodeValue, body=v.NoQuery),
-    ApiEndpoint("GET", _THREADS, "read", "List threads", _threads, v.ThreadPageValue, v.ThreadQuery),
+    ApiEndpoint("GET", _THREADS, "read", "List threads", _threads, service.ThreadPageValue, v.ThreadQuery),
     ApiEndpoint("POST", _THREADS, "send", "Ask in a new thread", _create, v.StartedValue, body=v.NewThread, status=202),
-    ApiEndpoint("GET", _THREAD, "read", "A thread", _one, v.ThreadValue),
+    ApiEndpoint("GET", _THREAD, "read", "A thread", _one, service.ThreadValue),
     ApiEndpoint("DELETE", _THREAD, "admin", "Delete a thread permanently", _delete, v.DeletedValue, v.Deletion),
     ApiEndpoint("POST", f"{_THREAD}/turns", "send", "Ask again in it", _continue, v.StartedValue, body=v.NewTurn, status=202),
-    ApiEndpoint("GET", f"{_THREAD}/status", "read", "Where it is", _status, v.StatusValue),
+    ApiEndpoint("GET", f"{_THREAD}/status", "read", "Where it is", _status, service.StatusValue),
     ApiEndpoint("POST", f"{_THREAD}/pause", "control", "Pause it", _pause, v.MovedValue, body=v.NoQuery),
     ApiEndpoint("POST", f"{_THREAD}/resume", "control", "Continue it", _resume, v.StartedValue, body=v.Resume, status=202),
     ApiEndpoint("POST", f"{_THREAD}/terminate", "control", "End it permanently", _terminate, v.MovedValue, body=v.Terminate),
-    ApiEndpoint("POST", f"{_THREAD}/fork", "send", "Make a branch", _fork, v.ThreadValue, body=v.Fork, status=201),
-    ApiEndpoint("GET", f"{_THREAD}/diff/{{other}}", "read", "Compare it with another", _diff, v.DiffValue),
+    ApiEndpoint("POST", f"{_THREAD}/fork", "send", "Make a branch", _fork, service.ThreadValue, body=v.Fork, status=201),
+    ApiEndpoint("GET", f"{_THREAD}/diff/{{other}}", "read", "Compare it with another", _diff, service.DiffValue),
     ApiEndpoint("GET", f"{_THREAD}/replay", "read", "What happened in it", _replay, v.ReplayValue),
-    ApiEndpoint("POST", f"{_THREAD}/rerun", "control", "Run it again on this code", _rerun, v.RerunValue, body=v.NoQuery),
+    ApiEndpoint(
+        "POST", f"{_THREAD}/rerun", "control", "Run it again on this code", _rerun, service.RerunValue, body=v.NoQuery
+    ),
     ApiEndpoint("GET", f"{_THREAD}/export", "read", "As JSON Lines", _export, Lines, v.ExportQuery),
     ApiEndpoint(
         "GET",
@@ -496,16 +424,18 @@ ENDPOINTS: Final = (
         "read",
         "A window of messages; with `as`, in another format",
         _messages,
-        v.MessagePageValue | v.EncodedValue,
+        v.MessagePageValue | service.EncodedValue,
         v.MessageQuery,
     ),
-    ApiEndpoint("GET", f"{_THREAD}/index", "read", "A few numbers for each message", _index, v.IndexValue, v.WindowQuery),
+    ApiEndpoint(
+        "GET", f"{_THREAD}/index", "read", "A few numbers for each message", _index, service.IndexValue, v.WindowQuery
+    ),
     ApiEndpoint("GET", f"{_THREAD}/sequence", "read", "As a sequence diagram", _sequence, v.WindowValue, v.WindowQuery),
     ApiEndpoint("GET", f"{_THREAD}/timeline", "read", "As a timeline", _timeline, v.WindowValue, v.WindowQuery),
     ApiEndpoint("GET", "/api/search", "read", "Find messages by words", _search, v.HitsValue, v.SearchQuery),
     ApiEndpoint("GET", "/api/approvals", "read", "Calls that wait for an approval", _approvals, v.ApprovalsValue),
     ApiEndpoint(
-        "POST", "/api/approvals/{approval_id}", "control", "Answer one", _answer, v.ApprovalValue, body=v.ApprovalAnswer
+        "POST", "/api/approvals/{approval_id}", "control", "Answer one", _answer, service.ApprovalValue, body=v.ApprovalAnswer
     ),
     ApiEndpoint("GET", "/api/parked", "read", "Calls with an unknown outcome", _parked, v.ParkedListValue),
     ApiEndpoint(
@@ -519,10 +449,10 @@ ENDPOINTS: Final = (
     ),
     ApiEndpoint("GET", "/api/choices", "read", "Names of models and formats", _choices, v.ChoicesValue),
     ApiEndpoint("GET", "/api/hosts", "read", "Processes that run threads", _hosts, v.HostsValue),
-    ApiEndpoint("GET", "/api/cluster", "read", "The hosts together, and what waits for them", _cluster, v.ClusterValue),
+    ApiEndpoint("GET", "/api/cluster", "read", "The hosts together, and what waits for them", _cluster, service.ClusterValue),
     ApiEndpoint("GET", "/api/actors", "read", "Actors of this server", _actors, v.ActorsValue),
     ApiEndpoint("GET", "/api/dead-letters", "read", "Messages that nobody handled", _dead_letters, v.DeadLettersValue),
-    ApiEndpoint("GET", "/api/overview", "read", "Sums over threads, time and models", _overview, v.OverviewValue),
+    ApiEndpoint("GET", "/api/overview", "read", "Sums over threads, time and models", _overview, service.OverviewValue),
     ApiEndpoint("GET", "/api/metrics", "read", "The sums for Prometheus", _metrics, "text/plain; version=0.0.4"),
     ApiEndpoint("GET", "/api/health", "read", "Whether the server works", _health, v.HealthValue),
 )

@@ -23,7 +23,7 @@ from antiphon.messages import current_port
 from antiphon.protocol import enclosed_messages
 from antiphon.server import _events
 from antiphon.server import _values as v
-from antiphon.server._answers import Problem, absent, openai_error, problem_of, to_json
+from antiphon.server._answers import Problem, absent, openai_error, problem_of
 from antiphon.server._api import SYSTEM, ApiEndpoint, Ask, WithHeaders
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class CompletionRequest(v.RequestBody):
     modalities: list[Literal["text"]] | None = None
 
 
-class ModelValue(v.Value):
+class ModelValue(service.Value):
     """A model."""
 
     id: str
@@ -81,14 +81,14 @@ class ModelValue(v.Value):
     owned_by: str = "antiphon"
 
 
-class ModelsValue(v.Value):
+class ModelsValue(service.Value):
     """The models."""
 
     object: Literal["list"] = "list"
     data: tuple[ModelValue, ...]
 
 
-class CompletionValue(v.Value):
+class CompletionValue(service.Value):
     """An answer, as OpenAI's chat completions have it. A stream has chunks of it."""
 
     id: str
@@ -142,7 +142,7 @@ def _exchange(ask: Ask) -> tuple[ModelExchange, bool]:
     if key:
         if len(key) > _LONGEST_KEY:
             raise Problem(400, "bad_request", f"an Idempotency-Key has at most {_LONGEST_KEY} characters")
-        digest = sha256(to_json({"model": given.model, "messages": given.messages})).hexdigest()
+        digest = sha256(service.to_json({"model": given.model, "messages": given.messages})).hexdigest()
         thread_id, is_kept = ask.hub.keys.thread_of(f"{ask.caller.token.id} {key.decode('latin-1')}", digest), True
     by = ask.caller.token.principal
     return service.ModelExchange(given.model, conversation, thread_id, by), is_kept
@@ -172,7 +172,7 @@ async def complete(
             return None
         await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
         report = _checked(task)
-        return Response(to_json(_whole(asked, report)), 200, _headers(asked), "application/json")
+        return Response(service.to_json(_whole(asked, report)), 200, _headers(asked), "application/json")
     except Problem as problem:
         problem.headers.update(_headers(asked))
         raise
@@ -310,7 +310,7 @@ def _usage(report: RunReport) -> dict[str, int]:
 
 
 def _event(value: Any) -> bytes:
-    return b"data: %b\n\n" % to_json(value)
+    return b"data: %b\n\n" % service.to_json(value)
 
 
 # ---------------------------------------------------------------- Choir

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from antiphon import service
 from antiphon.errors import AntiphonError
-from antiphon.server._answers import error_name, to_json
-from antiphon.server._api import HIDDEN, Ask, record_value
+from antiphon.server._answers import error_name
+from antiphon.server._api import HIDDEN, Ask
 from antiphon.server._values import EventQuery
 
 if TYPE_CHECKING:
@@ -113,14 +113,14 @@ async def _pieces(
             if loop.time() - checked >= limits.check_seconds:
                 checked = loop.time()
                 if not await ask.hub.access.is_valid(ask.caller):
-                    yield _event("end", to_json({"code": "unauthorized"}))
+                    yield _event("end", service.to_json({"code": "unauthorized"}))
                     return
                 yield b":\n\n"
             if coming.done():
                 try:
                     piece = _written(ask, coming.result())
                 except AntiphonError as exc:  # the thread was deleted, or the ledger fails
-                    yield _event("end", to_json({"code": error_name(type(exc))}))
+                    yield _event("end", service.to_json({"code": error_name(type(exc))}))
                     return
                 coming = asyncio.ensure_future(anext(followed))
                 if piece is not None:
@@ -133,11 +133,11 @@ async def _pieces(
 def _written(ask: Ask, followed: Followed) -> bytes | None:
     """Return what a reader gets next as an event; None if it may not see it."""
     if followed.words is not None:
-        return _event("words", to_json({"recorded": False, "after": followed.cursor, **_words(followed)}))
+        return _event("words", service.to_json({"recorded": False, "after": followed.cursor, **_words(followed)}))
     record = followed.record
     if record is None or followed.cursor is None or service.thread_of(record) in HIDDEN:
         return None
-    return _event("record", to_json(record_value(record)), ask.hub.cursors.write(followed.cursor))
+    return _event("record", service.to_json(service.RecordValue.of(record)), ask.hub.cursors.write(followed.cursor))
 
 
 def _words(followed: Followed) -> dict[str, object]:

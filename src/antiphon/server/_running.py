@@ -80,14 +80,17 @@ class Runs:
         chosen = model if thread_id is not None else model or self.offer.model
         is_of_team = thread_id is not None and await self._is_of_team(thread_id)
 
+        options = service.TeamOptions(model)
+
         async def work(tell: Callable[[str], None]) -> None:
             if team is not None:
                 if name is not None:
                     await service.check_new(self._ledger, name)
-                await service.run_team(self._ledger, team, question, thread_id=name, model=model, tell=tell)
+                listeners = service.TeamListeners(tell)
+                await service.run_team(self._ledger, team, question, options, listeners, thread_id=name)
                 return
             if thread_id is not None and is_of_team:
-                await service.continue_team(self._ledger, thread_id, question, model=model, tell=tell)
+                await service.continue_team(self._ledger, thread_id, question, options, service.TeamListeners(tell))
                 return
             async with service.open_chain(self._ledger, model=chosen, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:
@@ -125,7 +128,8 @@ class Runs:
 
         async def work(tell: Callable[[str], None]) -> None:
             if not is_chain:
-                await service.resume_team(self._ledger, thread_id, model=model, tell=tell)
+                options, listeners = service.TeamOptions(model), service.TeamListeners(tell)
+                await service.resume_team(self._ledger, thread_id, None, options, listeners)
                 return
             async with service.open_chain(self._ledger, model=model, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:

@@ -43,7 +43,7 @@ from antiphon.server._access import (
     discard,
     too_large,
 )
-from antiphon.server._answers import Problem, absent, problem_of, to_json
+from antiphon.server._answers import Problem, absent, problem_of
 from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders
 from antiphon.server._running import Runs
 from antiphon.server._static import openapi, page_response
@@ -141,7 +141,7 @@ class App:
     async def _session(self, receive: Receive) -> Response:
         given = v.NewSession.model_validate(await self._body(receive, _MOST_LOGIN))
         token, cookie = await self._hub.access.open_session(token=given.token, code=given.code)
-        return Response(to_json(v.SessionValue.model_validate(token)), 200, {"set-cookie": cookie}, "application/json")
+        return Response(service.to_json(v.SessionValue.model_validate(token)), 200, {"set-cookie": cookie}, "application/json")
 
     async def _ask(
         self, scope: Request, receive: Receive, caller: Caller, steps: tuple[str, ...], headers: dict[bytes, bytes]
@@ -253,10 +253,10 @@ def _query(text: bytes) -> dict[str, str]:
 
 def _response(value: Any, endpoint: ApiEndpoint) -> Response:
     if isinstance(value, WithHeaders):
-        return Response(to_json(value.value), value.status or endpoint.status, value.headers, "application/json")
+        return Response(service.to_json(value.value), value.status or endpoint.status, value.headers, "application/json")
     if isinstance(value, str):
         return Response(value, endpoint.status, media_type=endpoint.returns)
-    return Response(to_json(value), endpoint.status, media_type="application/json")
+    return Response(service.to_json(value), endpoint.status, media_type="application/json")
 
 
 def _problem_of(error: Exception) -> Problem:

@@ -1,4 +1,4 @@
-"""The values of the API: the classes of requests and responses. The OpenAPI document is generated from them."""
+"""What a request may say, and what only the server answers. The other answers are the values of the service."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from antiphon import service
+from antiphon.service import (
+    ActorValue,
+    AnyJson,
+    ApprovalValue,
+    DeadLetterValue,
+    HitValue,
+    HostValue,
+    ParkedValue,
+    RecordValue,
+    ReplayedValue,
+    Value,
+)
 
 
 def _only_written(value: Any) -> Any:
@@ -25,15 +36,6 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Limit: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 Place: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 When: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_only_written)]
-Money: TypeAlias = Annotated[Decimal, WithJsonSchema({"type": "number"})]
-Stored: TypeAlias = Annotated[Any, WithJsonSchema({"type": "object", "description": "A message in the house format."})]
-"""The bytes of a message, as they are stored."""
-OpenHalf: TypeAlias = Annotated[
-    tuple[int, str],
-    WithJsonSchema({"type": "array", "items": {"type": ["integer", "string"]}, "minItems": 2, "maxItems": 2}),
-]
-"""A message and the invocation whose other half is not in the window."""
-AnyJson: TypeAlias = Annotated[Any, WithJsonSchema({"description": "Any JSON value."})]
 
 
 class RequestValue(BaseModel):
@@ -46,12 +48,6 @@ class RequestBody(RequestValue):
     """What a caller says in a body: each value in its JSON type, a number is no boolean and no text."""
 
     model_config = ConfigDict(strict=True)
-
-
-class Value(BaseModel):
-    """What an answer has."""
-
-    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
 # ---------------------------------------------------------------- what a caller says
@@ -218,7 +214,7 @@ class EventQuery(RequestValue):
     """A cursor, `now`, or nothing for the beginning. The header Last-Event-ID goes before."""
 
 
-# ---------------------------------------------------------------- what an answer has
+# ---------------------------------------------------------------- what only the server answers
 
 
 class ChoirAnswer(Value):
@@ -282,79 +278,10 @@ class DoneValue(Value):
     done: bool = True
 
 
-class RunValue(Value):
-    """An open run of a program in a thread."""
-
-    id: str
-    name: str | None
-    status: str
-
-
-class UnfitValue(Value):
-    """A build that cannot continue a thread."""
-
-    build: str
-    reason: str
-
-
-class ThreadValue(Value):
-    """A thread."""
-
-    thread_id: str
-    status: str | None
-    pattern: str | None
-    kind: str | None
-    messages: int
-    open_calls: int
-    created_at: datetime
-    updated_at: datetime
-    input_tokens: int
-    output_tokens: int
-    cost: Money
-    forked_from: str | None
-    forked_at: int | None
-    owner: str | None
-    title: str | None = None
-    """The beginning of its first question, if titles are asked for."""
-    runs: tuple[RunValue, ...] = ()
-    unfit: tuple[UnfitValue, ...] = ()
-    moved_to: str | None = None
-    """The ledger that it was moved to, and continues in."""
-
-
-class ThreadPageValue(Value):
-    """A page of threads; `next` is the page after it."""
-
-    threads: tuple[ThreadValue, ...]
-    next: str | None
-
-
 class StartedValue(Value):
     """A thread that this server runs now."""
 
     thread_id: str
-
-
-class StatusValue(Value):
-    """Where a thread is."""
-
-    thread_id: str
-    status: str | None
-    pattern: str | None
-    messages: int
-    open_calls: int
-    created_at: datetime
-    updated_at: datetime
-    is_chain: bool
-    current_phase: str | None
-    turn: int
-    phases_completed: tuple[str, ...]
-    phases_remaining: tuple[str, ...]
-    waits_for: str | None
-    owner: str | None
-    unfit: tuple[str, ...]
-    question: str | None = None
-    """The first question or task."""
 
 
 class MovedValue(Value):
@@ -363,45 +290,11 @@ class MovedValue(Value):
     response: AnyJson
 
 
-class RecordValue(Value):
-    """A stored message."""
-
-    thread_id: str
-    """The thread that it was appended to; of one that a branch shares, the origin."""
-    seq: int
-    recorded_at: datetime
-    hash: str
-    message: Stored
-
-
 class MessagePageValue(Value):
     """A window of messages; `next` is the `after` (in reverse, the `before`) of the next window."""
 
     messages: tuple[RecordValue, ...]
     next: int | None
-
-
-class LossValue(Value):
-    """A fact that a format cannot express."""
-
-    message_id: str | None
-    what: str
-    reason: str
-
-
-class EncodedValue(Value):
-    """A thread in another format."""
-
-    dialect: str
-    value: AnyJson
-    losses: tuple[LossValue, ...]
-
-
-class HitValue(Value):
-    """A message that a search found, with the words around the match."""
-
-    record: RecordValue
-    snippet: str
 
 
 class HitsValue(Value):
@@ -412,51 +305,10 @@ class HitsValue(Value):
     """Threads that were not searched, because they are encrypted."""
 
 
-class PhaseDiffValue(Value):
-    """The answers of one phase in two threads."""
-
-    phase: str
-    left: str | None
-    left_model: str | None
-    right: str | None
-    right_model: str | None
-
-
-class DiffValue(Value):
-    """How two threads differ. At most 1,000 messages of each are listed."""
-
-    common: int
-    left: tuple[RecordValue, ...]
-    right: tuple[RecordValue, ...]
-    left_count: int
-    right_count: int
-    phases: tuple[PhaseDiffValue, ...] | None
-
-
-class ReplayedValue(Value):
-    """Something that happened in a thread."""
-
-    seq: int | None
-    at: datetime
-    kind: str
-    phase: str | None
-    text: str
-    data: AnyJson
-
-
 class ReplayValue(Value):
     """What happened in a thread, in order."""
 
     events: tuple[ReplayedValue, ...]
-
-
-class RerunValue(Value):
-    """The first difference between a thread and the same thread on the installed code; all null: there is none."""
-
-    thread_id: str
-    parts_at: int | None
-    what: str | None
-    reason: str | None
 
 
 class DeletedValue(Value):
@@ -465,36 +317,10 @@ class DeletedValue(Value):
     deleted: tuple[str, ...]
 
 
-class ApprovalValue(Value):
-    """A tool call that waits for a person."""
-
-    id: str
-    thread_id: str
-    agent: str
-    tool: str
-    arguments: AnyJson
-    reason: str | None
-    digest: str
-    expires_at: datetime | None
-    approvers: tuple[str, ...]
-
-
 class ApprovalsValue(Value):
     """The tool calls that wait for a person."""
 
     approvals: tuple[ApprovalValue, ...]
-
-
-class ParkedValue(Value):
-    """A call whose outcome only a person can record."""
-
-    thread_id: str
-    invocation_id: str
-    reason: str
-    option: str
-    arguments: AnyJson
-    began_at: datetime | None
-    evidence: AnyJson
 
 
 class ParkedListValue(Value):
@@ -503,114 +329,16 @@ class ParkedListValue(Value):
     parked: tuple[ParkedValue, ...]
 
 
-class HostValue(Value):
-    """A process that runs threads."""
-
-    name: str
-    build: str
-    kinds: tuple[str, ...]
-    is_alive: bool
-    since: datetime
-    until: datetime
-    threads: int
-
-
 class HostsValue(Value):
     """The hosts of the ledger."""
 
     hosts: tuple[HostValue, ...]
 
 
-class StuckThreadValue(Value):
-    """A thread that has been due for long, and that no living host has."""
-
-    thread_id: str
-    kind: str | None
-    due_at: datetime
-    reason: str
-    """Why no host takes it, and what to do."""
-
-
-class PermitHolderValue(Value):
-    """What a host has under a limit."""
-
-    host: str
-    held: int
-    waiting: int
-    reserved: Money
-
-
-class LimitValue(Value):
-    """A limit of model requests for all hosts, and its use; null is no limit."""
-
-    model: str
-    """`*`: all models together."""
-    at_once: int | None
-    per_minute: int | None
-    cost_per_day: Money | None
-    """US dollars in a day of UTC."""
-    held: int
-    """The permits that hosts have."""
-    waiting: int
-    """The requests that wait for a permit."""
-    started: int
-    """The requests that were permitted to begin in the last minute."""
-    spent: Money
-    reserved: Money
-    """What requests at work may cost."""
-    holders: tuple[PermitHolderValue, ...]
-
-
-class ClusterValue(Value):
-    """The hosts of the ledger together, the work that is in hand, and the work that waits."""
-
-    hosts: tuple[HostValue, ...]
-    in_hand: int
-    """Threads that living hosts own."""
-    due: int
-    """Threads that wait for a host; those in which everything waits for a person are left out."""
-    oldest_due: datetime | None
-    oldest_age: float | None
-    """The seconds that the first of them has waited."""
-    stuck: int
-    """How many of them have waited for too long."""
-    stuck_threads: tuple[StuckThreadValue, ...]
-    """The first of these, the longest due first."""
-    take_overs: int
-    """Threads that a host has continued after another had died."""
-    last_take_over: datetime | None
-    limits: tuple[LimitValue, ...]
-    tail_lag: float
-    """Seconds by which the event stream is behind the last commit."""
-    at: datetime
-    """When this was read."""
-
-
-class ActorValue(Value):
-    """An actor of a thread that this server runs."""
-
-    address: str
-    supervisor: str | None
-    state: str
-    restarts: int
-    waiting: int
-
-
 class ActorsValue(Value):
     """The actors of the threads that this server runs."""
 
     actors: tuple[ActorValue, ...]
-
-
-class DeadLetterValue(Value):
-    """A message that no actor handles."""
-
-    message_id: str
-    thread_id: str | None
-    to: str
-    code: str
-    reason: str
-    at: datetime
 
 
 class DeadLettersValue(Value):
@@ -628,58 +356,6 @@ class HealthValue(Value):
     """The name of the ledger: servers of the same ledger have the same one."""
     streams: int
     runs: int
-
-
-class SumsValue(Value):
-    """What some messages add up to."""
-
-    messages: int
-    errors: int
-    requests: int
-    """Requests to models."""
-    input_tokens: int
-    output_tokens: int
-    cost: Money
-    answered: int
-    """Requests that have ended."""
-    seconds: float
-    """The time that they took together."""
-    p50: float | None = None
-    """Half of them ended within so many seconds."""
-    p95: float | None = None
-
-
-class OverviewValue(Value):
-    """Sums over all threads, as far as they are counted; threads by status as they are now."""
-
-    total: SumsValue
-    by_hour: dict[str, SumsValue]
-    """The last seven days, by the beginning of the hour in UTC."""
-    by_model: dict[str, SumsValue]
-    threads: dict[str, int]
-    """Threads without a status are under an empty name."""
-    patterns: dict[str, int]
-    """Threads by pattern; those without one are under an empty name."""
-
-
-class IndexValue(Value):
-    """A few numbers for each message of a window, in columns; `lanes`, `kinds` and `marks` name them."""
-
-    first: int
-    began_at: datetime | None
-    names: tuple[str, ...]
-    lanes: tuple[str, ...] = service.INDEX_LANES
-    kinds: tuple[str, ...] = service.INDEX_KINDS
-    marks: tuple[str, ...] = service.INDEX_MARKS
-    lane: tuple[int, ...]
-    kind: tuple[int, ...]
-    mark: tuple[int, ...]
-    sender: tuple[int, ...]
-    receiver: tuple[int, ...]
-    millis: tuple[int, ...]
-    pair: tuple[int, ...]
-    open: tuple[OpenHalf, ...]
-    next: int | None
 
 
 class ChoicesValue(Value):

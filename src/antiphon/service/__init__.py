@@ -1,4 +1,6 @@
-"""The verbs of every front door (command line, HTTP server) over a ledger. They return frozen values and print nothing.
+"""The verbs of the front doors (command line, HTTP server) over a ledger. They return frozen values and print nothing.
+
+The package is private to the front doors: programs use the ledger, the runtime, the agents and the patterns.
 
 No module here imports a terminal or a web library. The names are listed in `__init__.pyi`, and imported when first used: the
 verbs that run agents need the extra `agents`, the others do not.

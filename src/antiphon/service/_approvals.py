@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
-
 from antiphon.errors import NotWaitingError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, OptionCallPayload, thaw
 from antiphon.runtime import Parked, System
 from antiphon.service._threads import find_thread
-
-if TYPE_CHECKING:
-    from antiphon.agents.toolkit import Approval
+from antiphon.service._values import ApprovalValue, ParkedValue
 
 
-async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> Sequence[Approval]:
+async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tuple[ApprovalValue, ...]:
     """Return the tool calls that wait for an approval, of one thread or all, oldest first.
 
     Raises:
@@ -25,10 +18,10 @@ async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> Seq
     """
     from antiphon.agents.toolkit import pending_approvals  # noqa: PLC0415 (needs the extra `agents`)
 
-    return await pending_approvals(ledger, thread_id=thread_id)
+    return tuple(map(ApprovalValue.of, await pending_approvals(ledger, thread_id=thread_id)))
 
 
-async def open_approval(ledger: Ledger, approval_id: str) -> Approval | None:
+async def open_approval(ledger: Ledger, approval_id: str) -> ApprovalValue | None:
     """Return the approval of an id that waits for an answer; None if none does.
 
     Raises:
@@ -37,12 +30,12 @@ async def open_approval(ledger: Ledger, approval_id: str) -> Approval | None:
     from antiphon.agents.toolkit import find_approval  # noqa: PLC0415 (needs the extra `agents`)
 
     approval = await find_approval(ledger, approval_id)
-    return approval if approval is not None and approval.answer is None else None
+    return ApprovalValue.of(approval) if approval is not None and approval.answer is None else None
 
 
 async def answer_approval(
     ledger: Ledger, approval_id: str, *, principal: str, approved: bool, reason: str | None = None
-) -> Approval:
+) -> ApprovalValue:
     """Approve or deny exactly that call, under a name. The thread continues when its program runs.
 
     Raises:
@@ -52,55 +45,13 @@ async def answer_approval(
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 
-    return await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason)
-
-
-def approval_json(approval: Approval) -> dict[str, Any]:
-    """Return an approval as a JSON object."""
-    return {
-        "id": approval.id,
-        "thread_id": approval.thread_id,
-        "agent": approval.agent,
-        "tool": approval.tool,
-        "arguments": dict(approval.arguments),
-        "reason": approval.reason,
-        "digest": approval.digest,
-        "expires_at": approval.expires_at,
-        "approvers": list(approval.approvers),
-    }
+    return ApprovalValue.of(await answer(ledger, approval_id, principal=principal, approved=approved, reason=reason))
 
 
 # ---------------------------------------------------------------- parked calls
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedCall:
-    """A call that started and whose outcome is unknown, or a message that failed too often."""
-
-    thread_id: str
-    invocation_id: str
-    """Give it to `settle_call`."""
-    reason: str
-    option: str
-    """The effect with the unknown outcome, or else the message itself; empty if the ledger does not have it."""
-    arguments: Any
-    began_at: datetime | None
-    evidence: Mapping[str, Json]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {
-            "thread_id": self.thread_id,
-            "invocation_id": self.invocation_id,
-            "reason": self.reason,
-            "option": self.option,
-            "arguments": self.arguments,
-            "began_at": self.began_at,
-            "evidence": self.evidence,
-        }
-
-
-async def list_parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
+async def list_parked(ledger: Ledger) -> tuple[ParkedValue, ...]:
     """Return the parked calls of all threads, with the evidence.
 
     Raises:
@@ -110,7 +61,7 @@ async def list_parked(ledger: Ledger) -> tuple[ParkedCall, ...]:
         return tuple([await _about(ledger, each) for each in await system.parked()])
 
 
-async def _about(ledger: Ledger, parked: Parked) -> ParkedCall:
+async def _about(ledger: Ledger, parked: Parked) -> ParkedValue:
     option, arguments, began_at = "", None, None
     started = str(parked.evidence.get("effect") or parked.invocation_id)
     for record in await ledger.by_invocation(started, thread_id=parked.thread_id):
@@ -118,8 +69,14 @@ async def _about(ledger: Ledger, parked: Parked) -> ParkedCall:
         if isinstance(payload, OptionCallPayload):
             option, arguments, began_at = payload.option_name, thaw(payload.arguments), record.recorded_at
             break
-    return ParkedCall(
-        parked.thread_id, parked.invocation_id, parked.reason, option, arguments, began_at, dict(parked.evidence)
+    return ParkedValue(
+        thread_id=parked.thread_id,
+        invocation_id=parked.invocation_id,
+        reason=parked.reason,
+        option=option,
+        arguments=arguments,
+        began_at=began_at,
+        evidence=dict(parked.evidence),
     )
 
 

@@ -12,6 +12,7 @@ from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import PHASES
 from antiphon.service._life import chain_life
 from antiphon.service._threads import find_thread, new_thread_id
+from antiphon.service._values import PhaseDiffValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +81,11 @@ def _starts_phase(message: Message, address: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseAnswer:
-    """The answer of a phase in one thread; without a response, the thread has no such phase."""
-
-    response: str | None = None
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseDiff:
-    """The answers of one phase in two threads, each from its last turn."""
-
-    phase: str
-    left: PhaseAnswer
-    right: PhaseAnswer
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadDiff:
     """How two threads differ."""
 
     messages: Diff
-    phases: tuple[PhaseDiff, ...] | None
+    phases: tuple[PhaseDiffValue, ...] | None
     """Phase by phase; None unless both threads go through six phases."""
 
     @property
@@ -120,7 +104,10 @@ async def compare_threads(ledger: Ledger, left: str, right: str) -> ThreadDiff:
     found = await ledger.diff(left, right)
     if not before or not after:
         return ThreadDiff(found, None)
-    phases = (PhaseDiff(name, _answer(before, name), _answer(after, name)) for name in dict.fromkeys((*before, *after)))
+    phases: list[PhaseDiffValue] = []
+    for phase in dict.fromkeys((*before, *after)):
+        (answer, model), (other_answer, other_model) = _answer(before, phase), _answer(after, phase)
+        phases.append(PhaseDiffValue(phase=phase, left=answer, left_model=model, right=other_answer, right_model=other_model))
     return ThreadDiff(found, tuple(phases))
 
 
@@ -132,6 +119,7 @@ async def _outputs(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
     return {} if life is None else life.outputs or {}
 
 
-def _answer(outputs: Mapping[str, Any], phase: str) -> PhaseAnswer:
+def _answer(outputs: Mapping[str, Any], phase: str) -> tuple[str | None, str | None]:
+    """Return the response of a phase, and its model; without a response, the thread has no such phase."""
     output = outputs.get(phase)
-    return PhaseAnswer() if output is None else PhaseAnswer(str(output["response"]), output.get("model") or None)
+    return (None, None) if output is None else (str(output["response"]), output.get("model") or None)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from antiphon import protocol
-from antiphon.ledger import HostStatus, Ledger, LimitStatus, ThreadFilter, ThreadSummary
+from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, current_port
 from antiphon.runtime.extending import APPROVE, PARK, has_work, read_take_overs
-from antiphon.service._hosting import host_json, limit_json
 from antiphon.service._schedules import SCHEDULE_KIND
 from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
+from antiphon.service._values import ClusterValue, HostValue, LimitValue, StuckThreadValue
 
 STUCK_AFTER: Final = 30.0
 """Seconds after which a due thread without a living host counts as stuck."""
@@ -23,71 +22,7 @@ _MOST_SHOWN: Final = 100
 """The maximum number of stuck threads that are listed."""
 
 
-@dataclass(frozen=True, slots=True)
-class StuckThread:
-    """A thread that has been due for long and has no living host."""
-
-    thread_id: str
-    kind: str | None
-    due_at: datetime
-    reason: str
-    """Why no host takes it, and what to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"thread_id": self.thread_id, "kind": self.kind, "due_at": self.due_at, "reason": self.reason}
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterStatus:
-    """The hosts of a ledger, and the active and the waiting work."""
-
-    hosts: tuple[HostStatus, ...]
-    """The living ones, and dead ones that still own threads; by name."""
-    in_hand: int
-    """Threads that living hosts own."""
-    due: int
-    """Threads that wait for a host: no living host owns them, and not all of their work waits for a person."""
-    oldest_due: datetime | None
-    """Since when the first of them waits."""
-    stuck: int
-    """How many of them have waited for more than `STUCK_AFTER` seconds."""
-    stuck_threads: tuple[StuckThread, ...]
-    """The first of these, the longest due first."""
-    take_overs: int
-    """Threads that a host has taken over from a dead one."""
-    last_take_over: datetime | None
-    limits: tuple[LimitStatus, ...]
-    """The limits of model requests for all hosts, with their use."""
-    tail_lag: float
-    """Seconds by which `tail` is behind the last commit."""
-    at: datetime
-    """When this was read."""
-
-    @property
-    def oldest_age(self) -> float | None:
-        """The seconds that the first of the due threads has waited."""
-        return None if self.oldest_due is None else max(0.0, (self.at - self.oldest_due).total_seconds())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {
-            "hosts": [host_json(each) for each in self.hosts],
-            "in_hand": self.in_hand,
-            "due": self.due,
-            "oldest_due": self.oldest_due,
-            "oldest_age": self.oldest_age,
-            "stuck": self.stuck,
-            "stuck_threads": [each.to_json() for each in self.stuck_threads],
-            "take_overs": self.take_overs,
-            "last_take_over": self.last_take_over,
-            "limits": [limit_json(each) for each in self.limits],
-            "tail_lag": self.tail_lag,
-            "at": self.at,
-        }
-
-
-async def cluster_status(ledger: Ledger) -> ClusterStatus:
+async def cluster_status(ledger: Ledger) -> ClusterValue:
     """Return the hosts of a ledger, the threads that they have, and those that wait for a host. Nothing is written.
 
     Raises:
@@ -97,19 +32,21 @@ async def cluster_status(ledger: Ledger) -> ClusterStatus:
     due = sorted([each async for each in _due(ledger, hosts, now)], key=lambda each: (each[0], each[1].thread_id))
     stuck = [each for each in due if (now - each[0]).total_seconds() > STUCK_AFTER]
     taken = await read_take_overs(ledger)
-    return ClusterStatus(
-        hosts=hosts,
+    oldest_due = due[0][0] if due else None
+    return ClusterValue(
+        hosts=tuple(HostValue.of(each) for each in hosts),
         in_hand=sum(each.threads for each in hosts if each.is_alive),
         due=len(due),
-        oldest_due=due[0][0] if due else None,
+        oldest_due=oldest_due,
+        oldest_age=None if oldest_due is None else max(0.0, (now - oldest_due).total_seconds()),
         stuck=len(stuck),
         stuck_threads=tuple(
-            StuckThread(thread.thread_id, thread.kind, since, _why_stuck(thread, hosts))
+            StuckThreadValue(thread_id=thread.thread_id, kind=thread.kind, due_at=since, reason=_why_stuck(thread, hosts))
             for since, thread in stuck[:_MOST_SHOWN]
         ),
         take_overs=taken.threads,
         last_take_over=taken.last_at,
-        limits=await ledger.limits(),
+        limits=tuple(LimitValue.of(each) for each in await ledger.limits()),
         tail_lag=await ledger.tail_lag(),
         at=now,
     )

@@ -50,8 +50,8 @@ async def copy_threads(
 ) -> tuple[CopiedThread, ...]:
     """Copy threads, and mark them as moved in the source; without names, all threads except system and forgotten ones.
 
-    `heads` prove the rows of the journal (see `antiphon heads`); with `trust_source` they need no proof. Both sides are
-    verified. Repeating the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
+    `heads` prove the rows of the journal (see `antiphon verify --save-heads`); with `trust_source` they need no proof. Both
+    sides are verified. Repeating the call is harmless. `progress` is called with the numbers of copied and of chosen threads.
 
     Raises:
         LedgerCorruptError: a thread of the source was altered, or the target does not have what was written.

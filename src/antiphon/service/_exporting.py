@@ -17,6 +17,7 @@ from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceEr
 from antiphon.ledger import Ledger, Record, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages.json_values import write
+from antiphon.service._values import EncodedValue, LossValue
 
 if TYPE_CHECKING:
     from antiphon.retrieval import AddedDocument, Document, Passage, Passages
@@ -65,15 +66,7 @@ async def export_lines(
         yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedWindow:
-    """Messages of a thread in another format, and the facts that it cannot express."""
-
-    value: Any
-    losses: tuple[Loss, ...]
-
-
-def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedWindow:
+def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
     """Return records in the dialect of a form, with the losses. The value is plain JSON.
 
     Raises:
@@ -83,7 +76,8 @@ def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedWindow:
         encoded = encode(Conversation(each.message for each in records), form.dialect, as_policy=form.as_policy)
     except LookupError as exc:
         raise EncodeError(str(exc.args[0]), dialect=form.dialect) from exc
-    return EncodedWindow(encoded.value, tuple(encoded.losses))
+    losses = tuple(LossValue.model_validate(each) for each in encoded.losses)
+    return EncodedValue.model_construct(dialect=form.dialect, value=encoded.value, losses=losses)
 
 
 async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:

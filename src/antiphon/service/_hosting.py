@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,15 +16,16 @@ from typing_extensions import TypedDict
 
 from antiphon._listeners import listener
 from antiphon.errors import ConfigError, LedgerError, SetupError
-from antiphon.ledger import HostStatus, Ledger, Limit, LimitStatus, ThreadFilter, ThreadSummary
-from antiphon.runtime import ActorView, DeadLetter, Settings, System, ThreadLimit
+from antiphon.ledger import HostStatus, Ledger, Limit, ThreadFilter, ThreadSummary
+from antiphon.runtime import Settings, System, ThreadLimit
 from antiphon.service._following import chain_words
 from antiphon.service._live_text import both, offering_words
 from antiphon.service._runs import build_of
-from antiphon.service._threads import all_threads, unfit_json
+from antiphon.service._threads import all_threads
+from antiphon.service._values import HostValue, LimitValue, unfit_builds
 
 if TYPE_CHECKING:
-    from antiphon.agents import RecoveredRun
+    from antiphon.durable import RecoveredRun
     from antiphon.patterns.cast import Pattern
     from antiphon.patterns.postchain import PostChain
     from antiphon.service._runs import RunApp
@@ -50,48 +51,25 @@ class HostedThread:
     """Whose thread it is, if the host works for several tenants."""
 
 
-async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostStatus, ...]:
+async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostValue, ...]:
     """Return the living hosts of a ledger by name; `with_ended`: also those that have ended and were the last to own threads.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return tuple(each for each in await ledger.hosts() if with_ended or each.is_alive)
-
-
-def host_json(status: HostStatus) -> dict[str, Any]:
-    """Return a host as a JSON object."""
-    return {
-        "name": status.host.name,
-        "build": status.host.build,
-        "kinds": list(status.host.kinds),
-        "is_alive": status.is_alive,
-        "since": status.since,
-        "until": status.until,
-        "threads": status.threads,
-    }
+    return tuple(HostValue.of(each) for each in await ledger.hosts() if with_ended or each.is_alive)
 
 
 # ---------------------------------------------------------------- limits for all hosts
 
 
-async def list_limits(ledger: Ledger) -> tuple[LimitStatus, ...]:
+async def list_limits(ledger: Ledger) -> tuple[LimitValue, ...]:
     """Return the limits of model requests by model, with the permits that hosts have under them.
 
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    return await ledger.limits()
-
-
-async def set_limit(ledger: Ledger, limit: Limit) -> LimitStatus | None:
-    """Set the limits of a model for all hosts, and return them with their use; None: they are removed.
-
-    Raises:
-        LedgerError: the ledger cannot be written.
-    """
-    await ledger.set_limit(limit)
-    return next((each for each in await ledger.limits() if each.limit.model == limit.model), None)
+    return tuple(LimitValue.of(each) for each in await ledger.limits())
 
 
 class LimitChanges(TypedDict, total=False):
@@ -152,7 +130,7 @@ def _check_keys(path: Path, where: str, given: Iterable[str], known: Sequence[st
 
 async def change_limit(
     ledger: Ledger, model: str, *, is_removed: bool = False, **changes: Unpack[LimitChanges]
-) -> tuple[LimitStatus, ...]:
+) -> tuple[LimitValue, ...]:
     """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models.
 
     Raises:
@@ -165,10 +143,10 @@ async def change_limit(
     except ValueError as exc:
         raise SetupError(str(exc)) from None
     await ledger.set_limit(limit)
-    return await ledger.limits()
+    return await list_limits(ledger)
 
 
-async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitStatus, ...]:
+async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitValue, ...]:
     """Make some limits the only ones of a ledger, and return them with their use.
 
     Raises:
@@ -179,23 +157,7 @@ async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitSt
     for each in await ledger.limits():
         if each.limit not in limits:
             await ledger.set_limit(Limit(each.limit.model))
-    return await ledger.limits()
-
-
-def limit_json(status: LimitStatus) -> dict[str, Any]:
-    """Return a limit and its use as a JSON object; amounts of money are texts."""
-    return {
-        "model": status.limit.model,
-        "at_once": status.limit.at_once,
-        "per_minute": status.limit.per_minute,
-        "cost_per_day": None if status.limit.cost_per_day is None else str(status.limit.cost_per_day),
-        "held": status.held,
-        "waiting": status.waiting,
-        "started": status.started,
-        "spent": str(status.spent),
-        "reserved": str(status.reserved),
-        "holders": [{**asdict(each), "reserved": str(each.reserved)} for each in status.holders],
-    }
+    return await list_limits(ledger)
 
 
 # ---------------------------------------------------------------- running threads
@@ -337,7 +299,7 @@ async def host_app(
         SetupError: one of the programs is none, or two have the same name.
         LedgerError: the ledger cannot be used at the beginning.
     """
-    from antiphon.agents import host_runs  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import host_runs  # noqa: PLC0415 (only where it is used)
     from antiphon.service._running import agent_words  # noqa: PLC0415
 
     ready = listener(ready)
@@ -416,46 +378,6 @@ class _Told:
 
     def _say(self, thread: ThreadSummary, kind: HostedKind) -> None:
         if self._hear is not None:
-            reasons = unfit_json(thread) if kind == "released" else []
-            reason = "; ".join(str(each["reason"]) for each in reasons) or None
+            reasons = unfit_builds(thread) if kind == "released" else ()
+            reason = "; ".join(each.reason for each in reasons) or None
             self._hear(HostedThread(thread.thread_id, kind, thread.status, reason, self._tenant))
-
-
-# ---------------------------------------------------------------- actors, and the messages that none of them will handle
-
-
-def actors(system: System) -> tuple[ActorView, ...]:
-    """Return the actors of a system: address, supervisor, state, restarts, waiting messages, load."""
-    return system.actors()
-
-
-def actor_json(actor: ActorView) -> dict[str, Any]:
-    """Return an actor as a JSON object."""
-    return asdict(actor)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterReport:
-    """The messages that no actor will handle."""
-
-    latest: tuple[DeadLetter, ...]
-    """The latest ones; `Settings.dead_letters` says how many are kept."""
-    counts: Mapping[str, int]
-    """The number of all of them, by error code."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object, without the content of the messages."""
-        latest = [
-            {"message_id": each.message.id, "to": each.to, "code": each.code, "reason": each.reason, "at": each.at}
-            for each in self.latest
-        ]
-        return {"total": self.total, "counts": dict(self.counts), "latest": latest}
-
-
-def dead_letters(system: System) -> DeadLetterReport:
-    """Return the dead letters of a system, with their counts."""
-    return DeadLetterReport(system.dead_letters, system.dead_letter_counts)

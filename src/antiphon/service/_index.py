@@ -6,7 +6,6 @@ It lets a reader draw the whole thread, hide lanes and find errors, before it ha
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -14,45 +13,14 @@ from antiphon.ledger import Ledger, Record
 from antiphon.messages import OptionCallPayload, OptionResultPayload, PartsPayload
 from antiphon.service._sequence import mark_of
 from antiphon.service._threads import find_thread
+from antiphon.service._values import INDEX_LANES, INDEX_MARKS, IndexValue
 
-INDEX_LANES: Final = ("talk", "control", "effect")
-INDEX_KINDS: Final = ("said", "called", "answered", "failed")
-INDEX_MARKS: Final = ("", "approval", "parked", "retried", "restarted", "taken_over")
 _EVERYBODY: Final = -1
 _TURN: Final = 50
 """Messages after which others get their turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadIndex:
-    """The columns of a window of `seq`; the number at each place belongs to the message `first + place`."""
-
-    first: int
-    began_at: datetime | None
-    """When the first message of the window was stored; None if the window is empty."""
-    names: tuple[str, ...]
-    """Senders, receivers and options, in the order in which they appear in the window."""
-    lane: tuple[int, ...]
-    """The place in `INDEX_LANES`."""
-    kind: tuple[int, ...]
-    """The place in `INDEX_KINDS`."""
-    mark: tuple[int, ...]
-    """The place in `INDEX_MARKS`."""
-    sender: tuple[int, ...]
-    """The place in `names`."""
-    receiver: tuple[int, ...]
-    """The place of the first receiver in `names`; of a call without one, that of the option; -1: everybody."""
-    millis: tuple[int, ...]
-    """Since `began_at`."""
-    pair: tuple[int, ...]
-    """For the result of a call in the same window, or the call of a result in it, its seq; otherwise 0."""
-    open: tuple[tuple[int, str], ...]
-    """Calls and results whose counterpart is not in this window: seq and invocation."""
-    next: int | None
-    """Give it as `after` to continue; None at the end of the thread."""
-
-
-async def thread_index(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = 1000) -> ThreadIndex:
+async def thread_index(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = 1000) -> IndexValue:
     """Return the index of the messages after a `seq`.
 
     Raises:
@@ -116,21 +84,21 @@ class _Columns:
     def _name(self, name: str) -> int:
         return self._names.setdefault(name, len(self._names))
 
-    def index(self, first: int, after: int | None) -> ThreadIndex:
+    def index(self, first: int, after: int | None) -> IndexValue:
         alone = sorted((self._first + place, invocation) for (invocation, _), place in self._open.items())
-        return ThreadIndex(
-            first,
-            self._began_at,
-            tuple(self._names),
-            tuple(self.lane),
-            tuple(self._kind),
-            tuple(self._mark),
-            tuple(self._sender),
-            tuple(self._receiver),
-            tuple(self._millis),
-            tuple(self._pair),
-            tuple(alone),
-            after,
+        return IndexValue.model_construct(
+            first=first,
+            began_at=self._began_at,
+            names=tuple(self._names),
+            lane=tuple(self.lane),
+            kind=tuple(self._kind),
+            mark=tuple(self._mark),
+            sender=tuple(self._sender),
+            receiver=tuple(self._receiver),
+            millis=tuple(self._millis),
+            pair=tuple(self._pair),
+            open=tuple(alone),
+            next=after,
         )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -21,10 +20,11 @@ from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
 from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response, stopped_error, stops_in
 from antiphon.service._runs import list_runs, with_open_runs
-from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason, unfit_json
+from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason
+from antiphon.service._values import StatusValue
 
 if TYPE_CHECKING:
-    from antiphon.agents.extending import Choice
+    from antiphon.durable import Choice
     from antiphon.patterns.postchain import ThreadLife
 
 _FAILED: Final = "failed"
@@ -32,99 +32,54 @@ _CHAIN: Final = "postchain"
 """The pattern of threads of six phases. An imported or restored one has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadReport:
-    """The status of a thread."""
-
-    thread_id: str
-    status: str | None
-    pattern: str | None
-    messages: int
-    open_calls: int
-    created_at: datetime
-    updated_at: datetime
-    is_chain: bool = False
-    """Whether it goes through six phases; only such a thread has the fields below."""
-    current_phase: str | None = None
-    turn: int = 0
-    phases_completed: tuple[str, ...] = ()
-    phases_remaining: tuple[str, ...] = ()
-    waits_for: str | None = None
-    """The reason why it waits, and what to do: for a person, with the commands; why its runs do not run, or no host continues
-    it."""
-    error: str | None = None
-    """Why it has failed."""
-    owner: str | None = None
-    """The living host that owns it."""
-    unfit: tuple[str, ...] = ()
-    """The builds that cannot continue it, each with the reason."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object; a thread of six phases has the fields of THREAD_STATUS."""
-        if not self.is_chain:
-            names = ("thread_id", "status", "pattern", "messages", "open_calls", "created_at", "updated_at")
-            return {**{name: getattr(self, name) for name in names}, **self._reasons()}
-        return {
-            "thread_id": self.thread_id,
-            "status": self.status,
-            "current_phase": self.current_phase,
-            "turn": self.turn,
-            "created_at": self.created_at.isoformat(),
-            "updated_at": self.updated_at.isoformat(),
-            "phases_completed": self.phases_completed,
-            "phases_remaining": self.phases_remaining,
-            **self._reasons(),
-        }
-
-    def _reasons(self) -> dict[str, Any]:
-        """Return why it waits or has failed, its owner, and the builds that cannot continue it, if there are any."""
-        said = {"waits_for": self.waits_for, "error": self.error, "owner": self.owner, "unfit": self.unfit}
-        return {name: value for name, value in said.items() if value}
-
-
-async def thread_status(ledger: Ledger, thread_id: str) -> ThreadReport:
+async def thread_status(ledger: Ledger, thread_id: str) -> StatusValue:
     """Return the status of a thread. It writes nothing, so another process may run the thread meanwhile.
 
     Raises:
         UnknownThreadError: there is no such thread.
     """
     summary = await find_thread(ledger, thread_id)
-    shared: dict[str, Any] = {
-        name: getattr(summary, name) for name in ("pattern", "messages", "open_calls", "created_at", "updated_at")
-    }
     hosts = await ledger.hosts()
-    shared["owner"] = _living_owner(summary, hosts)
-    moved, hostless = moved_reason(summary), hostless_reason(summary, hosts, ledger)
-    shared["unfit"] = tuple(f"{each['build']}: {each['reason']}" for each in unfit_json(summary))
+    moved, hostless = moved_reason(summary.moved_to), hostless_reason(summary, hosts, ledger)
     life = await chain_life(ledger, thread_id)
-    if life is None:
-        listed = await with_open_runs(ledger, summary)
-        reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
-        if listed.status == _FAILED and not reasons:
-            shared["error"] = await _error(ledger, thread_id)
-        waits = "; ".join(reasons) or (await _stop(ledger, thread_id) if listed.status == STOPPED else None) or hostless
-        return ThreadReport(thread_id, listed.status, **shared, waits_for=moved or waits)
-    from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
-
-    waiting = await waiting_for(ledger, thread_id)
-    shared |= {name: datetime.fromisoformat(at) for name in ("created_at", "updated_at") if (at := getattr(life, name))}
     listed = await with_open_runs(ledger, summary)
-    is_stopped = listed.status == STOPPED or (
-        life.status == "paused" and waiting is not None and waiting.stopped_by is not None
+    status, error = listed.status, None
+    if life is None:
+        reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
+        if status == _FAILED and not reasons:
+            error = await _error(ledger, thread_id)
+        waits_for = "; ".join(reasons) or (await _stop(ledger, thread_id) if status == STOPPED else None) or hostless
+    else:
+        from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
+
+        waiting = await waiting_for(ledger, thread_id)
+        is_stopped = life.status == "paused" and waiting is not None and waiting.stopped_by is not None
+        status = STOPPED if status == STOPPED or is_stopped else life.status
+        if life.status == _FAILED:
+            error = await _error(ledger, thread_id)
+        waits_for = hostless if waiting is None else waiting.text
+    return StatusValue(
+        thread_id=thread_id,
+        status=status,
+        pattern=summary.pattern,
+        messages=summary.messages,
+        open_calls=summary.open_calls,
+        created_at=_moment(life.created_at if life else None) or summary.created_at,
+        updated_at=_moment(life.updated_at if life else None) or summary.updated_at,
+        is_chain=life is not None,
+        current_phase=life.current_phase if life else None,
+        turn=life.turn if life else 0,
+        phases_completed=tuple(life.completed) if life else (),
+        phases_remaining=tuple(life.remaining) if life else (),
+        waits_for=moved or waits_for,
+        error=error,
+        owner=_living_owner(summary, hosts),
+        unfit=tuple(f"{each.build}: {each.reason}" for each in listed.unfit),
     )
-    if life.status == _FAILED:
-        shared["error"] = await _error(ledger, thread_id)
-    return ThreadReport(
-        thread_id,
-        STOPPED if is_stopped else life.status,
-        **shared,
-        is_chain=True,
-        current_phase=life.current_phase,
-        turn=life.turn,
-        phases_completed=life.completed,
-        phases_remaining=life.remaining,
-        waits_for=moved or (hostless if waiting is None else waiting.text),
-    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 async def _error(ledger: Ledger, thread_id: str) -> str | None:
@@ -217,7 +172,7 @@ def load_agents() -> None:
 
 
 _USED_LATER: Final = {
-    "RunStatus": "antiphon.agents",
+    "RunStatus": "antiphon.durable",
     "model_names": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
     "LIFE": "antiphon.patterns.postchain",
@@ -361,7 +316,7 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
         NotWaitingError: it has no such open run.
         LedgerError: it could not be stored.
     """
-    from antiphon.agents.extending import allow_change as allow  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.durable import allow_change as allow  # noqa: PLC0415 (only where it is used)
 
     await find_thread(ledger, thread_id)
     try:

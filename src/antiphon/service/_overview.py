@@ -21,6 +21,7 @@ from antiphon.ledger import Fold, Ledger, Record, cursor_order
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.service._following import follow
 from antiphon.service._threads import thread_of
+from antiphon.service._values import OverviewValue, SumsValue
 
 OVERVIEW_THREAD: Final = "system/overview"
 _STORED_EVERY: Final = 500
@@ -65,6 +66,11 @@ class UsageSums:
             if reached >= share * self.answered > 0:
                 return float(_FASTEST * _STEP**place)
         return None
+
+    def value(self) -> SumsValue:
+        """Return the sums for a reader."""
+        sums = SumsValue.model_validate(self)
+        return sums.model_copy(update={"p50": self.answer_time(0.5), "p95": self.answer_time(0.95)})
 
     def plus(self, message: Message, *, is_request: bool, took: float | None = None) -> UsageSums:
         """Return the sums with one more message. `took` is the time of the request that it ends."""
@@ -135,20 +141,6 @@ def _unmoved(state: _State | None, _: Message) -> _State | None:
 
 
 _FOLD: Final[Fold[_State | None]] = Fold("overview/2", None, _unmoved, dump=lambda state: _dump(state or _State()), load=_load)
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerOverview:
-    """The sums as far as they are counted."""
-
-    total: UsageSums
-    by_hour: dict[str, UsageSums]
-    """The last seven days, by the beginning of the hour in UTC."""
-    by_model: dict[str, UsageSums]
-    threads: dict[str, int]
-    """Threads by status; those without one under `open` if they have open calls, otherwise under an empty name."""
-    patterns: dict[str, int]
-    """Threads by pattern; those without one under an empty name."""
 
 
 class OverviewBook:
@@ -243,7 +235,7 @@ class OverviewBook:
         """Return the latest threads that have asked a model, as far as they are counted."""
         return frozenset(self._state.threads.get(model, ()))
 
-    async def overview(self) -> LedgerOverview:
+    async def overview(self) -> OverviewValue:
         """Return the sums, and the current number of threads by status.
 
         Raises:
@@ -257,6 +249,10 @@ class OverviewBook:
                 if number:
                     threads[name] = threads.get(name, 0) + number
             patterns[each.pattern or ""] = patterns.get(each.pattern or "", 0) + each.threads
-        state = self._state
-        hours, models = dict(sorted(state.hours.items())), dict(sorted(state.models.items()))
-        return LedgerOverview(state.total, hours, models, threads, patterns)
+        return OverviewValue(
+            total=self._state.total.value(),
+            by_hour={hour: sums.value() for hour, sums in sorted(self._state.hours.items())},
+            by_model={model: sums.value() for model, sums in sorted(self._state.models.items())},
+            threads=threads,
+            patterns=patterns,
+        )

@@ -18,6 +18,7 @@ from antiphon.service._models import chain_options
 from antiphon.service._settings import chain_config, settings_of, trusted_code
 from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads, thread_of
 from antiphon.service._transcript import prose
+from antiphon.service._values import RerunValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,6 @@ class ReplayedEvent:
         """At the end of a task: the answer for people, or the error. Teams often answer in JSON: it is shown as Markdown."""
         said = str(self.event.data.get("response") or self.event.data.get("error_message") or self.event.text)
         return said if self.is_chain else prose(said)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        event = self.event
-        return {
-            "seq": event.seq,
-            "at": self.at,
-            "kind": event.kind,
-            "phase": event.phase,
-            "text": event.text,
-            "data": dict(event.data),
-        }
 
 
 async def replay_thread(ledger: Ledger, thread_id: str) -> tuple[ReplayedEvent, ...]:
@@ -85,28 +74,7 @@ def _end_of_task(record: Record) -> ChainEvent | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RerunReport:
-    """The first difference between a stored thread and the same thread on the installed code; all None: there is none."""
-
-    thread_id: str
-    parts_at: int | None = None
-    """The seq of the first message that is different."""
-    what: str | None = None
-    reason: str | None = None
-
-    @property
-    def differs(self) -> bool:
-        return self.parts_at is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"thread_id": self.thread_id, "parts_at": self.parts_at, "what": self.what, "reason": self.reason}
-
-
-async def rerun_threads(
-    ledger: Ledger, thread_id: str | None = None, *, config: Path | None = None
-) -> tuple[RerunReport, ...]:
+async def rerun_threads(ledger: Ledger, thread_id: str | None = None, *, config: Path | None = None) -> tuple[RerunValue, ...]:
     """Run stored threads again on the installed code, with the recorded answers of models and tools.
 
     Without a thread, all that have ended. A thread that cannot run again counts as different.
@@ -121,7 +89,7 @@ async def rerun_threads(
     return tuple([await _rerun(ledger, each, chosen) for each in ([thread_id] if thread_id else await _ended(ledger))])
 
 
-async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> RerunReport:
+async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> RerunValue:
     await find_thread(ledger, thread_id)
     try:
         parts = await rerun(ledger, thread_id, **await _chain_options(ledger, thread_id, config))
@@ -131,7 +99,7 @@ async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> 
         raise
     except (AntiphonError, TimeoutError) as exc:  # the other threads are still worth a try
         parts = Divergence(1, "it cannot be run again", str(exc) or "it does not come to an end")
-    return RerunReport(thread_id) if parts is None else RerunReport(thread_id, parts.seq, parts.what, parts.reason)
+    return RerunValue.of(thread_id, parts)
 
 
 async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> dict[str, Any]:
@@ -168,19 +136,15 @@ async def _ended(ledger: Ledger) -> list[str]:
 class RunningForecast:
     """Which open threads the installed code can continue."""
 
-    tried: tuple[RerunReport, ...]
+    tried: tuple[RerunValue, ...]
     """Those of six phases, and of the given teams; one that `differs` cannot be continued."""
     untried: tuple[str, ...]
     """Threads of teams whose file was not given."""
 
     @property
-    def unfit(self) -> tuple[RerunReport, ...]:
+    def unfit(self) -> tuple[RerunValue, ...]:
         """Those that the installed code cannot continue."""
         return tuple(each for each in self.tried if each.differs)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"tried": [each.to_json() for each in self.tried], "untried": list(self.untried)}
 
 
 async def forecast_threads(
@@ -200,7 +164,7 @@ async def forecast_threads(
     chosen = None if config is None else ChainConfig.read(config)
     if thread_id is not None:
         await find_thread(ledger, thread_id)
-    tried: list[RerunReport] = []
+    tried: list[RerunValue] = []
     untried: list[str] = []
     async for thread in all_threads(ledger, ThreadFilter(open_calls=True, system=False), "created_at"):
         if thread_id not in (None, thread.thread_id) or (thread.kind or "").startswith(RUN_KIND):
@@ -212,7 +176,7 @@ async def forecast_threads(
     return RunningForecast(tuple(tried), tuple(untried))
 
 
-async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, team: Path | None) -> RerunReport:
+async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, team: Path | None) -> RerunValue:
     try:
         if team is not None:
             parts = await forecast(
@@ -224,4 +188,4 @@ async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, 
         raise
     except AntiphonError as exc:  # the other threads are still worth a try
         parts = Divergence(1, "it cannot be loaded", str(exc))
-    return RerunReport(thread_id) if parts is None else RerunReport(thread_id, parts.seq, parts.what, parts.reason)
+    return RerunValue.of(thread_id, parts)

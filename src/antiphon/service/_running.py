@@ -700,36 +700,59 @@ class TeamStep:
     """Its place in the ledger."""
 
 
+@dataclass(frozen=True, slots=True)
+class TeamOptions:
+    """The options of a team's task; of a thread that exists, those that are not given are as recorded."""
+
+    model: str | None = None
+    """The model that overrides those of the file."""
+    files: Path | None = None
+    """The folder that the team works on."""
+    budget: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TeamListeners:
+    """What hears of a team's task, and what stops it."""
+
+    tell: Callable[[str], None] | None = None
+    """Called with the thread when its settings are recorded: from then on, `resume_team` can continue it."""
+    hear: Callable[[TeamStep], None] | None = None
+    stop: asyncio.Event | None = None
+
+
 async def run_team(
     ledger: Ledger,
     team: Path,
     task: str,
+    options: TeamOptions = TeamOptions(),  # noqa: B008 (frozen)
+    listeners: TeamListeners = TeamListeners(),  # noqa: B008 (frozen)
     *,
     thread_id: str | None = None,
-    model: str | None = None,
-    files: Path | None = None,
-    budget: Mapping[str, float] | None = None,
-    tell: Callable[[str], None] | None = None,
-    hear: Callable[[TeamStep], None] | None = None,
-    stop: asyncio.Event | None = None,
 ) -> RunReport:
     """Run a task with the team of a file. The same task in the same thread continues, and does not run again.
-
-    The thread records its settings before `tell` is called with it: from then on, `resume_team` can continue it.
 
     Raises:
         ConfigError: the file cannot be read, or is wrong.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
-    tell, hear = listener(tell), listener(hear)
+    tell, hear = listener(listeners.tell), listener(listeners.hear)
     own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
     after = (await ledger.head(own)).seq
-    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-    settings = Settings(block_limit=None, build=build_of((each.path for each in code_files(team)), model))
-    used = RunSettings.of_team(team, task, model=model, files=files, budget=budget)
-    more: dict[str, Any] = {"files": files, "settings": settings, "budget": used.agent_budget(), "live": True}
+    used = RunSettings.of_team(team, task, model=options.model, files=options.files, budget=options.budget)
     async with AsyncExitStack() as stack:
-        opened = open_team(team, ledger, model=model, recover=False, may_run=trusted_code(team), **more)
+        opened = open_team(
+            team,
+            ledger,
+            model=options.model,
+            files=options.files,
+            # Modules that are first used here are imported in the event loop, and nobody else waits for it.
+            settings=Settings(block_limit=None, build=build_of((each.path for each in code_files(team)), options.model)),
+            budget=used.agent_budget(),
+            recover=False,
+            live=True,
+            may_run=trusted_code(team),
+        )
         pattern = await stack.enter_async_context(opened)
         await stack.enter_async_context(offering_words(pattern.system.host_name, agent_words(ledger), ledger))
         is_new = await ledger.thread(own) is None
@@ -751,7 +774,7 @@ async def run_team(
 
         try:
             async with nullcontext() if hear is None else agent_words(ledger)(own, say):
-                await _unless_full(ledger, _until_done(running, stop or asyncio.Event()))
+                await _unless_full(ledger, _until_done(running, listeners.stop or asyncio.Event()))
         except LedgerFullError as exc:
             full = exc
         is_interrupted = not running.done()
@@ -773,7 +796,11 @@ async def report_of(ledger: Ledger, outcome: Outcome, began: float, *, after: in
 
 
 async def continue_team(
-    ledger: Ledger, thread_id: str, task: str, *, model: str | None = None, files: Path | None = None, **more: Any
+    ledger: Ledger,
+    thread_id: str,
+    task: str,
+    options: TeamOptions = TeamOptions(),  # noqa: B008 (frozen)
+    listeners: TeamListeners = TeamListeners(),  # noqa: B008 (frozen)
 ) -> RunReport:
     """Give the team of a thread another task in it, with the recorded settings of the thread, unless others are given.
 
@@ -784,19 +811,17 @@ async def continue_team(
     """
     await find_thread(ledger, thread_id)
     before = await settings_of(ledger, thread_id) or RunSettings()
-    path, folder = team_path(before), files or (None if before.files is None else Path(before.files))
-    return await run_team(ledger, path, task, thread_id=thread_id, model=model or before.model, files=folder, **more)
+    folder = options.files or (None if before.files is None else Path(before.files))
+    options = replace(options, model=options.model or before.model, files=folder)
+    return await run_team(ledger, team_path(before), task, options, listeners, thread_id=thread_id)
 
 
 async def resume_team(
     ledger: Ledger,
     thread_id: str,
-    *,
     team: Path | None = None,
-    model: str | None = None,
-    files: Path | None = None,
-    budget: Mapping[str, float] | None = None,
-    **more: Any,
+    options: TeamOptions = TeamOptions(),  # noqa: B008 (frozen)
+    listeners: TeamListeners = TeamListeners(),  # noqa: B008 (frozen)
 ) -> RunReport:
     """Continue the task of a team where it stopped, with the recorded settings of the thread, unless others are given.
 
@@ -812,11 +837,10 @@ async def resume_team(
         raise ServiceError(f"thread {thread_id!r} has no task of a team", thread_id, code="OTHER_PATTERN")
     if found.status in ("failed", "terminated", "cancelled") and not found.open_calls:
         raise ThreadEndedError(f"thread {thread_id} is {found.status}", thread_id, found.status)
-    await check_budget(ledger, thread_id, budget)
-    path = team or team_path(before)
-    given: dict[str, Any] = {"model": model or before.model, "budget": budget or before.budget, **more}
-    folder = files or (None if before.files is None else Path(before.files))
-    return await run_team(ledger, path, before.task, thread_id=thread_id, files=folder, **given)
+    await check_budget(ledger, thread_id, options.budget)
+    folder = options.files or (None if before.files is None else Path(before.files))
+    options = TeamOptions(options.model or before.model, folder, options.budget or before.budget)
+    return await run_team(ledger, team or team_path(before), before.task, options, listeners, thread_id=thread_id)
 
 
 async def recover_thread(pattern: Pattern, thread_id: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from hashlib import sha256
 from importlib import import_module
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import __version__
 from antiphon.errors import PlaceError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadOrder, ThreadSummary
-from antiphon.service._threads import find_thread, hostless_reason, is_document, is_of_runs, list_threads, thread_json
+from antiphon.service._threads import find_thread, hostless_reason, is_document, is_of_runs, list_threads
+from antiphon.service._values import ThreadPageValue, ThreadValue
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from antiphon.agents import Recoverable, RecoveredRun, RunCheck, RunStatus
+    from antiphon.durable import RecoveredRun, RunCheck, RunProgram, RunStatus
 
 _WORST: Final = ("parked", "failed", "stopped", "waiting", "running")
 """The status of a thread is that of its open run which most needs a person."""
@@ -41,7 +42,7 @@ async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended:
     Raises:
         LedgerError: the ledger cannot be read.
     """
-    from antiphon.agents import runs  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import runs  # noqa: PLC0415 (only where it is used)
 
     return await runs(ledger, thread_id, with_ended=with_ended)
 
@@ -49,26 +50,9 @@ async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended:
 # ---------------------------------------------------------------- threads of runs
 
 
-@dataclass(frozen=True, slots=True)
-class ListedThread:
-    """A thread, with its open runs if it has any."""
-
-    thread: ThreadSummary
-    status: str | None
-    """That of its open runs; otherwise the thread's own, or `stopped` if the process that worked on it has died."""
-    runs: tuple[RunStatus, ...] = ()
-    waits_for: str | None = None
-    """Why none of the living hosts continues it, and what to do."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        waits = {} if self.waits_for is None else {"waits_for": self.waits_for}
-        return {**thread_json(self.thread), "status": self.status, "runs": [each.to_json() for each in self.runs], **waits}
-
-
 async def list_with_runs(
     ledger: Ledger, *, with_system: bool = False, status: str | None = None
-) -> AsyncIterator[ListedThread]:
+) -> AsyncIterator[ThreadValue]:
     """Yield all threads, most recent first, with their open runs. `status` compares with that of the runs.
 
     `with_system` includes those of the system, and those of documents.
@@ -82,15 +66,7 @@ async def list_with_runs(
             continue  # a folder may have ten thousand of them
         listed = await with_open_runs(ledger, each, living)
         if status is None or listed.status == status:
-            yield replace(listed, waits_for=hostless_reason(each, hosts, ledger)) if is_hosted else listed
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPage:
-    """A page of threads, and where the next page begins."""
-
-    threads: tuple[ListedThread, ...]
-    next: str | None
+            yield listed.model_copy(update={"waits_for": hostless_reason(each, hosts, ledger)}) if is_hosted else listed
 
 
 async def list_page(
@@ -99,7 +75,7 @@ async def list_page(
     order: ThreadOrder = "-updated_at",
     page: str | None = None,
     limit: int = 100,
-) -> ListedPage:
+) -> ThreadPageValue:
     """Return a page of threads, with their open runs. `page` is the `next` of the page before.
 
     The status of the filter is compared with the stored one, which a thread of runs need not have.
@@ -113,10 +89,11 @@ async def list_page(
     except ValueError as exc:
         raise PlaceError(str(exc)) from exc
     living = await _living(ledger)
-    return ListedPage(tuple([await with_open_runs(ledger, each, living) for each in found.threads]), found.next)
+    threads = [await with_open_runs(ledger, each, living) for each in found.threads]
+    return ThreadPageValue.model_construct(threads=tuple(threads), next=found.next)
 
 
-async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collection[str] | None = None) -> ListedThread:
+async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collection[str] | None = None) -> ThreadValue:
     """Return a thread with its open runs, and the status that follows from them. `living` are the names of living hosts.
 
     A process that was killed, or whose disk was full, could not record that its threads have stopped.
@@ -126,18 +103,18 @@ async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collecti
     """
     if not is_of_runs(thread):
         if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
-            return ListedThread(thread, thread.status)
+            return ThreadValue.of(thread)
         alive = await _living(ledger) if living is None else living
         if thread.owner in alive:
-            return ListedThread(thread, _WORKING)
+            return ThreadValue.of(thread, _WORKING)
         # A host may end with its last thread: the thread may have been read before its end, and the hosts after it.
         now = await ledger.thread(thread.thread_id) or thread
-        return ListedThread(now, "stopped" if now.messages == thread.messages else now.status)
+        return ThreadValue.of(now, "stopped" if now.messages == thread.messages else now.status)
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
     if not runs:
-        return ListedThread(thread, thread.status or "completed")
+        return ThreadValue.of(thread, thread.status or "completed")
     status = min((each.status for each in runs), key=_WORST.index)
-    return ListedThread(thread, status, runs)
+    return ThreadValue.of(thread, status, runs)
 
 
 async def _living(ledger: Ledger) -> frozenset[str]:
@@ -152,7 +129,7 @@ async def _living(ledger: Ledger) -> frozenset[str]:
 class RunApp:
     """The programs of one or more apps, and their version."""
 
-    programs: tuple[Recoverable, ...]
+    programs: tuple[RunProgram[Any], ...]
     build: str
 
 
@@ -167,7 +144,7 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
         found = [_imported(place) for place in places]
     finally:
         sys.path.pop(0)
-    programs = [each for _, value in found for each in _several(value)]
+    programs = [_program(each) for _, value in found for each in _several(value)]
     return RunApp(tuple(programs), build_of(_sources([file for file, _ in found])))
 
 
@@ -179,10 +156,29 @@ def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
     return [*files, *sorted(path for path in own if path not in files)]
 
 
-def _several(value: Any) -> Iterable[Recoverable]:
+def _several(value: Any) -> Iterable[Any]:
     """Return the programs of an app: the values of a dict, the members of another collection, or the app itself."""
     many = cast("Mapping[Any, Any]", value).values() if isinstance(value, Mapping) else value
-    return cast("Iterable[Recoverable]", many if isinstance(many, Collection) and not isinstance(many, str) else (value,))
+    return many if isinstance(many, Collection) and not isinstance(many, str) else (value,)
+
+
+def _program(value: Any) -> RunProgram[Any]:
+    """Return a program of an app; an agent is the program that runs it. What is neither is refused when programs are named.
+
+    Raises:
+        SetupError: it is an agent without a name.
+    """
+    if "pydantic_ai" in sys.modules:  # otherwise it is no agent
+        from pydantic_ai.agent import AbstractAgent  # noqa: PLC0415 (see above)
+
+        from antiphon.agents import agent_program  # noqa: PLC0415 (see above)
+
+        if isinstance(value, AbstractAgent):
+            try:
+                return agent_program(value)
+            except ValueError as exc:
+                raise SetupError(str(exc)) from exc
+    return cast("RunProgram[Any]", value)
 
 
 def _imported(place: str) -> tuple[Path | None, Any]:
@@ -240,7 +236,7 @@ async def recover_runs(
         SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be used.
     """
-    from antiphon.agents import recover_runs as recover  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
     return await recover(ledger, app.programs, with_failed=with_failed, at_once=at_once, build=app.build)
 
@@ -253,7 +249,7 @@ async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) 
         SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be read.
     """
-    from antiphon.agents import check_runs as check  # noqa: PLC0415 (only where it is used)
+    from antiphon.durable import check_runs as check  # noqa: PLC0415 (only where it is used)
 
     if thread_id is not None:
         await find_thread(ledger, thread_id)

@@ -15,7 +15,7 @@ thread exists.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -64,24 +64,20 @@ class Schedule:
         """Return the name of the thread that is started at a time."""
         return f"{self.name}-{moment.astimezone(UTC):%Y%m%dT%H%M%SZ}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"name": self.name, "question": self.question, "cron": self.cron, "zone": self.zone, "at": self.at}
-
 
 @dataclass(frozen=True, slots=True)
 class ListedSchedule:
     """A schedule of a ledger, with its next time and its last thread."""
 
-    schedule: Schedule
+    name: str
+    question: str
+    cron: str | None
+    zone: str
+    at: datetime | None
     next_at: datetime | None
     """The next time; None: it is not asked again."""
     owner: str | None
     """The current host of the schedule."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {**self.schedule.to_json(), "next_at": self.next_at, "owner": self.owner}
 
 
 def read_time(text: str, zone: str = "UTC") -> datetime:
@@ -168,8 +164,9 @@ async def list_schedules(ledger: Ledger) -> tuple[ListedSchedule, ...]:
         state = await ledger.replay(thread.thread_id, _STATE.fold())
         if thread.thread_id.startswith(_PREFIX) and state is not None:
             own = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
-            found.append(ListedSchedule(own, await _next_at(ledger, thread.thread_id, own), thread.owner))
-    return tuple(sorted(found, key=lambda each: each.schedule.name))
+            next_at = await _next_at(ledger, thread.thread_id, own)
+            found.append(ListedSchedule(own.name, own.question, own.cron, own.zone, own.at, next_at, thread.owner))
+    return tuple(sorted(found, key=lambda each: each.name))
 
 
 async def _next_at(ledger: Ledger, thread_id: str, schedule: Schedule) -> datetime | None:
@@ -234,7 +231,7 @@ def _step(state: Schedule | None, message: Message) -> Schedule | None:
 
 
 def _dump(state: Schedule | None) -> Any:
-    return None if state is None else {**state.to_json(), "at": state.at and state.at.isoformat(), "revision": state.revision}
+    return None if state is None else {**asdict(state), "at": state.at and state.at.isoformat()}
 
 
 def _load(stored: Any) -> Schedule | None:

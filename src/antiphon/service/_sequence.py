@@ -65,10 +65,6 @@ class SequenceStep:
     """The host that had the thread before it was taken over."""
     usage: Usage | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return _to_json(self)
-
 
 @dataclass(frozen=True, slots=True)
 class SequenceWindow:
@@ -106,10 +102,6 @@ class TimelineSpan:
     """As that of a step."""
     taken_from: str | None = None
     """As that of a step."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return _to_json(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +151,6 @@ def mark_words(step: SequenceStep | TimelineSpan) -> str | None:
 def _is_attempt(payload: PartsPayload) -> bool:
     data = [part.data for part in payload.parts if isinstance(part, DataPart)]
     return len(data) == 1 and isinstance(data[0], Mapping) and data[0].get("type") == "ATTEMPT"
-
-
-def _to_json(value: SequenceStep | TimelineSpan) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: getattr(value, name) for name in type(value).__slots__}
-    usage: Usage | None = fields.get("usage")
-    return fields if usage is None else {**fields, "usage": usage.model_dump(mode="json", exclude_none=True)}
 
 
 async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> SequenceWindow:

@@ -7,9 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, cast
-
-import orjson
+from typing import Final, cast
 
 from antiphon.errors import EncryptionError, ForgottenError, PlaceError, ServiceError, UnknownThreadError
 from antiphon.ledger import (
@@ -338,44 +336,9 @@ async def unsearched_threads(ledger: Ledger) -> int:
     return 0 if status is None else status.threads
 
 
-# ---------------------------------------------------------------- as JSON
-
-
-def thread_json(thread: ThreadSummary) -> dict[str, Any]:
-    """Return a summary as a JSON object."""
-    return {
-        "thread_id": thread.thread_id,
-        "status": thread.status,
-        "messages": thread.messages,
-        "created_at": thread.created_at,
-        "updated_at": thread.updated_at,
-        "cost": orjson.Fragment(f"{thread.cost:f}"),  # every digit of it
-        "pattern": thread.pattern,
-        "open_calls": thread.open_calls,
-        "input_tokens": thread.input_tokens,
-        "output_tokens": thread.output_tokens,
-        "forked_from": thread.forked_from,
-        "forked_at": thread.forked_at,
-        "owner": thread.owner,
-        "kind": thread.kind,
-        "unfit": unfit_json(thread),
-        "moved_to": thread.moved_to,
-    }
-
-
-def unfit_json(thread: ThreadSummary) -> list[dict[str, Any]]:
-    """Return the builds that cannot continue what is open in a thread, and why; empty if nothing is open."""
-    if not thread.open_calls:
-        return []
-    return [
-        {"build": each.build, "reason": "; ".join(each.reason.splitlines()), "at": each.at}  # it is shown in one line
-        for each in thread.unfit
-    ]
-
-
-def moved_reason(thread: ThreadSummary) -> str | None:
+def moved_reason(moved_to: str | None) -> str | None:
     """Return where a thread was moved to; None if it was not."""
-    return None if thread.moved_to is None else f"it was moved to {thread.moved_to}, and continues there"
+    return None if moved_to is None else f"it was moved to {moved_to}, and continues there"
 
 
 def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus], ledger: Ledger | None = None) -> str | None:
@@ -398,17 +361,6 @@ def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus], ledger: 
         f"no living host has the kind {kind!r}; continue it with `{command_line(ledger, 'resume', thread.thread_id)}`, "
         f"or start a host that has it: `{start}`"
     )
-
-
-def record_json(record: Record) -> dict[str, Any]:
-    """Return a record as a JSON object, with the message byte for byte as it is stored."""
-    return {
-        "thread_id": thread_of(record),
-        "seq": record.seq,
-        "recorded_at": record.recorded_at,
-        "hash": record.hash,
-        "message": orjson.Fragment(record.body),
-    }
 
 
 def thread_of(record: Record) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from antiphon.errors import SetupError
 from antiphon.messages import current_port
@@ -39,10 +39,6 @@ class TrustedFile:
     path: str
     """Where it was when it was trusted. Another file with the same content is trusted as well."""
     at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
-        return {"digest": self.digest, "path": self.path, "at": self.at}
 
 
 def digest_of(data: bytes) -> str:

@@ -117,7 +117,9 @@ def attributes_of(operation: Operation) -> Attributes:
         case AgentOperation():
             return _agent(operation)
         case RunOperation():
-            return _run(operation)
+            replay = True if operation.is_replay else None
+            run = {RUN_NAME: operation.name, RUN_ID: operation.id, RUN_ATTEMPT: operation.attempt, IS_REPLAY: replay}
+            return _present(run)
 
 
 def shared_by_metrics(operation: Operation) -> Attributes:
@@ -136,7 +138,7 @@ def shared_by_metrics(operation: Operation) -> Attributes:
 
 def _model(operation: ModelOperation) -> Attributes:
     settings = {_SETTINGS[name]: value for name, value in operation.settings.items() if name in _SETTINGS}
-    return _known(
+    return _present(
         {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": operation.provider or None,
@@ -154,15 +156,15 @@ def _model(operation: ModelOperation) -> Attributes:
 def _server(url: str | None) -> dict[str, str | int | None]:
     """Return the host and the port of a service; empty if the text is not a URL."""
     try:
-        found = urlsplit(url or "")
-        port = found.port
+        parts = urlsplit(url or "")
+        port = parts.port
     except ValueError:
         return {}
-    return {"server.address": found.hostname, "server.port": port or _PORTS.get(found.scheme)} if found.hostname else {}
+    return {"server.address": parts.hostname, "server.port": port or _PORTS.get(parts.scheme)} if parts.hostname else {}
 
 
 def _tool(operation: ToolOperation) -> Attributes:
-    return _known(
+    return _present(
         {
             "gen_ai.operation.name": "execute_tool",
             "gen_ai.tool.name": operation.name,
@@ -174,7 +176,7 @@ def _tool(operation: ToolOperation) -> Attributes:
 
 
 def _agent(operation: AgentOperation) -> Attributes:
-    return _known(
+    return _present(
         {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": operation.provider or None,
@@ -187,16 +189,11 @@ def _agent(operation: AgentOperation) -> Attributes:
     )
 
 
-def _run(operation: RunOperation) -> Attributes:
-    replay = True if operation.is_replay else None
-    return _known({RUN_NAME: operation.name, RUN_ID: operation.id, RUN_ATTEMPT: operation.attempt, IS_REPLAY: replay})
-
-
 def _used(usage: Usage | None) -> dict[str, int | None]:
     return {} if usage is None else {ours: getattr(usage, name) for name, ours in _USAGE.items()}
 
 
-def _known(attributes: Mapping[str, Any]) -> Attributes:
+def _present(attributes: Mapping[str, Any]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -206,13 +203,13 @@ def _known(attributes: Mapping[str, Any]) -> Attributes:
 def content_of(operation: Operation) -> dict[str, str]:
     """Return the input and the output of an operation."""
     match operation:
-        case ModelOperation(input=said, output=answered):
+        case ModelOperation(input=asked, output=answered):
             reasons = operation.finish_reasons
-            found = {"gen_ai.input.messages": _messages(said), "gen_ai.output.messages": _answers(answered, reasons)}
-            return {name: json_text(value) for name, value in found.items() if value}
+            content = {"gen_ai.input.messages": _messages(asked), "gen_ai.output.messages": _answers(answered, reasons)}
+            return {name: json_text(value) for name, value in content.items() if value}
         case ToolOperation(arguments=arguments, result=result):
-            given = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": result}
-            return {name: json_text(value) for name, value in given.items() if value is not None}
+            values = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": result}
+            return {name: json_text(value) for name, value in values.items() if value is not None}
         case AgentOperation() | RunOperation():
             return {}
 
@@ -250,33 +247,30 @@ def _plain(value: object) -> Any:
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     """Return messages in the form of the conventions: one utterance is one message."""
-    found: list[dict[str, Any]] = []
+    utterances: list[dict[str, Any]] = []
     turn: str | None = None
     for message in messages:
         one = _message(message)
-        if turn is not None and message.turn_id == turn and found[-1]["role"] == one["role"]:
-            found[-1]["parts"] += one["parts"]
+        if turn is not None and message.turn_id == turn and utterances[-1]["role"] == one["role"]:
+            utterances[-1]["parts"] += one["parts"]
         else:
-            found.append(one)
+            utterances.append(one)
         turn = message.turn_id
-    return found
+    return utterances
 
 
 def _answers(messages: Iterable[Message], reasons: Sequence[str]) -> list[dict[str, Any]]:
     """Return the answers of a model with their finish reason: the provider's, else derived from the parts."""
-    return [{**one, "finish_reason": reasons[0] if reasons else _reason(one)} for one in _messages(messages)]
-
-
-def _reason(message: dict[str, Any]) -> str:
-    return "tool_call" if any(part["type"] == "tool_call" for part in message["parts"]) else "stop"
+    answers = _messages(messages)
+    for answer in answers:
+        derived = "tool_call" if any(part["type"] == "tool_call" for part in answer["parts"]) else "stop"
+        answer["finish_reason"] = reasons[0] if reasons else derived
+    return answers
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {"role": message.role_hint_for_llm or _role(message), "parts": _parts(message), "name": message.policy}
-
-
-def _role(message: Message) -> str:
-    return {"option_call": "assistant", "option_result": "tool"}.get(message.kind, "user")
+    role = message.role_hint_for_llm or {"option_call": "assistant", "option_result": "tool"}.get(message.kind, "user")
+    return {"role": role, "parts": _parts(message), "name": message.policy}
 
 
 def _parts(message: Message) -> list[dict[str, Any]]:

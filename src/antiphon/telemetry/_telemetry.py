@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context, attach, detach
@@ -38,7 +38,6 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from typing_extensions import override
 
 from antiphon import __version__
-from antiphon.messages import Usage
 from antiphon.messages.keys import kind_of
 from antiphon.runtime import (
     Activity,
@@ -135,8 +134,10 @@ class Metrics:
         match operation:
             case ModelOperation(usage=usage):
                 self._model.record(seconds, {**shared, **error})
-                if usage is not None:
-                    self._use(usage, shared)
+                counts = () if usage is None else (("input", usage.input_tokens), ("output", usage.output_tokens))
+                for kind, count in counts:
+                    if count is not None:
+                        self._tokens.record(count, {**shared, "gen_ai.token.type": kind})
             case ToolOperation():
                 self._tool.record(seconds, {**shared, **error})
             case AgentOperation():
@@ -144,14 +145,9 @@ class Metrics:
             case RunOperation():
                 pass  # its agents and effects are counted
 
-    def _use(self, usage: Usage, shared: Attributes) -> None:
-        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-            if count is not None:
-                self._tokens.record(count, {**shared, "gen_ai.token.type": kind})
 
-
-def _seconds(meter: Meter, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
-    return meter.create_histogram(name, "s", about, explicit_bucket_boundaries_advisory=buckets)
+def _seconds(meter: Meter, name: str, description: str, buckets: tuple[float, ...]) -> Histogram:
+    return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
 
 
 # ---------------------------------------------------------------- ids
@@ -178,27 +174,27 @@ def _hash(size: int, *words: str) -> int:
 class DerivedIds(IdGenerator):
     """Generates the ids that `give` has set; otherwise those of another generator."""
 
-    def __init__(self, others: IdGenerator) -> None:
-        self._others = others
-        self._given = threading.local()
+    def __init__(self, fallback: IdGenerator) -> None:
+        self._fallback = fallback
+        self._next = threading.local()
 
     def give(self, trace: int, span: int) -> None:
         """Set the ids of the next span of this thread of execution."""
-        self._given.ids = trace, span
+        self._next.ids = trace, span
 
     def done(self) -> None:
         """Clear the ids, so that later spans do not get them."""
-        self._given.ids = None
+        self._next.ids = None
 
     @override
     def generate_trace_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self._given, "ids", None)
-        return self._others.generate_trace_id() if ids is None else ids[0]
+        ids: tuple[int, int] | None = getattr(self._next, "ids", None)
+        return self._fallback.generate_trace_id() if ids is None else ids[0]
 
     @override
     def generate_span_id(self) -> int:
-        ids: tuple[int, int] | None = getattr(self._given, "ids", None)
-        return self._others.generate_span_id() if ids is None else ids[1]
+        ids: tuple[int, int] | None = getattr(self._next, "ids", None)
+        return self._fallback.generate_span_id() if ids is None else ids[1]
 
 
 def write_traceparent(span: SpanContext) -> str:
@@ -208,10 +204,10 @@ def write_traceparent(span: SpanContext) -> str:
 
 def read_traceparent(text: str) -> SpanContext | None:
     """Return the span of a `traceparent`; None if the text is not valid."""
-    found = _TRACEPARENT.fullmatch(text)
-    if found is None:
+    match = _TRACEPARENT.fullmatch(text)
+    if match is None:
         return None
-    trace, span, flags = (int(digits, 16) for digits in found.groups())
+    trace, span, flags = (int(digits, 16) for digits in match.groups())
     context = SpanContext(trace, span, is_remote=True, trace_flags=TraceFlags(flags))
     return context if context.is_valid else None
 
@@ -234,8 +230,8 @@ class Spans:
         self._record_content = record_content
         self._ids: DerivedIds | None = None
         if isinstance(self._tracer, SdkTracer):  # other tracers choose their own ids, so a thread has several traces
-            known = self._tracer.id_generator
-            self._ids = known if isinstance(known, DerivedIds) else DerivedIds(known)
+            generator = self._tracer.id_generator
+            self._ids = generator if isinstance(generator, DerivedIds) else DerivedIds(generator)
             self._tracer.id_generator = self._ids
 
     # ------------------------------------------------------------ begin
@@ -307,14 +303,23 @@ class Spans:
         ids = of, self._ids.generate_span_id() if self._ids is not None else 0
         return self._start(ids, None, name, kind=kind_of_span(operation), links=links, attributes=attributes)
 
-    def _start(self, ids: tuple[int, int], parent: SpanContext | None, name: str, **more: Any) -> Span:
+    def _start(
+        self,
+        ids: tuple[int, int],
+        parent: SpanContext | None,
+        name: str,
+        *,
+        kind: SpanKind,
+        links: Sequence[Link],
+        attributes: Attributes,
+    ) -> Span:
         """Start a span with computed ids, so that other processes can refer to it."""
         context = Context() if parent is None else trace.set_span_in_context(NonRecordingSpan(parent), Context())
         if self._ids is None:
-            return self._tracer.start_span(name, context, **more)
+            return self._tracer.start_span(name, context, kind, attributes, links)
         self._ids.give(*ids)
         try:
-            return self._tracer.start_span(name, context, **more)
+            return self._tracer.start_span(name, context, kind, attributes, links)
         finally:
             self._ids.done()
 
@@ -332,7 +337,9 @@ class Spans:
                 span.set_attributes({f"{names.TAG}{name}": value for name, value in activity.tags.items()})
             if activity.operation is not None:
                 span.update_name(name_of(activity.operation))
-                span.set_attributes({**_operated(activity), **_counted(activity)})
+                span.set_attributes(_operated(activity))
+                if activity.effect is None and activity.delivery is None:  # a run: its executed and its replayed effects
+                    span.set_attributes({names.DONE: activity.done, names.REPLAYED: activity.replayed})
             if self._record_content:
                 span.set_attributes({name: redacted(text, activity.redaction) for name, text in _content(activity).items()})
             if activity.error_type is not None:
@@ -354,25 +361,18 @@ def _operated(activity: Activity) -> Attributes:
     return {**attributes_of(activity.operation), **thread}
 
 
-def _counted(activity: Activity) -> Attributes:
-    """Return how many effects of a run were executed, and how many were replayed."""
-    if activity.effect is not None or activity.delivery is not None:
-        return {}
-    return {names.DONE: activity.done, names.REPLAYED: activity.replayed}
-
-
 def _content(activity: Activity) -> dict[str, str]:
     if activity.operation is not None:
-        found = content_of(activity.operation)
-        if found or (activity.effect is None and activity.delivery is None):
-            return found
+        content = content_of(activity.operation)
+        if content or (activity.effect is None and activity.delivery is None):
+            return content
     if activity.effect is not None:
-        given, result = names.EFFECT_ARGUMENTS, names.EFFECT_RESULT
-        found = {given: json_text(activity.effect.arguments)}
+        input_name, output_name = names.EFFECT_ARGUMENTS, names.EFFECT_RESULT
+        content = {input_name: json_text(activity.effect.arguments)}
     else:
-        given, result = names.MESSAGE, names.RESULT
-        found = {} if activity.delivery is None else {given: body_of(activity.delivery.message)}
-    return found if activity.outcome is None else {**found, result: outcome_text(activity.outcome)}
+        input_name, output_name = names.MESSAGE, names.RESULT
+        content = {} if activity.delivery is None else {input_name: body_of(activity.delivery.message)}
+    return content if activity.outcome is None else {**content, output_name: outcome_text(activity.outcome)}
 
 
 # ---------------------------------------------------------------- the observer
@@ -416,10 +416,10 @@ class Telemetry(Observer):
                 end()
 
     def _waiting(self) -> Counter[str]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for system in self._systems:
-            found.update(system.waiting)  # unlike `+`, it keeps zeros, so that an empty mailbox is reported too
-        return found
+            counts.update(system.waiting)  # unlike `+`, it keeps zeros, so that an empty mailbox is reported too
+        return counts
 
     # ------------------------------------------------------------ events of the runtime
 
@@ -429,7 +429,7 @@ class Telemetry(Observer):
 
     @override
     def closed(self, system: WatchedSystem) -> None:
-        self._systems = tuple(each for each in self._systems if each is not system)
+        self._systems = tuple(watched for watched in self._systems if watched is not system)
 
     @override
     def origin(self) -> str | None:
@@ -478,10 +478,12 @@ def configure(
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
     resource = Resource.create({SERVICE_NAME: service_name})
-    more: dict[str, Any] = {"headers": None if headers is None else dict(headers), "timeout": within}
+    sent_headers = None if headers is None else dict(headers)
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(_url(endpoint, "traces"), **more)))
-    exporter = OTLPMetricExporter(_url(endpoint, "metrics"), **more)
+    tracers.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(_url(endpoint, "traces"), headers=sent_headers, timeout=within))
+    )
+    exporter = OTLPMetricExporter(_url(endpoint, "metrics"), headers=sent_headers, timeout=within)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=every * 1000)
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     return Telemetry(tracers, meters, record_content=record_content)

@@ -47,11 +47,11 @@ def _check_same_data(dialect: Dialect, sample: object, what: str) -> None:
 def _with_unknown_keys(sample: object) -> Iterator[Any]:
     """Yield the sample with an unknown key in one object, for each object at any depth; then in all."""
     count = sum(1 for _ in _objects(sample))
-    for chosen in (*range(count), None):
+    for target in (*range(count), None):
         changed = copy.deepcopy(sample)
-        for index, each in enumerate(list(_objects(changed))):
-            if chosen in (index, None):
-                each[_UNKNOWN] = {"kept": [None]}
+        for index, box in enumerate(list(_objects(changed))):
+            if target in (index, None):
+                box[_UNKNOWN] = {"kept": [None]}
         yield changed
 
 
@@ -70,12 +70,13 @@ def _check_others(dialect: Dialect, sample: object) -> None:
         text = str(encoded.value)
         lost = {(loss.message_id, loss.what) for loss in encoded.losses}
         read = [facets for facets in meaning(_decoded(target, encoded)) if facets]
-        for message, facets, plain in zip(_shown(conversation), meaning(conversation), meaning(bare), strict=True):
+        shown = [message for message in conversation if message.lane != "effect"]
+        for message, facets, plain in zip(shown, meaning(conversation), meaning(bare), strict=True):
             if (message.id, "message") in lost:
                 continue
             for what in ("purpose", "metadata"):
                 value = facets.get(what)
-                is_there = value == plain.get(what) or any(each.get(what) == value for each in read)
+                is_there = value == plain.get(what) or any(facets_back.get(what) == value for facets_back in read)
                 if not is_there and (message.id, what) not in lost:
                     raise AssertionError(f"{target.name} drops {what} of {message.id!r} of {dialect.name} without a loss")
             unknown = _MARK in str(message.metadata.get(dialect.name, "")) and _MARK not in text
@@ -83,15 +84,11 @@ def _check_others(dialect: Dialect, sample: object) -> None:
                 raise AssertionError(f"{target.name} drops {_UNKNOWN!r} of {message.id!r} of {dialect.name} without a loss")
 
 
-def _shown(conversation: Conversation) -> list[Message]:
-    return [message for message in conversation if message.lane != "effect"]
-
-
 def _objects(value: object) -> Iterator[dict[str, Any]]:
     children: Iterable[Any] = ()
     if isinstance(value, dict):
-        yield (found := cast("dict[str, Any]", value))
-        children = found.values()
+        yield (box := cast("dict[str, Any]", value))
+        children = box.values()
     elif isinstance(value, list):
         children = cast("list[Any]", value)
     for child in children:
@@ -139,14 +136,18 @@ def _edited(message: Message) -> Message | None:
 def _check_meaning(dialect: Dialect, sample: object) -> None:
     """Remove the dialect's own metadata: the output must mean the same without it, or a loss must be reported."""
     conversation = dialect.decode(sample)
-    bare = Conversation((_without(dialect.name, message) for message in conversation), tools=conversation.tools)
+    messages: list[Message] = []
+    for message in conversation:
+        namespaces = {name: notes for name, notes in message.metadata.items() if name != dialect.name}
+        messages.append(message.model_copy(update={"metadata": namespaces}))
+    bare = Conversation(messages, tools=conversation.tools)
     encoded = dialect.encode(bare)
     lost = {(loss.message_id, loss.what) for loss in encoded.losses}
-    kept = Conversation(message for message in bare if (message.id, "message") not in lost)
-    before, after = meaning(kept), meaning(_without_added(_decoded(dialect, encoded), kept, lost))
+    written = Conversation(message for message in bare if (message.id, "message") not in lost)
+    before, after = meaning(written), meaning(_without_added(_decoded(dialect, encoded), written, lost))
     if len(before) != len(after):
         raise AssertionError(f"{dialect.name} keeps messages in its namespace: of {len(before)} came {len(after)} back")
-    for message, ours, theirs in zip(kept, before, after, strict=True):
+    for message, ours, theirs in zip(written, before, after, strict=True):
         for facet in {*ours, *theirs}:
             if ours.get(facet) != theirs.get(facet) and (message.id, facet) not in lost:
                 raise AssertionError(
@@ -154,14 +155,14 @@ def _check_meaning(dialect: Dialect, sample: object) -> None:
                 )
 
 
-def _without_added(back: Conversation, kept: Conversation, lost: set[tuple[str | None, str]]) -> Conversation:
+def _without_added(back: Conversation, written: Conversation, lost: set[tuple[str | None, str]]) -> Conversation:
     """Remove messages that were only added because the format requires another message before one."""
-    said = iter(back)
-    for message in kept:
+    messages = iter(back)
+    for message in written:
         if (message.id, "added") in lost:
-            added = next(said, None)
-            back = Conversation(each for each in back if each is not added)
-        next(said, None)
+            added = next(messages, None)
+            back = Conversation(message for message in back if message is not added)
+        next(messages, None)
     return back
 
 
@@ -170,18 +171,13 @@ def _decoded(dialect: Dialect, encoded: Encoded) -> Conversation:
     return dialect.decode(encoded.value, aliases=encoded.aliases) if encoded.aliases else dialect.decode(encoded.value)
 
 
-def _without(namespace: str, message: Message) -> Message:
-    rest = {name: inner for name, inner in message.metadata.items() if name != namespace}
-    return message.model_copy(update={"metadata": rest})
-
-
 def _check_prefixes(dialect: Dialect, sample: object) -> None:
     """Check that the output of a shorter history is a prefix of the output of the longer one, if no call or unit is cut."""
     conversation = dialect.decode(sample)
-    whole = dialect.encode(conversation).value
+    full = dialect.encode(conversation).value
     for end in range(1, len(conversation)):
         begun = conversation[:end]
-        if not _is_cut(conversation, begun, dialect.name) and not _begins(whole, dialect.encode(begun).value):
+        if not _is_cut(conversation, begun, dialect.name) and not _begins(full, dialect.encode(begun).value):
             raise AssertionError(f"{dialect.name}: the first {end} messages are written differently when more follow")
 
 
@@ -192,11 +188,11 @@ def _is_cut(conversation: Conversation, begun: Conversation, name: str) -> bool:
     return any(turn[-1] not in begun for turn in conversation.turns() if turn[0] in begun)
 
 
-def _begins(whole: Any, begun: Any) -> bool:
+def _begins(full: Any, begun: Any) -> bool:
     """Whether a list begins with another, or an object does in each of its keys."""
-    if isinstance(whole, dict) and isinstance(begun, dict):
-        ours, theirs = cast("dict[str, Any]", whole), cast("dict[str, Any]", begun)
+    if isinstance(full, dict) and isinstance(begun, dict):
+        ours, theirs = cast("dict[str, Any]", full), cast("dict[str, Any]", begun)
         return theirs.keys() <= ours.keys() and all(_begins(ours[key], value) for key, value in theirs.items())
-    if isinstance(whole, list) and isinstance(begun, list):
-        return canonical(cast("list[Any]", whole)[: len(cast("list[Any]", begun))]) == canonical(begun)
-    return canonical(whole) == canonical(begun)
+    if isinstance(full, list) and isinstance(begun, list):
+        return canonical(cast("list[Any]", full)[: len(cast("list[Any]", begun))]) == canonical(begun)
+    return canonical(full) == canonical(begun)

@@ -56,8 +56,8 @@ async def check_ledger(make: MakeLedger, *, is_durable: bool = True, only: str |
     Raises:
         AssertionError: a promise is broken; the text names it.
     """
-    chosen = {only: LEDGER_CHECKS[only]} if only is not None else LEDGER_CHECKS
-    for name, check in chosen.items():
+    checks = {only: LEDGER_CHECKS[only]} if only is not None else LEDGER_CHECKS
+    for name, check in checks.items():
         if name in _DURABLE and not is_durable:
             continue
         try:
@@ -104,19 +104,19 @@ async def _all(ledger: Ledger, thread_id: str, **bounds: Any) -> list[Record]:
 async def _some(
     ledger: Ledger, count: int, after: str | None = None, thread_id: str | None = None
 ) -> list[tuple[Record, str]]:
-    found: list[tuple[Record, str]] = []
+    records: list[tuple[Record, str]] = []
     if count:
         async with asyncio.timeout(60):
             async for tailed in ledger.tail(after, thread_id=thread_id):
-                found.append((tailed.record, tailed.cursor))
-                if len(found) == count:
+                records.append((tailed.record, tailed.cursor))
+                if len(records) == count:
                     break
-    return found
+    return records
 
 
-def _same(found: object, expected: object) -> None:
-    if found != expected:
-        raise AssertionError(f"found {found!r}, expected {expected!r}")
+def _same(value: object, expected: object) -> None:
+    if value != expected:
+        raise AssertionError(f"found {value!r}, expected {expected!r}")
 
 
 async def _refused(error: type[Exception], doing: Awaitable[object]) -> Any:
@@ -175,7 +175,7 @@ async def the_same_message_again_is_no_news(open_: _Opener) -> None:
         again = await ledger.append("t", [first], expected_version=0, status="x")
         _same(again, (record,))
         both = await ledger.append("t", [first, second, second])
-        _same([each.seq for each in both], [1, 2, 2])
+        _same([record_again.seq for record_again in both], [1, 2, 2])
         _same(len(await _all(ledger, "t")), 2)
         summary = await ledger.thread("t")
         _same(summary and summary.status, None)
@@ -220,8 +220,8 @@ async def of_many_writers_that_expect_one_version_one_wins(open_: _Opener) -> No
     async with open_() as ledger:
         tries = [ledger.append("t", [_said(str(number))], expected_version=0) for number in range(20)]
         outcomes = await asyncio.gather(*tries, return_exceptions=True)
-        won = [each for each in outcomes if isinstance(each, tuple)]
-        lost = [each for each in outcomes if isinstance(each, errors.AppendConflictError)]
+        won = [outcome for outcome in outcomes if isinstance(outcome, tuple)]
+        lost = [outcome for outcome in outcomes if isinstance(outcome, errors.AppendConflictError)]
         _same((len(won), len(lost)), (1, 19))
 
 
@@ -291,28 +291,28 @@ async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
     async with open_() as ledger:
         await ledger.append("t", history, allow_foreign=True)
         await ledger.append("t", history, allow_foreign=True)
-        found = await _all(ledger, "t")
-        _same([record.message.id for record in found], [message.id for message in history])
+        records = await _all(ledger, "t")
+        _same([record.message.id for record in records], [message.id for message in history])
         await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
 async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
     call = _call(lane="control", to=("agent",))
-    told = _said("stop", lane="effect", metadata={"antiphon": {"principal": "ada"}})
+    effect = _said("stop", lane="effect", metadata={"antiphon": {"principal": "ada"}})
     marked = _said("hello", metadata={"antiphon": {"unit": "x"}, "other": {"a": 1}})
-    rows = [marked, call, _result(call).model_copy(update={"lane": "control"}), told]
+    rows = [marked, call, _result(call).model_copy(update={"lane": "control"}), effect]
     async with open_() as ledger:
         for _ in range(2):  # twice is the same as once
             records = await ledger.append("t", rows, outside=True)
             _same([record.seq for record in records], [1, 2, 3, 4])
-        found = [record.message for record in await _all(ledger, "t")]
-        _same([(message.lane, message.kind) for message in found], [("talk", "parts")] * 4)
-        _same((found[0].text, list(found[0].metadata)), ("hello", ["other"]))
-        _same([len(message.metadata) for message in found[1:]], [0] * 3)
+        stored = [record.message for record in await _all(ledger, "t")]
+        _same([(message.lane, message.kind) for message in stored], [("talk", "parts")] * 4)
+        _same((stored[0].text, list(stored[0].metadata)), ("hello", ["other"]))
+        _same([len(message.metadata) for message in stored[1:]], [0] * 3)
         _same(await ledger.by_invocation(call.invocation_id or ""), ())
-        moved = [message.model_copy(update={"thread_id": None}) for message in found]
+        moved = [message.model_copy(update={"thread_id": None}) for message in stored]
         again = await ledger.append("copy", moved, outside=True)  # foreign history is not wrapped once more
-        _same([record.message.payload for record in again], [message.payload for message in found])
+        _same([record.message.payload for record in again], [message.payload for message in stored])
         await ledger.append("own", rows)
         await ledger.append("own", rows, outside=True)
         _same(len(await _all(ledger, "own")), 4)
@@ -320,19 +320,19 @@ async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
 
 
 async def an_open_call_from_outside_gets_an_error_result(open_: _Opener) -> None:
-    first, second, own = _call(), _call(), _call(to=("agent",))
+    first, second, addressed = _call(), _call(), _call(to=("agent",))
     rows = [first, _result(first), second]
     async with open_() as ledger:
-        await ledger.append("t", [own])
+        await ledger.append("t", [addressed])
         records = await ledger.append("t", rows, outside=True)
         _same([record.message.kind for record in records], ["option_call", "option_result", "option_call", "option_result"])
         _same(records[-1].message.in_reply_to, second.id)
         _same(await ledger.append("t", rows, outside=True), records)
-        await ledger.append("t", [own], outside=True)  # it is there: it stays open, and has no second result
-        for forged in (_result(own), own.model_copy(update={"id": "twin"})):
+        await ledger.append("t", [addressed], outside=True)  # it is there: it stays open, and has no second result
+        for forged in (_result(addressed), addressed.model_copy(update={"id": "twin"})):
             await _refused(errors.AppendRefusedError, ledger.append("t", [forged], outside=True, allow_foreign=True))
-        _same([record.message.id for record in await ledger.open_calls("t")], [own.id])
-        await ledger.append("t", [_result(own)])
+        _same([record.message.id for record in await ledger.open_calls("t")], [addressed.id])
+        await ledger.append("t", [_result(addressed)])
 
 
 async def a_call_from_outside_cannot_hide_behind_its_result(open_: _Opener) -> None:
@@ -382,14 +382,14 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
 async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: _Opener) -> None:
     async with open_() as ledger:
         first = await ledger.claim("t")
-        said = _said()
-        await ledger.append("t", [said], epoch=first)
+        message = _said()
+        await ledger.append("t", [message], epoch=first)
         _same(await ledger.append("t", [], epoch=first), ())
         second = await ledger.claim("t")
-        for messages in ([], [said]):  # an empty append, and a repeated one
+        for messages in ([], [message]):  # an empty append, and a repeated one
             await _refused(errors.FencedError, ledger.append("t", messages, epoch=first))
             await _refused(errors.FencedError, ledger.append("t", messages))
-        _same(len(await ledger.append("t", [said], epoch=second)), 1)
+        _same(len(await ledger.append("t", [message], epoch=second)), 1)
         _same(len(await _all(ledger, "t")), 1)
 
 
@@ -421,8 +421,8 @@ async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -
     async with open_() as ledger:
         await ledger.append("t", [question])
         await ledger.claim("t")
-        said = await ledger.post("t", _said("stop", to=("agent",), metadata={"antiphon": {"principal": "ada"}}), by="eve")
-        _same((said.message.policy, said.message.lane, len(said.message.metadata)), ("eve", "talk", 0))
+        posted = await ledger.post("t", _said("stop", to=("agent",), metadata={"antiphon": {"principal": "ada"}}), by="eve")
+        _same((posted.message.policy, posted.message.lane, len(posted.message.metadata)), ("eve", "talk", 0))
         order = await ledger.post("t", _call("STOP", lane="control", to=("agent",)), by="eve")
         _same((order.message.lane, order.message.kind), ("talk", "parts"))
         await ledger.post("t", _call("PAY", to=("agent",)), by="eve")
@@ -451,7 +451,7 @@ async def _let_expire(ledger: Ledger, host: Host) -> None:
     await ledger.claim(f"of {host.name}", by=host)  # a host that owns nothing may be forgotten
     await ledger.beat(replace(host, lease=0.01))
     async with asyncio.timeout(60):
-        while any(each.is_alive for each in await ledger.hosts() if each.host.name == host.name):  # noqa: ASYNC110
+        while any(status.is_alive for status in await ledger.hosts() if status.host.name == host.name):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -475,12 +475,12 @@ async def a_host_lives_while_it_beats(open_: _Opener) -> None:
         await ledger.leave(one)
         await ledger.leave(one)
         _same(
-            [(each.host.name, each.is_alive, each.threads) for each in await ledger.hosts()],
+            [(status.host.name, status.is_alive, status.threads) for status in await ledger.hosts()],
             [("one", False, 2), ("other", True, 1)],
         )
         await ledger.release("v", epoch=1)
         await ledger.leave(other)
-        _same([each.host.name for each in await ledger.hosts()], ["one"])
+        _same([status.host.name for status in await ledger.hosts()], ["one"])
         await ledger.leave(_host("nobody"))
 
 
@@ -498,7 +498,7 @@ async def a_lease_is_renewed_from_another_thread(open_: _Opener) -> None:
         _same(await asyncio.to_thread(ledger.renew, host), False)
         late = await _expired(ledger, "late")
         _same(await asyncio.to_thread(ledger.renew, late), False)
-        _same([each.is_alive for each in await ledger.hosts()], [False])
+        _same([status.is_alive for status in await ledger.hosts()], [False])
 
 
 async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _Opener) -> None:
@@ -549,12 +549,12 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         _same(second > first, True)  # also for the same host: its earlier appends are then fenced
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
         await _refused(errors.FencedError, ledger.release("t", epoch=first))
-        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
+        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
         await ledger.leave(one)
         third = await ledger.claim("t", by=other)
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=second))
         await _refused(errors.FencedError, ledger.release("t", epoch=second))
-        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(owner="other"))).threads], ["t"])
+        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(owner="other"))).threads], ["t"])
         await _refused_host("UNKNOWN_HOST", ledger.claim("t", by=one))
         fourth = await ledger.claim("t")  # without a host, it is taken from its owner
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=third))
@@ -563,7 +563,7 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         _same(summary and (summary.owner, summary.kind, summary.messages), (None, "agent", 2))
         fifth = await ledger.claim("t", by=other)
         _same(fifth > fourth, True)
-        owners = [each.taken_from for each in (first, second, third, fourth, fifth)]
+        owners = [epoch.taken_from for epoch in (first, second, third, fourth, fifth)]
         _same(owners, [None, None, None, "other", None])  # a host takes nothing from itself, or from one that has left
 
 
@@ -604,8 +604,8 @@ async def a_released_thread_needs_a_claim(open_: _Opener) -> None:
         await _refused(ValueError, ledger.release("t", epoch=epoch, unfit="1"))
         await _refused(ValueError, ledger.release("t", epoch=epoch, reason="why"))
         await ledger.release("t", epoch=epoch)
-        for given in (epoch, epoch + 1, -epoch, 0, None):
-            await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=given))
+        for stale in (epoch, epoch + 1, -epoch, 0, None):
+            await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=stale))
         await _refused(errors.FencedError, ledger.release("t", epoch=epoch))
         _same((await ledger.head("t")).epoch, epoch)
         await ledger.post("t", _to())
@@ -650,13 +650,13 @@ async def of_many_takers_each_thread_has_one(open_: _Opener) -> None:
         for name in names:
             await ledger.post(name, _to())
         first = await ledger.take(hosts[0], limit=3)
-        _same([each.thread_id for each in first], names[:3])  # the longest due first
+        _same([thread.thread_id for thread in first], names[:3])  # the longest due first
         _same(await ledger.take(hosts[0], limit=0), ())
         await _refused(ValueError, ledger.take(hosts[0], limit=-1))
         rounds = [ledger.take(host, limit=5) for host in hosts * 3]
-        taken = [each.thread_id for found in await asyncio.gather(*rounds) for each in found]
+        taken = [thread.thread_id for batch in await asyncio.gather(*rounds) for thread in batch]
         _same(sorted(taken), names[3:])
-        _same(sum(each.threads for each in await ledger.hosts()), 30)
+        _same(sum(status.threads for status in await ledger.hosts()), 30)
 
 
 async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
@@ -671,7 +671,7 @@ async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
         naive = now.replace(tzinfo=None)
         await _refused(ValueError, ledger.release("x", epoch=await ledger.claim("x", by=host), wake_at=naive))
         taken = await ledger.take(host)
-        _same([(each.thread_id, each.why) for each in taken], [("long ago", "due"), ("past", "due")])
+        _same([(thread.thread_id, thread.why) for thread in taken], [("long ago", "due"), ("past", "due")])
         _same(await ledger.woken(host), ())  # nothing was posted, so the time stays until the owner releases the thread
         summary = await ledger.thread("past")
         _same(summary and summary.due_at, times["past"])
@@ -690,8 +690,8 @@ async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
         await ledger.beat(dead)
         await ledger.beat(host)
         call = _call()
-        for name, said in (("open", call), ("idle", _said())):
-            await ledger.append(name, [said], epoch=await ledger.claim(name, by=dead, kind="agent"))
+        for name, message in (("open", call), ("idle", _said())):
+            await ledger.append(name, [message], epoch=await ledger.claim(name, by=dead, kind="agent"))
         await ledger.append("given up", [_call()], epoch=await ledger.claim("given up", by=dead, kind="agent"))
         await ledger.release("given up", epoch=1)  # it waits for a caller, not for a host
         _same(await ledger.take(host), ())
@@ -699,13 +699,13 @@ async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
         (taken,) = await ledger.take(host)
         _same((taken.thread_id, taken.why), ("open", "abandoned"))
         _same((taken.epoch, taken.epoch.seq, taken.epoch.taken_from), (2, 1, None))  # a host that leaves releases all threads
-        given = await ledger.claim("given up", by=host)
-        _same((given, given.taken_from), (2, None))  # it had been released
-        await ledger.release("given up", epoch=given)
+        epoch = await ledger.claim("given up", by=host)
+        _same((epoch, epoch.taken_from), (2, None))  # it had been released
+        await ledger.release("given up", epoch=epoch)
         await _refused(errors.FencedError, ledger.append("open", [_result(call)], epoch=1))
         await ledger.append("open", [_result(call)], epoch=2)
         _same(await ledger.take(host), ())
-        _same([(each.host.name, each.threads) for each in await ledger.hosts()], [("dead", 1), ("one", 1)])
+        _same([(status.host.name, status.threads) for status in await ledger.hosts()], [("dead", 1), ("one", 1)])
 
 
 async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
@@ -720,13 +720,13 @@ async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
         await ledger.leave(host)
         await ledger.beat(host)
         _same(
-            [(each.thread_id, each.kind) for each in await ledger.take(host)],
+            [(thread.thread_id, thread.kind) for thread in await ledger.take(host)],
             [("t0", "agent"), ("t2", "agent"), ("r", "run/report")],
         )
-        _same([each.thread_id for each in await ledger.take(host, kinds=["chain", "chain"])], ["t1"])
+        _same([thread.thread_id for thread in await ledger.take(host, kinds=["chain", "chain"])], ["t1"])
         (bare,) = await ledger.take(host, kinds=[None])
         _same((bare.thread_id, bare.kind), ("bare", None))
-        _same([each.thread_id for each in (await ledger.threads(ThreadFilter(kind="run"))).threads], ["t3"])
+        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(kind="run"))).threads], ["t3"])
         branch = await ledger.fork("t1", into="b")
         _same((branch.kind, branch.owner, branch.due_at), ("chain", None, None))
 
@@ -734,7 +734,7 @@ async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
 async def threads_that_wait_for_a_host_are_listed(open_: _Opener) -> None:
     async def waiting(before: datetime) -> list[str]:
         page = await ledger.threads(ThreadFilter(due_before=before), "created_at")
-        return [each.thread_id for each in page.threads]
+        return [thread.thread_id for thread in page.threads]
 
     async with open_() as ledger:
         await ledger.beat(host := _host("a"))
@@ -762,7 +762,7 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
             _same(await ledger.take(host), ())
         (listed,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
         why = WITHHELD if await ledger.is_encrypted("t") else "the prompt has changed"
-        _same([(each.build, each.reason) for each in listed.unfit], [("1", why)])
+        _same([(mark.build, mark.reason) for mark in listed.unfit], [("1", why)])
         (again,) = await ledger.take(new)
         _same((again.thread_id, again.why), ("t", "due"))
         await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)
@@ -770,7 +770,7 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
             _same(await ledger.take(host), ())  # no build is left that can continue it: it is listed, and not taken
         summary = await ledger.thread("t")
         lengths = [("1", len(why)), ("2", len(why) if why == WITHHELD else 2000)]
-        _same(summary and [(each.build, len(each.reason)) for each in summary.unfit], lengths)
+        _same(summary and [(mark.build, len(mark.reason)) for mark in summary.unfit], lengths)
         _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
         epoch = await ledger.claim("t", by=old)  # an explicit claim removes the mark
         await ledger.release("t", epoch=epoch, wake_at=(await ledger.hosts())[0].since)
@@ -802,7 +802,7 @@ async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _Opener) -> 
         _same(await ledger.woken(one), (Woken("a", 4),))
         await ledger.leave(one)
         _same(await ledger.woken(one), ())
-        _same([each.thread_id for each in await ledger.take(other)], ["a"])
+        _same([thread.thread_id for thread in await ledger.take(other)], ["a"])
 
 
 async def open_calls_of_one_option_are_found_in_all_threads(open_: _Opener) -> None:
@@ -816,15 +816,15 @@ async def open_calls_of_one_option_are_found_in_all_threads(open_: _Opener) -> N
         page = await ledger.open_calls_of("APPROVE", limit=3)
         expected = [calls[0].id, calls[2].id, calls[3].id]
         _same(
-            [(each.message.thread_id, each.message.id) for each in page.calls],
+            [(open_call.message.thread_id, open_call.message.id) for open_call in page.calls],
             list(zip(("t0", "t0", "t1"), expected, strict=True)),
         )
         rest = await ledger.open_calls_of("APPROVE", limit=3, page=page.next)
-        _same(([each.message.lane for each in rest.calls], rest.next), (["control", "effect"], None))
+        _same(([open_call.message.lane for open_call in rest.calls], rest.next), (["control", "effect"], None))
         newest = await ledger.open_calls_of("APPROVE", order="-recorded_at", limit=2)
-        _same([each.message.lane for each in newest.calls], ["effect", "control"])
+        _same([open_call.message.lane for open_call in newest.calls], ["effect", "control"])
         older = await ledger.open_calls_of("APPROVE", order="-recorded_at", page=newest.next)
-        _same([each.message.id for each in older.calls], expected[::-1])
+        _same([open_call.message.id for open_call in older.calls], expected[::-1])
         _same((await ledger.open_calls_of("nothing")).calls, ())
         wrong: Any = "id; DROP TABLE threads"
         for doing in (
@@ -840,7 +840,7 @@ async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _Opener
 
     async def found(**asked: Any) -> list[str]:
         pages = [await ledger.threads(ThreadFilter(**asked), order) for order in _ORDERS]
-        names = [sorted(each.thread_id for each in page.threads) for page in pages]
+        names = [sorted(thread.thread_id for thread in page.threads) for page in pages]
         _same(names, names[:1] * len(_ORDERS))  # whatever the order
         return names[0]
 
@@ -866,7 +866,7 @@ async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _Opener
         _same(await found(open_calls=True), [])
         first = await ledger.threads(ThreadFilter(min_tokens=1), "-created_at", limit=1)
         then = await ledger.threads(ThreadFilter(min_tokens=1), "-created_at", first.next, 1)
-        _same([each.thread_id for each in (*first.threads, *then.threads)], ["dear", "cheap"])
+        _same([thread.thread_id for thread in (*first.threads, *then.threads)], ["dear", "cheap"])
 
 
 # ---------------------------------------------------------------- reading
@@ -902,11 +902,11 @@ async def messages_are_found_by_invocation_and_correlation(open_: _Opener) -> No
         await ledger.append("b", [_said(correlation_id="exchange")])
         await ledger.append("a", [_result(call)])
         invocation = call.invocation_id or ""
-        found = await ledger.by_invocation(invocation)
-        _same([record.message.kind for record in found], ["option_call", "option_result"])
+        records = await ledger.by_invocation(invocation)
+        _same([record.message.kind for record in records], ["option_call", "option_result"])
         _same(await ledger.by_invocation(invocation, thread_id="b"), ())
-        found = await ledger.by_correlation("exchange")
-        _same([record.message.thread_id for record in found], ["a", "b", "a"])
+        records = await ledger.by_correlation("exchange")
+        _same([record.message.thread_id for record in records], ["a", "b", "a"])
         _same(len(await ledger.by_correlation("exchange", thread_id="a")), 2)
         _same(await ledger.by_correlation("nothing"), ())
 
@@ -950,14 +950,14 @@ async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
         for number in range(7):
             pattern = ("peers", "peers", "peers", SYSTEM_PATTERN, "peers", "peers", "peers")[number]
             await ledger.append(f"t{number}", [_said()], status="odd" if number % 2 else "even", pattern=pattern)
-        found: list[str] = []
+        thread_ids: list[str] = []
         page = await ledger.threads(order="created_at", limit=3)
         while True:
-            found += [thread.thread_id for thread in page.threads]
+            thread_ids += [thread.thread_id for thread in page.threads]
             if page.next is None:
                 break
             page = await ledger.threads(order="created_at", limit=3, page=page.next)
-        _same(found, [f"t{number}" for number in range(7)])
+        _same(thread_ids, [f"t{number}" for number in range(7)])
         newest = await ledger.threads(limit=2)
         _same([thread.thread_id for thread in newest.threads], ["t6", "t5"])
         older = await ledger.threads(limit=100, page=newest.next)
@@ -968,13 +968,13 @@ async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
         _same([thread.thread_id for thread in machinery.threads], ["t3"])
         late = await ledger.threads(ThreadFilter(updated_after=newest.threads[1].updated_at))
         _same([thread.thread_id for thread in late.threads], ["t6"])
-        counted = [(each.status, each.pattern, each.threads) for each in await ledger.count_threads()]
+        counted = [(row.status, row.pattern, row.threads) for row in await ledger.count_threads()]
         _same(counted, [("even", "peers", 4), ("odd", "peers", 2), ("odd", SYSTEM_PATTERN, 1)])
-        _same([each.threads for each in await ledger.count_threads(system=True)], [1])
+        _same([row.threads for row in await ledger.count_threads(system=True)], [1])
         await ledger.append("t7", [_said()])
         await ledger.append("t8", [_call()])
-        others = [(each.status, each.pattern, each.threads, each.open) for each in await ledger.count_threads(system=False)]
-        _same(others, [(None, None, 2, 1), ("even", "peers", 4, 0), ("odd", "peers", 2, 0)])
+        visible = [(row.status, row.pattern, row.threads, row.open) for row in await ledger.count_threads(system=False)]
+        _same(visible, [(None, None, 2, 1), ("even", "peers", 4, 0), ("odd", "peers", 2, 0)])
         wrong: Any = "id; DROP TABLE threads"
         await _refused(ValueError, ledger.threads(order=wrong))
         await _refused(ValueError, ledger.threads(page="' OR 1=1"))
@@ -1058,18 +1058,18 @@ async def step_numbers_change_neither_order_nor_what_is_found(open_: _Opener) ->
     numbers: dict[str, list[int | None]] = {"falling": [9, 7, 5, 3, 1], "mixed": [2, 9, None, 0, 2], "none": [None] * 5}
     async with open_() as ledger:
         for thread, steps in numbers.items():
-            given = [each.model_copy(update={"step_num": step}) for each, step in zip(talk, steps, strict=True)]
-            await ledger.append(thread, given[:3])
+            numbered = [message.model_copy(update={"step_num": step}) for message, step in zip(talk, steps, strict=True)]
+            await ledger.append(thread, numbered[:3])
             _same([record.message.id for record in await ledger.open_calls(thread)], [call.id])
-            await ledger.append(thread, given[3:], expected_version=3)
-            ids, records = [each.id for each in talk], await _all(ledger, thread)
+            await ledger.append(thread, numbered[3:], expected_version=3)
+            ids, records = [message.id for message in talk], await _all(ledger, thread)
             _same([(record.seq, record.message.id) for record in records], list(enumerate(ids, 1)))
             _same([record.message.step_num for record in records], steps)
             _same([record.message.id for record in await _all(ledger, thread, reverse=True)], ids[::-1])
             _same([record.message.id for record, _ in await _some(ledger, 5, thread_id=thread)], ids)
-            _same([each.id for each in await ledger.replay(thread)], ids)
-            found = await ledger.by_correlation("c", thread_id=thread)
-            _same([record.message.id for record in found], [ids[0], ids[1], ids[3], ids[4]])
+            _same([message.id for message in await ledger.replay(thread)], ids)
+            exchange = await ledger.by_correlation("c", thread_id=thread)
+            _same([record.message.id for record in exchange], [ids[0], ids[1], ids[3], ids[4]])
             pair = await ledger.by_invocation(call.invocation_id or "", thread_id=thread)
             _same([record.message.id for record in pair], [ids[1], ids[3]])
         _same((await ledger.fork("mixed", at_step=2)).forked_at, 5)
@@ -1148,12 +1148,12 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
         await ledger.append("t", [_said("the quick brown fox"), _said("a brown, quick bear"), call])
         await ledger.append("u", [_said("nothing brown here")])
         if await ledger.is_encrypted("t"):  # an index would be readable
-            _same([await ledger.search(each) for each in ("QUICK brown", "bro*", "zurich")], [(), (), ()])
+            _same([await ledger.search(query) for query in ("QUICK brown", "bro*", "zurich")], [(), (), ()])
             await _refused(errors.NotSearchableError, ledger.search("brown", thread_id="u"))
             return
-        found = await ledger.search("QUICK brown")
-        _same({hit.record.seq for hit in found}, {1, 2})
-        _same(["«quick»" in hit.snippet for hit in found], [True, True])
+        hits = await ledger.search("QUICK brown")
+        _same({hit.record.seq for hit in hits}, {1, 2})
+        _same(["«quick»" in hit.snippet for hit in hits], [True, True])
         _same([hit.record.seq for hit in await ledger.search('"quick brown"')], [1])
         _same({hit.record.message.thread_id for hit in await ledger.search("bro*")}, {"t", "u"})
         _same([hit.record.seq for hit in await ledger.search("zurich monday")], [3])
@@ -1165,9 +1165,9 @@ async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
 
 def _entry(message: Message) -> TermEntry | None:
     """An entry from `source version: heading | body`."""
-    about, _, text = message.text.partition(": ")
+    facts, _, text = message.text.partition(": ")
     heading, _, body = text.partition("| ")
-    source, _, version = about.partition(" ")
+    source, _, version = facts.partition(" ")
     return TermEntry(source, int(version), heading.strip(), body) if version.isdigit() else None
 
 
@@ -1208,7 +1208,7 @@ async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(
         _same(await found("plant", "rebuilt"), ["white rose"])
         _same(await ledger.rebuild_terms(index), 1)
         _same(await found("plant"), ["white rose"])
-        for terms in (["two words"], [""], ['"'], ["x"] + [str(each) for each in range(500)]):
+        for terms in (["two words"], [""], ['"'], ["x"] + [str(number) for number in range(500)]):
             await _refused(ValueError, ledger.find_terms(index, terms))
         await _refused(ValueError, ledger.find_terms(index, ["x"], limit=-1))
         _same((await ledger.verify()).is_whole, True)
@@ -1221,11 +1221,11 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
     odd = "sk-proj-Ab3dEf6hIj9kLm2nOp5q"
     async with open_() as ledger:
         rules = await ledger.redaction_of("t")
-        given = _said(f"it is {odd}", thread_id="t")
-        stored = given if rules is None else rules.message(given)
-        _same([record.message for record in await ledger.append("t", [given])], [stored])
+        message = _said(f"it is {odd}", thread_id="t")
+        stored = message if rules is None else rules.message(message)
+        _same([record.message for record in await ledger.append("t", [message])], [stored])
         _same([record.message for record in await _all(ledger, "t")], [stored])
-        _same(len(await ledger.append("t", [given])), 1)
+        _same(len(await ledger.append("t", [message])), 1)
         await ledger.fork("t", into="branch")
         _same([await ledger.redaction_of(name) for name in ("t", "branch")], [rules, rules])
         if rules is not None and rules.is_secret(odd):
@@ -1239,7 +1239,7 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
                 ledger.fork("t", into=odd),
             ):
                 await _refused(errors.SecretNameError, doing)
-        _same({each.thread_id for each in (await ledger.threads()).threads}, {"t", "branch"})
+        _same({thread.thread_id for thread in (await ledger.threads()).threads}, {"t", "branch"})
 
 
 # ---------------------------------------------------------------- maintenance
@@ -1296,7 +1296,7 @@ async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _Opener) -> None:
                 _some(ledger, 1, thread_id=name),
             ):
                 await _refused(errors.ForgottenError, doing)
-        _same([each.message.id for each, _ in await _some(ledger, 1)], [image.id])
+        _same([record.message.id for record, _ in await _some(ledger, 1)], [image.id])
         _same((await ledger.open_calls_of("look")).calls, ())
         _same([record.message.payload for record in await _all(ledger, "u")], [image.payload])
         _same((await ledger.verify(heads=heads)).damages, ())
@@ -1306,7 +1306,7 @@ async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _Opener) -> None:
         _same(None if summary is None else (summary.messages, summary.open_calls, summary.owner), (3, 0, None))
         await ledger.delete("t", with_branches=True)
         await ledger.append("t", [_said("anew")])
-        _same([each.message.text for each in await _all(ledger, "t")], ["anew"])
+        _same([record.message.text for record in await _all(ledger, "t")], ["anew"])
         _same((await ledger.verify()).damages, ())
 
 
@@ -1357,13 +1357,13 @@ async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> No
         _same([damage.seq is not None for damage in (await ledger.verify(heads=other)).damages], [True])
         gone = [replace(head, thread_id="gone") for head in heads]
         _same([damage.thread_id for damage in (await ledger.verify(heads=gone)).damages], ["gone"])
-        told: list[tuple[int, int]] = []
+        steps: list[tuple[int, int]] = []
 
         def progress(done: int, total: int) -> None:
-            told.append((done, total))
+            steps.append((done, total))
 
-        found = await ledger.verify(progress=progress)
-        _same((found.threads, found.messages, found.is_whole, told[-1]), (1, 3, True, (3, 3)))
+        report = await ledger.verify(progress=progress)
+        _same((report.threads, report.messages, report.is_whole, steps[-1]), (1, 3, True, (3, 3)))
         one = await ledger.verify("t", heads=longer)
         _same((one.threads, [damage.thread_id for damage in one.damages]), (1, ["t"]))
         await _refused(errors.UnknownThreadError, ledger.verify("nobody"))
@@ -1381,12 +1381,12 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         journals = [await ledger.journal(name) for name in ("t", "b")]
         await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they exist
         await ledger.delete("t", with_branches=True)
-        made = await ledger.restore(journals, heads)
+        restored = await ledger.restore(journals, heads)
         _same(
-            [(each.thread_id, each.messages, each.open_calls, each.status) for each in made],
+            [(summary.thread_id, summary.messages, summary.open_calls, summary.status) for summary in restored],
             [("t", 5, 1, None), ("b", 4, 0, None)],
         )
-        _same((made[0].created_at, made[0].input_tokens), (before[0][0].recorded_at, 3))
+        _same((restored[0].created_at, restored[0].input_tokens), (before[0][0].recorded_at, 3))
         _same([await _all(ledger, name) for name in ("t", "b")], before)
         _same(await ledger.heads(), heads)
         _same([record.message.id for record in await ledger.open_calls("t")], [call.id])
@@ -1402,26 +1402,29 @@ async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
         _same((before.ledger, before.is_accepted), (None, True))
         await ledger.beat(host)
         _same(await ledger.redaction_rules(), replace(before, ledger=before.own))
-        own: Any = ledger
+        store: Any = ledger
         rules = getattr(ledger, "redaction", None)
         if rules is None:
             return  # another store, whose rules cannot be changed from here
-        more = rules.rules.with_secrets({"token": "registered value"})
-        own.redaction = LedgerRedaction.of(more)  # as another process that has registered values opens it
+        with_values = rules.rules.with_secrets({"token": "registered value"})
+        store.redaction = LedgerRedaction.of(with_values)  # as another process that has registered values opens it
         await ledger.beat(host)
-        fewer, others = replace(rules.rules, keys=frozenset({"salary"})), replace(rules.rules, patterns={"n": "N[0-9]+"})
-        for other in ("off", fewer, others):
-            own.redaction = LedgerRedaction.of(other)
+        fewer, other_patterns = (
+            replace(rules.rules, keys=frozenset({"salary"})),
+            replace(rules.rules, patterns={"n": "N[0-9]+"}),
+        )
+        for other in ("off", fewer, other_patterns):
+            store.redaction = LedgerRedaction.of(other)
             await _refused(errors.OtherRedactionError, ledger.beat(host))
             await _refused(errors.OtherRedactionError, ledger.beat(late))
             await _refused(errors.OtherRedactionError, ledger.adopt_redaction())
             _same((await ledger.redaction_rules()).is_accepted, False)
-        _same([each.host.name for each in await ledger.hosts()], ["h"])
+        _same([status.host.name for status in await ledger.hosts()], ["h"])
         await ledger.leave(host)
         adopted = await ledger.adopt_redaction()
         _same(adopted.ledger, adopted.own)
         await ledger.beat(late)
-        own.redaction = rules
+        store.redaction = rules
         await _refused(errors.OtherRedactionError, ledger.beat(host))
         _same((await ledger.verify()).is_whole, True)
 
@@ -1467,30 +1470,30 @@ async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
         await ledger.append("u", [_said()])
         await ledger.fork("t", at=1, into="b")
         heads = {head.thread_id: head for head in await ledger.heads()}
-        whole, other, branch = [await ledger.journal(name) for name in ("t", "u", "b")]
+        journal, other, branch = [await ledger.journal(name) for name in ("t", "u", "b")]
         await ledger.delete("u")
         await ledger.delete("t", with_branches=True)
-        first, second, third = whole.records
+        first, second, third = journal.records
         late = Record(2, second.body, second.hash, second.recorded_at + timedelta(seconds=1))
         forged = [(first, third), (first, second), (second, third), (first, late, third), (first, second, third, third), ()]
         for records in forged:
-            await _refused(errors.RestoreRefusedError, ledger.restore([replace(whole, records=records)], heads.values()))
+            await _refused(errors.RestoreRefusedError, ledger.restore([replace(journal, records=records)], heads.values()))
         cut = replace(heads["t"], seq=2, hash=second.hash)
-        for journals, given in (
-            ([whole], []),
-            ([whole], [replace(heads["t"], hash="0" * 64)]),
-            ([whole], [cut]),
-            ([whole], [heads["u"]]),
-            ([replace(whole, forked_at=0)], list(heads.values())),
-            ([replace(whole, thread_id="u")], list(heads.values())),
+        for journals, proofs in (
+            ([journal], []),
+            ([journal], [replace(heads["t"], hash="0" * 64)]),
+            ([journal], [cut]),
+            ([journal], [heads["u"]]),
+            ([replace(journal, forked_at=0)], list(heads.values())),
+            ([replace(journal, thread_id="u")], list(heads.values())),
             ([other, other], list(heads.values())),
             ([other, branch], list(heads.values())),
-            ([whole, replace(branch, forked_at=2)], list(heads.values())),
-            ([other, replace(whole, records=whole.records[:2])], list(heads.values())),
+            ([journal, replace(branch, forked_at=2)], list(heads.values())),
+            ([other, replace(journal, records=journal.records[:2])], list(heads.values())),
         ):
-            await _refused(errors.RestoreRefusedError, ledger.restore(journals, given))
+            await _refused(errors.RestoreRefusedError, ledger.restore(journals, proofs))
         _same(await ledger.heads(), ())
-        await ledger.restore([other, whole, branch], heads.values())
+        await ledger.restore([other, journal, branch], heads.values())
         _same((await ledger.verify(heads=heads.values())).damages, ())
 
 
@@ -1523,7 +1526,7 @@ async def hosts_and_owners_are_known_when_opened_again(open_: _Opener) -> None:
         _same([await ledger.thread(name) for name in ("t", "u", "v")], before)
         await _refused(errors.OwnedError, ledger.claim("t", by=other))
         await ledger.leave(one)
-        _same({each.thread_id for each in await ledger.take(other)}, {"t", "v"})
+        _same({thread.thread_id for thread in await ledger.take(other)}, {"t", "v"})
         _same((await ledger.verify()).damages, ())
 
 
@@ -1543,8 +1546,8 @@ async def _leased(ledger: Ledger, host: Host, **wants: Any) -> PermitGrant:
 
 
 async def _in_use(ledger: Ledger) -> LimitStatus:
-    (found,) = await ledger.limits()
-    return found
+    (status,) = await ledger.limits()
+    return status
 
 
 async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
@@ -1555,15 +1558,15 @@ async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
         _same(await _leased(ledger, _host("one"), waiting=10**6), PermitGrant())
         await ledger.set_limit(Limit("m", at_once=3))
         await ledger.set_limit(Limit(ALL_MODELS, per_minute=7, cost_per_day=Decimal("0.5")))
-        _same([each.limit.model for each in await ledger.limits()], [ALL_MODELS, "m"])
+        _same([status.limit.model for status in await ledger.limits()], [ALL_MODELS, "m"])
         _same((await _leased(ledger, _host("one"), waiting=5)).at_once, 3)
         await ledger.set_limit(Limit("m", at_once=4))
         _same((await _leased(ledger, _host("one"), in_use=3, waiting=2)).at_once, 4)
         await ledger.set_limit(Limit("m", at_once=1))  # running requests continue, and count
         _same((await _leased(ledger, _host("one"), in_use=4, waiting=2)).at_once, 1)
-        _same([each.held for each in await ledger.limits()], [0, 4])
+        _same([status.held for status in await ledger.limits()], [0, 4])
         await ledger.set_limit(Limit("m"))
-        _same([each.limit.model for each in await ledger.limits()], [ALL_MODELS])
+        _same([status.limit.model for status in await ledger.limits()], [ALL_MODELS])
         await ledger.set_limit(Limit("never"))
         _same(await _leased(ledger, _host("one"), waiting=9), PermitGrant())
         await _refused(errors.SecretNameError, ledger.set_limit(Limit("sk-ant-api03-" + "a" * 80, at_once=1)))
@@ -1580,12 +1583,12 @@ async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None
         await asyncio.gather(*(_leased(ledger, host, waiting=50) for host in hosts for _ in range(3)))
         status = await _in_use(ledger)
         _same(status.held <= 6, True)  # noqa: PLR2004
-        held = {each.host: each.held for each in status.holders}
+        permits = {holder.host: holder.held for holder in status.holders}
         for host in (*hosts, *hosts):  # requests end, and each host asks again: an equal share for each
-            grant = await _leased(ledger, host, in_use=min(1, held[host.name]), waiting=50)
-            held[host.name] = grant.at_once or 0
-            _same(sum(held.values()) <= 6, True)  # noqa: PLR2004
-        _same(min(held.values()) >= 1, True)
+            grant = await _leased(ledger, host, in_use=min(1, permits[host.name]), waiting=50)
+            permits[host.name] = grant.at_once or 0
+            _same(sum(permits.values()) <= 6, True)  # noqa: PLR2004
+        _same(min(permits.values()) >= 1, True)
         for host in hosts:
             await _leased(ledger, host)
         _same((await _in_use(ledger)).holders, ())
@@ -1626,7 +1629,7 @@ async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
         _same((await _leased(ledger, two, waiting=2)).at_once, 0)
         await _let_expire(ledger, one)
         _same((await _leased(ledger, two, waiting=2)).at_once, 2)
-        _same([each.host for each in (await _in_use(ledger)).holders], ["two"])
+        _same([holder.host for holder in (await _in_use(ledger)).holders], ["two"])
         await _refused_host("HOST_EXPIRED", _leased(ledger, one, in_use=2))
         await ledger.beat(one)
         _same((await _leased(ledger, one, in_use=1, waiting=3)).at_once, 0)  # it was suspended with a running request
@@ -1642,9 +1645,9 @@ async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
         for host in hosts:
             await ledger.beat(host)
         await ledger.set_limit(Limit("m", per_minute=10))
-        given = await asyncio.gather(*(_leased(ledger, host, waiting=4) for host in hosts for _ in range(4)))
-        _same(sum(each.starts or 0 for each in given), 10)
-        _same({each.at_once for each in given}, {None})
+        grants = await asyncio.gather(*(_leased(ledger, host, waiting=4) for host in hosts for _ in range(4)))
+        _same(sum(grant.starts or 0 for grant in grants), 10)
+        _same({grant.at_once for grant in grants}, {None})
         await ledger.leave(hosts[0])
         _same([(await _leased(ledger, host, waiting=1)).starts for host in hosts[1:]], [0, 0, 0])
         status = await _in_use(ledger)

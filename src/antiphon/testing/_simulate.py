@@ -111,7 +111,7 @@ class FaultyLedger:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
+    async def append(self, thread_id: str, messages: Iterable[Message], **options: Any) -> tuple[Record, ...]:
         chance = self._random.random()
         is_before = chance < 0.5  # noqa: PLR2004 (as likely as not)
         fails = not self.is_calm and self._random.random() < self._faults.ledger_failure
@@ -120,7 +120,7 @@ class FaultyLedger:
             if fails:
                 self._landed["append failed, not written"] += 1
                 raise LedgerUnavailableError("simulated", thread_id)
-        records = await self._ledger.append(thread_id, messages, **more)
+        records = await self._ledger.append(thread_id, messages, **options)
         if not is_before:
             await self._wait()
             if fails:
@@ -128,9 +128,9 @@ class FaultyLedger:
                 raise LedgerUnavailableError("simulated", thread_id)
         return records
 
-    async def claim(self, thread_id: str, **more: Any) -> Epoch:
+    async def claim(self, thread_id: str, **options: Any) -> Epoch:
         await self._wait()
-        return await self._ledger.claim(thread_id, **more)
+        return await self._ledger.claim(thread_id, **options)
 
     async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> Sequence[Record]:
         await self._wait()
@@ -238,7 +238,7 @@ class World:
             outcome.cancel()  # an answer that is still on the way finds nobody
 
     def _arrive(self, begin: Callable[[System], Coroutine[Any, Any, OutcomeT]], outcome: asyncio.Future[OutcomeT]) -> None:
-        living = [found for found in self._living.values() if found[0].is_alive]
+        living = [life for life in self._living.values() if life[0].is_alive]
         if living:
             node, system = living[int(self._random.random() * len(living))]
             self._asked.append((node, self._loop.start_in(node, self._serve(begin(system), outcome))))
@@ -321,21 +321,18 @@ class World:
 
     async def _open(self) -> list[str]:
         """Return the calls that are open and not parked, without tool calls of a model that never started."""
-        found: list[str] = []
+        calls: list[str] = []
         for head in await self.ledger.heads():
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
             parked = {row.parent_id for row in rows if getattr(row.payload, "option_name", "") == "PARK"}
-            due = [row for row in rows if (row.lane != "talk" or row.to) and not _is_parked(row, parked)]
-            found += [f"{head.thread_id}: {row.invocation_id}" for row in due]
-        return found
+            open_rows = [row for row in rows if row.lane != "talk" or row.to]
+            due = [row for row in open_rows if parked.isdisjoint((row.invocation_id, row.parent_id))]
+            calls += [f"{head.thread_id}: {row.invocation_id}" for row in due]
+        return calls
 
 
 Drive: TypeAlias = Callable[[World], Awaitable[None]]
 """The program of the client; it ends when the client is done."""
-
-
-def _is_parked(row: Any, parked: set[str | None]) -> bool:
-    return row.invocation_id in parked or row.parent_id in parked
 
 
 # ---------------------------------------------------------------- several systems on one ledger
@@ -356,17 +353,19 @@ class SharedLedger(FaultyLedger):
         self._owners: dict[str, str] = {}
         """By thread, its host."""
 
-    async def append(self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **more: Any) -> tuple[Record, ...]:
+    async def append(
+        self, thread_id: str, messages: Iterable[Message], *, epoch: int = 0, **options: Any
+    ) -> tuple[Record, ...]:
         messages = tuple(messages)
         await self._before("append")
-        records = await self._ledger.append(thread_id, messages, epoch=epoch, **more)
+        records = await self._ledger.append(thread_id, messages, epoch=epoch, **options)
         self._written(records, epoch)
         await self._after("append")
         return records
 
-    async def post(self, thread_id: str, message: Message, **more: Any) -> Record:
+    async def post(self, thread_id: str, message: Message, **options: Any) -> Record:
         await self._before("post")
-        record = await self._ledger.post(thread_id, message, **more)
+        record = await self._ledger.post(thread_id, message, **options)
         self._written((record,), 0)
         await self._after("post")
         return record
@@ -375,29 +374,29 @@ class SharedLedger(FaultyLedger):
         """Record the rows that the ledger has written. The host may never learn of them, but the next owner relies on them."""
         for record in records:
             message = record.message
-            said = {"thread": message.thread_id or "", "id": message.id}
-            self._world.say("inv", **said, content=content_of(message), epoch=epoch)
-            self._world.say("ok", **said)
+            facts = {"thread": message.thread_id or "", "id": message.id}
+            self._world.say("inv", **facts, content=content_of(message), epoch=epoch)
+            self._world.say("ok", **facts)
 
-    async def claim(self, thread_id: str, **more: Any) -> Epoch:
+    async def claim(self, thread_id: str, **options: Any) -> Epoch:
         await self._before("claim")
-        epoch = await self._ledger.claim(thread_id, **more)
-        self._claimed(thread_id, epoch, more["by"])
+        epoch = await self._ledger.claim(thread_id, **options)
+        self._claimed(thread_id, epoch, options["by"])
         await self._after("claim")
         return epoch
 
-    async def take(self, by: LedgerHost, **more: Any) -> tuple[TakenThread, ...]:
+    async def take(self, by: LedgerHost, **options: Any) -> tuple[TakenThread, ...]:
         await self._before("take")
-        found = await self._ledger.take(by, **more)
-        for taken in found:
+        threads = await self._ledger.take(by, **options)
+        for taken in threads:
             self._claimed(taken.thread_id, taken.epoch, by)
             self._landed[f"taken over: {taken.why}"] += 1
         await self._after("take")
-        return found
+        return threads
 
-    async def release(self, thread_id: str, **more: Any) -> None:
+    async def release(self, thread_id: str, **options: Any) -> None:
         await self._before("release")
-        await self._ledger.release(thread_id, **more)
+        await self._ledger.release(thread_id, **options)
         owner = self._owners.pop(thread_id, None)
         if owner is None or self._leases[owner][0] is not current_node():
             self._landed[RELEASED_BY_ANOTHER] += 1
@@ -421,12 +420,12 @@ class SharedLedger(FaultyLedger):
             self._landed[TAKEN_FROM_THE_LIVING] += 1
         self._owners[thread_id] = by.name
 
-    async def woken(self, by: LedgerHost, **more: Any) -> tuple[Woken, ...]:
+    async def woken(self, by: LedgerHost, **options: Any) -> tuple[Woken, ...]:
         await self._before("woken")
         if not self.is_calm and self._random.random() < self._faults.lost_wake_up:
             self._landed["wake-up lost"] += 1
             return ()
-        return await self._ledger.woken(by, **more)
+        return await self._ledger.woken(by, **options)
 
     async def _before(self, verb: str) -> None:
         await self._wait()
@@ -460,9 +459,9 @@ class HostsWorld(World):
     async def _drive(self, drive: Drive, chaos: asyncio.Task[None]) -> None:
         await super()._drive(drive, chaos)
         await asyncio.sleep(2 * self._faults.sleep)
-        left = [node.name for node, task in self._asked if node.is_alive and not task.done()]
-        if left:
-            raise StuckError(f"everything is answered in the ledger, and callers still wait in {left}")
+        waiting = [node.name for node, task in self._asked if node.is_alive and not task.done()]
+        if waiting:
+            raise StuckError(f"everything is answered in the ledger, and callers still wait in {waiting}")
 
     async def _slot(self, slot: int, host: Host, settings: Settings) -> None:
         """Start and end one of the systems as often as `faults` demands, then start it for the last time.
@@ -612,11 +611,11 @@ class RunsWorld(HostsWorld):
             waiting = asyncio.create_task(self._frozen.wait())
             await asyncio.wait((processes[0], waiting), return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
-            others = range(1, self._count)
-            processes += [self._loop.start_in(Node(f"other {number}"), program(self, self._own())) for number in others]
+            numbers = range(1, self._count)
+            processes += [self._loop.start_in(Node(f"other {number}"), program(self, self._own())) for number in numbers]
             done, open_ = await asyncio.wait(processes, timeout=limit)
-        for each in done:
-            each.result()
+        for process in done:
+            process.result()
         if open_:
             raise StuckError(f"after {limit:g} s it is not at rest: {await self._open()}")
 

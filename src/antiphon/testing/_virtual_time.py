@@ -185,9 +185,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             return ready.popleft()
         steps = [place for place, (_, is_step) in enumerate(ready) if is_step]
         place = steps[int(self._random.random() * len(steps))]
-        found = ready[place]
+        handle = ready[place]
         del ready[place]
-        return found
+        return handle
 
     def _wait(self) -> None:
         timers = self._timers
@@ -266,9 +266,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         shut: set[asyncio.Task[Any]] = set()
         asyncio._set_running_loop(self)
         try:
-            while left := asyncio.all_tasks(self) - shut:  # closing one may start others
-                shut |= left
-                for task in left:
+            while tasks := asyncio.all_tasks(self) - shut:  # closing one may start others
+                shut |= tasks
+                for task in tasks:
                     _shut(task)
         finally:
             asyncio._set_running_loop(None)

@@ -9,7 +9,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
-from antiphon.agents import LedgerDurability, current_effect
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect
 from antiphon.ledger import Ledger
 
 __all__ = ["Desk", "call", "clerk", "script"]

@@ -25,7 +25,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from antiphon.agents import LedgerDurability, current_effect, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect, ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

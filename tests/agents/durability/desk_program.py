@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from antiphon import open_ledger
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 from antiphon.errors import AntiphonError
 from antiphon.runtime import Settings, _lease
 

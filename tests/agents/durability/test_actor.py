@@ -7,7 +7,7 @@ import pytest
 from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request

@@ -18,7 +18,8 @@ from pydantic_ai.usage import RequestUsage
 from tests.agents.durability.agents import Desk, call, script
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerConversationStore, LedgerDurability, ledger_run
+from antiphon.agents import LedgerConversationStore, LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import EffectFailedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload

@@ -18,7 +18,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import AgentBudget, LedgerConversationStore, LedgerDurability, ledger_run
+from antiphon.agents import AgentBudget, LedgerConversationStore, LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger import Limit, open_ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -16,7 +16,7 @@ import pytest
 from tests.agents.durability.test_hosts import Folder, folder
 
 from antiphon import Actor, Context, System, handles, open_ledger
-from antiphon.agents import LedgerRun, ledger_run
+from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import OwnedError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

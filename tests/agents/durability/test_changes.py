@@ -12,7 +12,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import Tool
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, current_run, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, thaw

@@ -12,7 +12,8 @@ from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, call, script
 from tests.cli.running import run
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import open_ledger
 

@@ -12,8 +12,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import LedgerDurability, ledger_run, runs
+from antiphon.agents import LedgerDurability
 from antiphon.agents.durability._tool_call import plain_arguments
+from antiphon.durable import ledger_run, runs
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.service import allow_change

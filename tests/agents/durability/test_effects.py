@@ -11,19 +11,9 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import UserError
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import (
-    LedgerDurability,
-    LedgerRun,
-    NotDone,
-    Toolkit,
-    Unsettled,
-    _opening,
-    current_effect,
-    current_run,
-    ledger_run,
-    runs,
-)
+from antiphon.agents import LedgerDurability, NotDone, Toolkit, Unsettled
 from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.durable import LedgerRun, _opening, current_effect, current_run, ledger_run, runs
 from antiphon.errors import EffectFailedError, FencedError, ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -19,7 +19,8 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
+from antiphon.agents import AgentBudget, LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload

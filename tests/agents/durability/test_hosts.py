@@ -11,7 +11,7 @@ import pytest
 from tests import forked
 
 from antiphon import open_ledger
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, OwnedError
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger

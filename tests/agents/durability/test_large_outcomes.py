@@ -21,7 +21,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, run_agent, script
 
-from antiphon.agents import LedgerDurability, Toolkit, ledger_run
+from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.durable import ledger_run
 from antiphon.errors import AntiphonError, EffectFailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
@@ -183,7 +184,7 @@ def test_an_image_that_is_too_large_is_not_cut_but_told_as_a_failure() -> None:
 
 # ---------------------------------------------------------------- toolkits
 
-pytestmark = pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning")
 
 
 def kit_told(do: Callable[[], Any]) -> Any:

@@ -13,7 +13,8 @@ from tests.agents.durability.agents import Desk, call, script
 from tests.postgres import Server
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerDurability, current_effect, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect, ledger_run
 from antiphon.errors import FencedError, ParkedError
 from antiphon.ledger import Host
 from antiphon.ledger.memory import MemoryLedger

@@ -14,16 +14,8 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import (
-    AgentBudget,
-    DurabilityWarning,
-    LedgerDurability,
-    current_effect,
-    durable_stream,
-    ledger_run,
-    listen,
-    runs,
-)
+from antiphon.agents import AgentBudget, LedgerDurability, listen
+from antiphon.durable import DurabilityWarning, current_effect, durable_stream, ledger_run, runs
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
@@ -384,7 +376,7 @@ async def test_an_agent_without_durability_in_a_recorded_tool_is_recorded_with_t
         assert (await durable.run("go")).output == "done"
 
 
-@pytest.mark.filterwarnings("default::antiphon.agents.DurabilityWarning")
+@pytest.mark.filterwarnings("default::antiphon.durable.DurabilityWarning")
 def test_a_block_that_is_never_entered_is_reported() -> None:
     with pytest.warns(DurabilityWarning, match="ledger_run\\('t'\\) was never entered"):
         ledger_run("t")

@@ -16,7 +16,8 @@ from pydantic_ai.models.test import TestModel
 from tests import forked
 from tests.agents.durability.many_runs import PARTS
 
-from antiphon.agents import LedgerDurability, current_run, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_run, ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, handles

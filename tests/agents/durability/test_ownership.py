@@ -11,7 +11,8 @@ from pydantic_ai.models.function import FunctionModel
 from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon import open_ledger
-from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
+from antiphon.agents import AgentBudget, LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError, FencedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
@@ -198,7 +199,7 @@ async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_pa
     assert desk.taken() == []
 
 
-@pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # the second program does nothing
+@pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning")  # the second program does nothing
 async def test_a_call_that_a_dead_process_left_open_is_parked_even_if_a_changed_program_does_not_reach_it_again() -> None:
     """G7: an unknown outcome is not forgotten when the run ends."""
     ledger = MemoryLedger()

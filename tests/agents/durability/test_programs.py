@@ -11,15 +11,13 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.messages import ToolCallPart
 from tests.agents.toolkit.kit import call, script
 
-from antiphon.agents import (
-    LedgerDurability,
+from antiphon.agents import LedgerDurability, Toolkit, Unsettled, agent_program
+from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.durable import (
     LedgerRun,
     RecoveredRun,
     RunProgram,
     RunStatus,
-    Toolkit,
-    Unsettled,
-    agent_program,
     check_runs,
     host_runs,
     ledger_run,
@@ -27,7 +25,6 @@ from antiphon.agents import (
     recover_runs,
     runs,
 )
-from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import HistoryMismatchError, OwnedError, ParkedError, SetupError
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -181,9 +178,9 @@ async def test_a_run_that_waits_for_an_approval_says_which() -> None:
     run = await _only(ledger)
     assert (run.status, run.is_left) == ("waiting", False)
     assert run.reason == f"a person must approve 'refund': `antiphon approve {approval.id} --as ada`"
-    assert await recover_runs(ledger, [clerk]) == ()
+    assert await recover_runs(ledger, [agent_program(clerk)]) == ()
     await answer(ledger, approval.id, principal="ada", approved=True)
-    (done,) = await recover_runs(ledger, [clerk])
+    (done,) = await recover_runs(ledger, [agent_program(clerk)])
     assert (done.name, done.status) == ("clerk", "completed")
 
 
@@ -368,8 +365,8 @@ async def test_programs_must_be_programs_of_different_names() -> None:
         await recover_runs(ledger, [desk, program("desk")(_nothing)])
     with pytest.raises(SetupError, match="a function is no program: write @program"):
         await recover_runs(ledger, [_nothing])  # type: ignore[list-item]
-    with pytest.raises(SetupError, match="the agent has no name"):
-        await recover_runs(ledger, [Agent(script())])
+    with pytest.raises(SetupError, match=r"a Agent is no program: .* agent_program\(agent\)"):
+        await recover_runs(ledger, [Agent(script())])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="the name of a program is a name"):
         program("")(_nothing)
 

@@ -19,7 +19,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import DynamicToolset, FunctionToolset
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import LedgerDurability, ledger_run, listen
+from antiphon.agents import LedgerDurability, listen
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

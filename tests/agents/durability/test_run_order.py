@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, Toolkit, check_runs, ledger_run, program, runs
+from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.durable import LedgerRun, check_runs, ledger_run, program, runs
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.service import allow_change
@@ -197,6 +198,80 @@ async def test_a_new_step_of_a_task_may_come_before_recorded_ones_of_another() -
         await work(1000, 0, is_cut=True)
     await work(0, 200, is_cut=False)
     assert steps.done == ["own", "beside"]
+
+
+BESIDE = ("gather", "group", "task", "except")
+
+
+async def _charge(run: LedgerRun, how: str, name: str, steps: Steps) -> None:
+    """Do one step beside others, or while an exception is handled."""
+    match how:
+        case "gather":
+            await asyncio.gather(run.effect("quote", {}, steps.step), run.effect(name, {}, steps.step))
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run.effect(name, {}, steps.step))
+        case "task":
+            await asyncio.create_task(run.effect(name, {}, steps.step))
+        case _:
+            try:
+                raise CutError
+            except CutError:
+                await run.effect(name, {}, steps.step)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", BESIDE)
+async def test_a_renamed_payment_beside_other_steps_is_not_made_under_its_new_name(how: str) -> None:
+    """G7, G11: it waits for the recorded one, which does not come, and the run stops. The forecast says so."""
+    steps = Steps()
+
+    @program("desk")
+    async def old(run: LedgerRun) -> None:
+        await _charge(run, how, "charge", steps)
+        raise ValueError("as told")
+
+    @program("desk")
+    async def new(run: LedgerRun) -> None:
+        await _charge(run, how, "charge-card", steps)
+
+    with pytest.raises(ValueError, match="as told"):
+        await old.run("t", ledger=steps.ledger)
+    assert "charge" in steps.done
+    steps.done = []
+    assert [check.forecast for check in await check_runs(steps.ledger, [new])] == ["stops"]
+    with pytest.raises((HistoryMismatchError, ExceptionGroup)) as raised:
+        await new.run("t", ledger=steps.ledger)
+    error: BaseException = raised.value
+    if isinstance(error, ExceptionGroup):
+        (error,) = error.exceptions
+    assert "'charge-card' where thread 't' records 't/run/charge'" in str(error)
+    assert steps.done == []
+
+
+@pytest.mark.virtual_time
+async def test_a_new_payment_waits_until_recorded_ones_beside_it_have_come() -> None:
+    """The first process died before it paid; the recorded payment beside it takes a while to come, and keeps its outcome."""
+    steps = Steps()
+
+    async def work(seconds: float, *, is_cut: bool) -> None:
+        async with ledger_run("t", ledger=steps.ledger) as run:
+
+            async def beside() -> None:
+                await asyncio.sleep(seconds)
+                await run.effect("beside", {}, steps.step)
+
+            task = asyncio.create_task(beside())
+            await asyncio.sleep(1)
+            if is_cut:
+                raise CutError
+            await run.effect("own", {}, steps.step)
+            await task
+
+    with pytest.raises(CutError):
+        await work(0, is_cut=True)
+    await work(20, is_cut=False)
+    assert steps.done == ["beside", "own"]
 
 
 async def test_what_a_program_does_while_an_exception_ends_it_is_not_asked_for() -> None:

@@ -9,8 +9,9 @@ from pydantic_ai.messages import ModelMessage, UserPromptPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents import LedgerConversationStore, LedgerDurability, ledger_run
+from antiphon.agents import LedgerConversationStore, LedgerDurability
 from antiphon.agents.models import ScriptedModel
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 

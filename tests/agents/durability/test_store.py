@@ -21,7 +21,8 @@ from pydantic_ai.messages import (
 )
 from tests.agents.durability.agents import Desk, call, clerk, script
 
-from antiphon.agents import LedgerConversationStore, ledger_run
+from antiphon.agents import LedgerConversationStore
+from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 
 

@@ -9,7 +9,8 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelConnectionError, UnexpectedModelBehavior
 from pydantic_ai.models.function import DeltaThinkingPart, DeltaToolCall, FunctionModel
 
-from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
+from antiphon.agents import AgentBudget, LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Limits, OptionResultPayload, use_limits

@@ -14,9 +14,11 @@ from pydantic_ai.exceptions import UsageLimitExceeded, UserError
 from pydantic_ai.usage import RunUsage, UsageLimits
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import DepsState, LedgerDurability, Toolkit, current_run, ledger_run
-from antiphon.agents._tool_changes import CountedUsage, StoredState
-from antiphon.errors import EffectFailedError, HistoryMismatchError
+from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents._tool_changes import CountedUsage
+from antiphon.durable import DepsState, current_run, ledger_run
+from antiphon.durable._state import StoredState
+from antiphon.errors import EffectFailedError, HistoryMismatchError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload, thaw
@@ -327,7 +329,7 @@ def test_a_state_is_checked_when_it_is_given() -> None:
         ),
     ]
     for state, reason in wrong:
-        with pytest.raises(UserError, match=reason):
+        with pytest.raises(SetupError, match=reason):
             asyncio.run(enter(state))
 
 

@@ -8,7 +8,8 @@ from pydantic_ai import Agent, RunContext
 from pydantic_ai.usage import RunUsage
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import DepsState, LedgerDurability, NotDone, RetryPolicy, ledger_run
+from antiphon.agents import LedgerDurability, NotDone, RetryPolicy
+from antiphon.durable import DepsState, ledger_run
 from antiphon.errors import AntiphonError, NotWaitingError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

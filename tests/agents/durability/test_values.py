@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ from pydantic_ai.messages import InstructionPart, ModelMessage, ModelRequest, Sy
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, LedgerRun, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import LedgerRun, ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Message, OptionCallPayload, dumps, loads, thaw
+from antiphon.messages import OptionCallPayload, dumps, thaw
 
 
 class CutError(Exception):
@@ -179,43 +179,6 @@ async def test_a_function_that_says_nothing_on_another_day_does_not_stop_a_run(d
                 await agent.run("look")
         told.append(office.told)
     assert told[1] == told[0][2:]
-
-
-@pytest.mark.parametrize("thread_id", ["all", "odd", "same"])
-@pytest.mark.parametrize("cut_at", [None, 2, 3])
-async def test_a_run_that_an_earlier_version_has_recorded_goes_on(thread_id: str, cut_at: int | None) -> None:
-    """Its rows have all texts of each request. This version adds rows that have the differences, and is cut once more."""
-    ledger, told = MemoryLedger(), list[str]()
-    lines = Path(__file__).with_name("values_of_an_earlier_version.jsonl").read_bytes().splitlines()
-    rows = [row for row in map(loads, lines) if isinstance(row, Message) and row.thread_id == thread_id]
-    await ledger.append(thread_id, rows)
-    for end, day in ((cut_at, "Monday"), (None, "Tuesday")):
-        office = Office(ledger, requests=4, cut_at=end)
-        office.day = day
-        functions = {"all": [office.step, office.odd, office.today], "odd": [office.odd], "same": [office.today]}
-        agent = office.agent(instructions=functions[thread_id])
-        if end is not None:
-            await cut(office, agent, thread_id)
-            continue
-        if day == "Tuesday":
-            async with ledger_run(thread_id):
-                result = await agent.run("look")
-            told = [message.instructions or "" for message in result.all_messages() if isinstance(message, ModelRequest)]
-    last = "Monday" if cut_at == 3 else "Tuesday"
-    days = ["Monday", "Monday", "Monday", last]
-    assert (
-        told
-        == {
-            "all": [
-                "Step 1 of Monday.\n\nOdd 1.\n\nToday is Monday.",
-                "Step 2 of Monday.\n\nToday is Monday.",
-                "Step 3 of Monday.\n\nOdd 3.\n\nToday is Monday.",
-                f"Step 4 of {last}.\n\nToday is {last}.",
-            ],
-            "odd": ["Odd 1.", "", "Odd 3.", ""],
-            "same": [f"Today is {day}." for day in days],
-        }[thread_id]
-    )
 
 
 async def test_each_request_gets_its_own_texts_back_by_the_names_of_the_instructions() -> None:

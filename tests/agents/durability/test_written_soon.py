@@ -10,7 +10,8 @@ from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, call, script
 from typing_extensions import override
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ReplyTimeoutError
 from antiphon.ledger import Host, Ledger, Record
 from antiphon.ledger.memory import MemoryLedger

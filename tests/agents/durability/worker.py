@@ -14,7 +14,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.runtime.worker import Killing, kill, note, say, serve
 
-from antiphon.agents import LedgerDurability, current_effect, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import current_effect, ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -19,9 +19,10 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.tools import ToolDefinition
 from tests.agents.models.phases import Phase
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.models import LocalModel, LocalServer, find_weights, model
 from antiphon.agents.models._local import BoundedSchema, _step, only_value
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger, open_ledger
 
 SHORT: Any = {"max_tokens": 6}

@@ -9,4 +9,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if item.path.parent == here:
-            item.add_marker(pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning"))

@@ -9,8 +9,8 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 

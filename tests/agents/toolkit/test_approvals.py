@@ -14,8 +14,9 @@ from pydantic_ai.tools import ToolApproved
 from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, rows, run_agent, script, started
 
 from antiphon import service
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import (
     AlreadyAnsweredError,
     NotWaitingError,

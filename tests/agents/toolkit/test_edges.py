@@ -13,8 +13,8 @@ from pydantic_ai.tools import Tool
 from tests.agents.toolkit.kit import NOON, call, run_agent, script
 
 import antiphon.agents.toolkit as module
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Approval, Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import NotWaitingError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import MediaPart, Message, OptionCallPayload

@@ -9,10 +9,11 @@ from pydantic_ai.messages import ModelMessage, ModelRequest
 from tests.agents.durability.agents import Desk, script
 from tests.agents.toolkit.kit import call, returns, rows
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.durability._prompt import dump
 from antiphon.agents.durability._talk import restore_unit
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload

@@ -10,8 +10,9 @@ from pydantic_ai import Agent
 from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, noted, returns, rows, run_agent, script, started
 from typing_extensions import override
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw, use_port

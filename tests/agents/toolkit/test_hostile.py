@@ -9,8 +9,9 @@ from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, noted, run_agent, script
 
-from antiphon.agents import AgentBudget, LedgerDurability, ledger_run
+from antiphon.agents import AgentBudget, LedgerDurability
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError, ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

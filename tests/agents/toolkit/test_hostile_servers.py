@@ -15,8 +15,8 @@ from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.toolkit.kit import call, noted, run_agent, script
 from tests.agents.toolkit.test_mcp import COMMAND, WITHIN
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.errors import ToolServerError
 from antiphon.ledger import Ledger, open_ledger
 

@@ -21,8 +21,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.injections import CHANNELS, INJECTIONS, Injection, orders_in
 from tests.agents.toolkit.kit import noted, rows
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Toolkit, pending_approvals, quoted
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import OptionResultPayload

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.agents.toolkit.kit import Witness, failure, noted, rows, started
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.messages import Message, OptionResultPayload, dumps, loads
+from antiphon.messages import OptionResultPayload
 from antiphon.runtime import Effects, System
 
 
@@ -225,26 +225,6 @@ def test_a_restart_after_a_crash_belongs_to_the_same_approval_and_count(effects:
     with asyncio.Runner() as runner:
         runner.run(_opened(work))
     assert len(witness.done) == 2
-
-
-def test_a_second_execution_that_an_earlier_version_recorded_is_given_back() -> None:
-    """G11: where the thread has two executions under one id, a program that runs again sees both, and starts none."""
-    witness = Witness()
-
-    async def work(ledger: Ledger) -> None:
-        toolkit = bank(witness)
-        async with run_that_crashes(ledger):
-            await pay(toolkit)
-        first = [row for row in await rows(ledger) if row.invocation_id == "t/run/tool:pay:x"]
-        second = [dumps(row).replace(b"tool:pay:x", b"tool:pay:x=2").replace(b"number 1", b"number 2") for row in first]
-        copies = [copy for row in second if isinstance(copy := loads(row), Message)]
-        await ledger.append("t", copies, epoch=await ledger.claim("t"))
-        async with ledger_run("t", ledger=ledger):
-            told = [(await pay(toolkit)).result for _ in range(3)]
-        assert told == ["paid 5, number 1", "paid 5, number 2", "paid 5, number 1"]
-
-    within(work)
-    assert witness.done == [("pay", 5)]
 
 
 async def _opened(work: Callable[[Ledger], Any]) -> None:

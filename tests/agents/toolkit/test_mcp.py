@@ -15,8 +15,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, failure, noted, returns, run_agent, script
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import ApprovalRule, Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

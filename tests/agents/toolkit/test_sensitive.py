@@ -20,9 +20,10 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from tests.agents.durability.test_actor import Serve, Waiter
 from tests.agents.toolkit.kit import Witness, call, failure, returns, script
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents._guards import SENSITIVE, Secrets
 from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

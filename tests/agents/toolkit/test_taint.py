@@ -22,9 +22,9 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, failure, noted, returns, run_agent, script
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit, quoted
 from antiphon.agents.toolkit.taint import untrusted_in
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, open_ledger
 

@@ -11,8 +11,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, noted, returns, rows, script, started
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import ApprovalRule, Schema, Toolkit, answer, pending_approvals
+from antiphon.durable import ledger_run
 from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -300,11 +301,11 @@ def test_a_question_because_of_untrusted_content_is_asked_again() -> None:
     assert till.witness.names() == ["look"]
 
 
-# ---------------------------------------------------------------- threads of earlier versions, and forged rows
+# ---------------------------------------------------------------- threads without marks, and forged rows
 
 
 async def _without_marks(ledger: Ledger) -> Ledger:
-    """Return a copy of the thread as an earlier version of antiphon has written it."""
+    """Return a copy of the thread without the marks of its toolkits."""
     old = MemoryLedger()
     kept = [row for row in await rows(ledger) if row.correlation_id != "TOOLKIT_GUARD"]
     await old.append("t", kept, epoch=await old.claim("t"), allow_foreign=True)
@@ -313,7 +314,7 @@ async def _without_marks(ledger: Ledger) -> Ledger:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("said", [None, False])
-def test_a_thread_of_an_earlier_version_is_judged_by_its_approvals(said: bool | None) -> None:
+def test_a_thread_without_marks_is_judged_by_its_approvals(said: bool | None) -> None:
     """S5, G11: an approval that is open or answered says that the tool is guarded."""
     till = Till()
 
@@ -336,7 +337,7 @@ def test_a_thread_of_an_earlier_version_is_judged_by_its_approvals(said: bool | 
     assert till.witness.done == ([("pay", 5)] if said is None else [])
 
 
-def test_a_thread_of_an_earlier_version_that_is_finished_gives_back_what_is_recorded() -> None:
+def test_a_finished_thread_without_marks_gives_back_what_is_recorded() -> None:
     """G9, G11: no mark is written where nothing is started any more."""
     till = Till()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from pydantic_ai import Agent
 from tests.agents.toolkit.kit import call, script
 
-from antiphon.agents import ledger_run
 from antiphon.agents.toolkit import Toolkit
+from antiphon.durable import ledger_run
 from antiphon.ledger import open_ledger
 
 

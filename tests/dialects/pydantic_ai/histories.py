@@ -222,7 +222,7 @@ def _repeating() -> list[Any]:
 
 
 def _old() -> list[Any]:
-    """As earlier versions stored it: keys that are missing, names that are no longer used."""
+    """As earlier versions of Pydantic AI stored it: keys that are missing, names that are no longer used."""
     return [
         {
             "kind": "request",

@@ -139,7 +139,7 @@ def test_the_complete_pieces_never_hold_half_a_call(spoken: Answer) -> None:
     stream = Stream(spoken.dialect)
     for event in spoken.events:
         stream.add(event)
-        assert all(call in whole for call in _calls(stream._assembler.body(whole=True)))
+        assert all(call in whole for call in _calls(stream._assembler.body(only_complete=True)))
 
 
 def _calls(body: Any) -> list[Any]:
@@ -161,5 +161,5 @@ def test_a_call_is_left_out_until_it_is_whole() -> None:
     calls_then = {"openai-chat": 0, "anthropic-messages": 0, "gemini": 1, "openai-responses": 0, "pydantic-ai": 0}
     for dialect, count in open_after.items():
         stream = read_events(dialect, answer(dialect, "sample").events[:count]).stream
-        assert len(_calls(stream._assembler.body(whole=True))) == calls_then[dialect], dialect
+        assert len(_calls(stream._assembler.body(only_complete=True))) == calls_then[dialect], dialect
         assert any(name.startswith("the call ") for name in stream.unfinished), dialect

@@ -135,7 +135,7 @@ def test_encrypted_content_is_that_of_the_item_when_it_is_done() -> None:
     stream, deltas = read_events(spoken.dialect, spoken.events)
 
     assert before.body["output"][0]["encrypted_content"] == "gA"
-    assert before._assembler.body(whole=True)["output"] == before.body["output"][1:]
+    assert before._assembler.body(only_complete=True)["output"] == before.body["output"][1:]
     assert stream.body["output"][0]["encrypted_content"] == "gAAAA=="
     assert [(delta.index, delta.text) for delta in deltas if delta.kind == "signature"] == [(0, "gAAAA==")]
 
@@ -282,7 +282,7 @@ def test_input_that_is_not_one_whole_object_is_never_a_call(text: str) -> None:
     with pytest.raises(StreamCutError, match=r"the call 'f' \(t\)"):
         stream.finish()
     assert [message.kind for message in stream.so_far()] == ["parts"]
-    assert stream._assembler.body(whole=True)["stop_reason"] == "max_tokens"
+    assert stream._assembler.body(only_complete=True)["stop_reason"] == "max_tokens"
 
 
 def test_the_last_event_may_get_lost() -> None:
@@ -338,9 +338,9 @@ def test_a_thought_is_left_out_until_it_is_signed() -> None:
     stream = read_events("anthropic-messages", spoken.events[:4]).stream
 
     assert stream.unfinished == ("block 0 (thinking)", "the end of the answer")
-    assert stream._assembler.body(whole=True)["content"] == []
+    assert stream._assembler.body(only_complete=True)["content"] == []
     stream.add(spoken.events[4])
-    assert stream._assembler.body(whole=True)["content"] == [spoken.body["content"][0]]
+    assert stream._assembler.body(only_complete=True)["content"] == [spoken.body["content"][0]]
 
 
 def test_a_kind_of_delta_that_nobody_knows_is_kept_in_its_block() -> None:
@@ -408,7 +408,7 @@ def test_a_call_that_another_interrupts_stays_open() -> None:
     assert stream.unfinished == ("the call 'f'",)
     with pytest.raises(StreamCutError):
         stream.finish()
-    assert stream._assembler.body(whole=True)["candidates"][0]["content"]["parts"] == [
+    assert stream._assembler.body(only_complete=True)["candidates"][0]["content"]["parts"] == [
         {"functionCall": {"name": "g", "args": {}}}
     ]
 

@@ -18,8 +18,9 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import LedgerDurability, Toolkit, ledger_run
+from antiphon.agents import LedgerDurability, Toolkit
 from antiphon.dialects import decode
+from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger, is_not_executed
 from antiphon.ledger.memory import MemoryLedger

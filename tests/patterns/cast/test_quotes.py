@@ -21,7 +21,8 @@ from tests.patterns.cast.test_history import (
 )
 from typing_extensions import override
 
-from antiphon.agents import LedgerDurability, ledger_run
+from antiphon.agents import LedgerDurability
+from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Words

@@ -11,7 +11,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in
 
 from antiphon.errors import ConfigError, UnguardedToolError
-from antiphon.messages import Message, OptionResultPayload, thaw
+from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.postchain import ChainConfig, ExperienceOutput, PostChain
 from antiphon.patterns.postchain._config import prompt_digest
@@ -152,17 +152,8 @@ async def test_settings_that_an_agent_has_itself_are_refused_in_the_configuratio
 # ---------------------------------------------------------------- prompts
 
 
-def _as_recorded_earlier(row: Message, text: str) -> Message:
-    """Return a prepared context as an earlier version has recorded it: with the text of the prompt."""
-    assert isinstance(row.payload, OptionResultPayload)
-    result = thaw(row.payload.result)
-    assert result["context"]["messages"] == []
-    result["context"]["messages"] = [{"role": "system", "content": text}]
-    return row.model_copy(update={"payload": row.payload.model_copy(update={"result": result})})
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("upto", ["prepared", "prepared by an earlier version", "asked"])
+@pytest.mark.parametrize("upto", ["prepared", "asked"])
 async def test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(tmp_path: Path, upto: str) -> None:
     """Before the model was asked, the current prompt counts, and the phase says which one it was."""
     mine = tmp_path / "mine.md"
@@ -175,8 +166,6 @@ async def test_a_thread_goes_on_with_the_prompt_that_its_model_was_told(tmp_path
     planned = next(place for place, row in enumerate(rows, 1) if "experience@fe3b97f0e867" in row.model_dump_json())
     told = next(place for place, row in enumerate(rows, 1) if row.text == "You are the experience phase of a tea house.")
     assert planned < told
-    if upto == "prepared by an earlier version":
-        rows[planned - 1] = _as_recorded_earlier(rows[planned - 1], "You are the experience phase of a tea house.")
     half = await branch(ledger, thread_id, told + 2 if upto == "asked" else planned, rows)
     mine.write_text("You are the experience phase of a coffee house.\n")
     async with chain_on(half, config=tmp_path / "chain.toml") as chain:

@@ -13,9 +13,10 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo
 from tests.patterns.workers.minds import Told, asking, calling, got, saying
 
-from antiphon.agents import Toolkit, ledger_run
+from antiphon.agents import Toolkit
 from antiphon.agents.toolkit.atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import ledger_run
 from antiphon.errors import RefusedError
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import run
 
-from antiphon.agents import Toolkit, ledger_run
+from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.workers import _workers as vaults
 from antiphon.patterns.workers import conversation, structured
@@ -43,7 +44,7 @@ def test_messages_of_agents_come_back_unchanged(
         assert getattr(back, field) == getattr(message, field), field
 
 
-@pytest.mark.filterwarnings("ignore::antiphon.agents.DurabilityWarning")  # reports are no steps of the run
+@pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning")  # reports are no steps of the run
 def test_every_report_is_stored_and_outside_of_a_run_none_is() -> None:
     """AT-063: a program that runs again may report something else."""
     status = StructuredMessage.create_status("half done", source_agent="ada", target_agent="user")

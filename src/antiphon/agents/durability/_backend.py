@@ -44,10 +44,8 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import BudgetLimits
+from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import count_step, is_told
-from antiphon.agents._opening import OnChange
-from antiphon.agents._run import CurrentEffect, LedgerRun, current_run, effect_scope, note_deed, run_scope
 from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_known_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
@@ -69,6 +67,9 @@ from antiphon.agents.durability._tool_call import (
     typed_result,
 )
 from antiphon.agents.toolkit._tool import confirmed_in_thread
+from antiphon.durable._budget import BudgetLimits
+from antiphon.durable._opened import OnChange
+from antiphon.durable._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_limits

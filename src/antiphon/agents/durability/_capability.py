@@ -41,11 +41,10 @@ from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from typing_extensions import override
 
-from antiphon.agents._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, told_as_agent
-from antiphon.agents._opening import OnChange, check_choice
-from antiphon.agents._run import LedgerRun, current_run
+from antiphon.agents._outages import ends_run
+from antiphon.agents._watching import watch_agents
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, run_of
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
@@ -63,9 +62,13 @@ from antiphon.agents.durability._tool_call import (
     is_recorded,
 )
 from antiphon.agents.toolkit._tool import tool_names
+from antiphon.durable._budget import AgentBudget, Bounds, BudgetLimits
+from antiphon.durable._opened import OnChange
+from antiphon.durable._outages import Outages
+from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
-from antiphon.messages.arguments import check_type
+from antiphon.messages.arguments import check_choice, check_type
 from antiphon.messages.keys import end_id
 from antiphon.runtime import Effects
 
@@ -123,6 +126,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             ValueError: a value in `effects` is not one of `none`, `idempotent` and `once`, or `on_change` is not one of
                 its values.
         """
+        watch_agents()
         if not isinstance(ledger, str):
             check_opened(ledger)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
@@ -394,6 +398,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if ctx.run_id is None:
             return await handler()
         run.opened.share(Bounds).add(self._limits)
+        run.opened.share(Outages).add(ends_run)
         part = run.of_agent(ctx.run_id, self.name)
         try:
             with run.agent_at_work(part, ctx.prompt):

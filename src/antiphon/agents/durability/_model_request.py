@@ -24,20 +24,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._changed_programs import (
-    RunStep,
-    StepChange,
-    ThreadChanges,
-    short_hash,
-    text_difference,
-    tools_difference,
-    values_difference,
-)
 from antiphon.agents._guards import SecretArguments, Secrets, Unit
 from antiphon.agents._observers import is_told, provider_named, provider_of
-from antiphon.agents._opening import OnChange, RunPart
-from antiphon.agents._run import LedgerRun
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.durability._failures import ModelOutages, mark_tried
 from antiphon.agents.durability._prompt import (
@@ -53,6 +41,13 @@ from antiphon.agents.durability._prompt import (
 from antiphon.agents.durability._quotes import QUOTES, Quotation, current_quotation
 from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, is_instructing, restore, told
 from antiphon.agents.durability._tool_call import RecordedCall
+from antiphon.durable._budget import BudgetLimits
+from antiphon.durable._changes import StepChange, ThreadChanges
+from antiphon.durable._course import RunPart
+from antiphon.durable._differences import short_hash, text_difference, tools_difference, values_difference
+from antiphon.durable._opened import OnChange
+from antiphon.durable._run import LedgerRun
+from antiphon.durable._steps import RunStep
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, DeliveryError, LedgerError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
 from antiphon.messages import TextPart as TalkText

@@ -24,15 +24,15 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents._changed_programs import short_hash
 from antiphon.agents._guards import Unit
-from antiphon.agents._opening import EffectKeys
+from antiphon.durable._course import EffectKeys
+from antiphon.durable._differences import short_hash
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
-from antiphon.messages.keys import child_id, is_renamed
+from antiphon.messages.keys import child_id
 from antiphon.runtime.extending import is_too_large
 
 if TYPE_CHECKING:
-    from antiphon.agents._run import LedgerRun
+    from antiphon.durable._run import LedgerRun
 
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only their names are stored."""
@@ -218,8 +218,6 @@ REQUEST: Final = "model"
 """The key of model requests."""
 VALUES: Final = "new_values"
 """The key of the texts that differ from those of the request before."""
-_ALL_VALUES: Final = "values"
-"""The key of all texts of a request, as earlier versions wrote them."""
 _INSTRUCTIONS: Final = "instructions"
 
 
@@ -250,8 +248,6 @@ class _LastTexts:
         """By the name of the function or its part."""
         self.places: dict[str, str] = {}
         """By the hash of a text, the request whose row has it."""
-        self.is_whole = False
-        """Whether the last row has all texts, and not only new ones: an earlier version wrote it."""
 
     def keep(self, name: str, text: _Text, at: str) -> None:
         """Note a text, and the request that has it."""
@@ -336,7 +332,7 @@ class PromptValues:
         last = self._last_of(run)
         for name, text in last.all_of(texts).items():
             known = last.texts.get(name)
-            if known is None or known.text != text or last.is_whole:
+            if known is None or known.text != text:
                 at = last.places.get(digest := short_hash(text))
                 said[name] = {"hash": digest, "text": text} if at is None else {"hash": digest, "same_as": at}
         return said
@@ -344,8 +340,6 @@ class PromptValues:
     def stored(self, run: LedgerRun, id: str, texts: Mapping[str, str | None]) -> None:
         """Note that the row of a request is stored."""
         last = self._last_of(run)
-        if not is_renamed(id):  # the row of a further attempt is not read
-            last.is_whole = False
         for name, text in last.all_of(texts).items():
             if (known := last.texts.get(name)) is None or known.text != text:
                 last.keep(name, _Text(text, short_hash(text)), id)
@@ -372,14 +366,9 @@ class PromptValues:
         if (arguments := await _arguments(run, request)) is None:
             return {}
         last = self._last_of(run)
-        said = _values(arguments)
-        if VALUES in arguments:
-            last.is_whole = False
-        elif last.is_whole or said:  # an earlier version wrote it: it has all texts
-            last.texts, last.is_whole = {}, True
-        for name, each in said.items():
+        for name, recorded in _values(arguments).items():
             last.texts[name] = _Text(None, "")
-            await self._hear(run, request, name, each)
+            await self._hear(run, request, name, recorded)
         return dict(last.texts)
 
     async def _hear(self, run: LedgerRun, request: str, name: str, said: Json) -> None:
@@ -405,7 +394,7 @@ async def _arguments(run: LedgerRun, id: str) -> Mapping[str, Json] | None:
 
 def _values(arguments: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return the texts in the row of a request."""
-    values = arguments.get(VALUES, arguments.get(_ALL_VALUES))
+    values = arguments.get(VALUES)
     return values if isinstance(values, JsonObject) else {}
 
 

@@ -52,8 +52,8 @@ from pydantic_ai.usage import RequestUsage
 from typing_extensions import override
 
 from antiphon.agents._observers import live_publisher
-from antiphon.agents._opening import OpenAnswers
-from antiphon.agents._run import current_run
+from antiphon.durable._opened import OpenAnswers
+from antiphon.durable._run import current_run
 from antiphon.messages import current_limits
 
 # ---------------------------------------------------------------- the relay

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from antiphon.agents._budget import BudgetLimits, Kind, Spending
 from antiphon.agents._guards import ThreadGuards, Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools
 from antiphon.dialects.pydantic_ai import DIALECT
+from antiphon.durable._budget import BudgetLimits, Kind, Spending
 from antiphon.errors import DecodeError
 from antiphon.messages import (
     Conversation,
@@ -32,7 +32,7 @@ from antiphon.messages.keys import is_renamed, run_of
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
-    from antiphon.agents._run import LedgerRun
+    from antiphon.durable._run import LedgerRun
     from antiphon.ledger import Record
 
 OWN = "antiphon"
@@ -118,7 +118,7 @@ class ThreadTalk:
                 self._is_read = True
 
     async def _read(self, run: LedgerRun) -> None:
-        self.spending.run.began = run.opened.began
+        self.spending.run.began = run.opened.recorded.began
         async for record in run.ledger.read(run.thread_id):
             self.heard(record, run.opened.root)
 

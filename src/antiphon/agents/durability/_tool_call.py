@@ -27,13 +27,15 @@ from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import SchemaValidator, core_schema, to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import BudgetLimits
-from antiphon.agents._changed_programs import RunStep, StepChange, short_hash
-from antiphon.agents._opening import OnChange, UnrecordedStepError
-from antiphon.agents._run import LedgerRun, current_run, is_trial
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._tool import own_settings, unknown_setting
+from antiphon.durable._budget import BudgetLimits
+from antiphon.durable._changes import StepChange
+from antiphon.durable._differences import short_hash
+from antiphon.durable._opened import OnChange, UnrecordedStepError
+from antiphon.durable._run import LedgerRun, current_run, is_trial
+from antiphon.durable._steps import RunStep
 from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import as_key, child_id, is_below

@@ -1,7 +1,3 @@
-from antiphon.agents.toolkit._approvals import Approval as Approval
-from antiphon.agents.toolkit._approvals import answer as answer
-from antiphon.agents.toolkit._approvals import find_approval as find_approval
-from antiphon.agents.toolkit._approvals import pending_approvals as pending_approvals
 from antiphon.agents.toolkit._decision import ApprovalRule as ApprovalRule
 from antiphon.agents.toolkit._decision import Circumstances as Circumstances
 from antiphon.agents.toolkit._decision import Grant as Grant
@@ -19,3 +15,7 @@ from antiphon.agents.toolkit._toolkit import Toolkit as Toolkit
 from antiphon.agents.toolkit._toolkit import ToolkitCapability as ToolkitCapability
 from antiphon.agents.toolkit._toolset import AgentToolset as AgentToolset
 from antiphon.agents.toolkit.taint import quoted as quoted
+from antiphon.durable._approvals import Approval as Approval
+from antiphon.durable._approvals import answer as answer
+from antiphon.durable._approvals import find_approval as find_approval
+from antiphon.durable._approvals import pending_approvals as pending_approvals

@@ -19,10 +19,8 @@ from pydantic_ai.messages import FileUrl, TextContent
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._budget import Bounds
-from antiphon.agents._changed_programs import StepOrder, asked
+from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import is_told
-from antiphon.agents._run import CurrentEffect, LedgerRun, effect_scope, note_deed
 from antiphon.agents.durability import ThreadTalk
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
@@ -33,6 +31,10 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
+from antiphon.durable._budget import Bounds
+from antiphon.durable._course import asked
+from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
+from antiphon.durable._steps import StepOrder
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages.long_values import cut
@@ -69,8 +71,9 @@ class ToolkitCallEffect(Effect):
         self._run_of = run
         self.asked = asked(getattr(run.course, "place", None))
         self._tool = tool
-        self._first = _without_number(self.id)
-        self._is_repeated = self.id != self._first
+        first = _without_number(self.id)
+        self._is_repeated = self.id != first
+        self.key = self.id = first  # a call that the model repeats under one id is one call
         if is_told(run, ctx):
             given = arguments["arguments"]
             self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=given)
@@ -78,7 +81,8 @@ class ToolkitCallEffect(Effect):
     @override
     async def check_order(self) -> None:
         opened = self._run_of.opened
-        await StepOrder.of(opened).check(opened, self.id, self.shown_name, opened.on_change or "stop")
+        on_change = opened.on_change or "stop"
+        await StepOrder.of(opened).check(opened, self.id, self.shown_name, on_change, self._tool.effects)
 
     @override
     async def begin(self) -> Message:
@@ -98,14 +102,7 @@ class ToolkitCallEffect(Effect):
 
         if self._tool.effects != "none":
             note_deed(self.id)
-        if self._is_repeated and not await self._was_repeated():
-            self.key = self.id = self._first
         return await self.perform(inside)
-
-    async def _was_repeated(self) -> bool:
-        """Whether the thread has a second execution under the same id, as earlier versions made: its outcome is returned."""
-        run = self._run_of
-        return run.is_again and bool(await run.ledger.by_invocation(self.id, thread_id=self.thread_id))
 
     @override
     def _may_be_recorded(self) -> bool:

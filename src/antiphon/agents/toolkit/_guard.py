@@ -25,10 +25,8 @@ from pydantic_ai import RunContext
 
 from antiphon.agents._guards import Cover, Secrets
 from antiphon.agents._observers import count_step
-from antiphon.agents._run import LedgerRun, current_run, run_scope
 from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability import guards_of
-from antiphon.agents.toolkit._approvals import Approval, approval_id, find_approval, wait_for_answer
 from antiphon.agents.toolkit._decision import (
     ApprovalRule,
     Circumstances,
@@ -43,7 +41,6 @@ from antiphon.agents.toolkit._decision import (
 from antiphon.agents.toolkit._execution import ToolkitCallEffect, check_row, execute
 from antiphon.agents.toolkit._tool import (
     APPROVAL_DENIED,
-    APPROVAL_EXPIRED,
     APPROVAL_REQUIRED,
     INVOCATION_REUSED,
     PERMISSION_DENIED,
@@ -54,9 +51,10 @@ from antiphon.agents.toolkit._tool import (
     ToolkitTool,
     ToolOutcome,
     ToolRefusal,
-    check_agent,
 )
 from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.durable._approvals import APPROVAL_EXPIRED, Approval, approval_id, check_agent, find_approval, wait_for_answer
+from antiphon.durable._run import LedgerRun, current_run, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw

@@ -38,7 +38,6 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, PrefixedToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents._run import LedgerRun
 from antiphon.agents.config import known_names
 from antiphon.agents.durability import RecordedLists
 from antiphon.agents.toolkit._tool import (
@@ -55,6 +54,7 @@ from antiphon.agents.toolkit._tool import (
     own_settings,
     tool_names,
 )
+from antiphon.durable._run import LedgerRun
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages.arguments import check_each

@@ -51,6 +51,7 @@ from typing_extensions import TypedDict
 
 from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
+from antiphon.durable._approvals import ANY
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
 from antiphon.messages.arguments import check_type
 from antiphon.runtime import Effects
@@ -58,11 +59,7 @@ from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
 
 # ---------------------------------------------------------------- names
 
-ANY: Final = "*"
-"""All tools, or all agents."""
-
 _TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_AGENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
 
 
 def is_tool_name(name: str) -> bool:
@@ -80,20 +77,6 @@ def check_tool(name: str, *, or_any: bool = False) -> str:
     if is_tool_name(name) or (or_any and name == ANY):
         return name
     raise ValueError(f"{name!r} is not a valid name of a tool: use ASCII letters, digits, '_', '-' and '.', at most 128")
-
-
-def check_agent(name: str, *, or_any: bool = False) -> str:
-    """Return the name of an agent, if it is valid.
-
-    Raises:
-        ValueError: the name of the agent is not valid.
-    """
-    check_type("the name of an agent", name, str, "'clerk'")
-    if _AGENT.fullmatch(name) or (or_any and name == ANY):
-        return name
-    raise ValueError(
-        f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
-    )
 
 
 def tool_names(toolset: AbstractToolset[Any]) -> set[str] | None:
@@ -193,7 +176,6 @@ PERMISSION_DENIED: Final = "PERMISSION_DENIED"
 INVALID_ARGUMENTS: Final = "INVALID_ARGUMENTS"
 INVOCATION_REUSED: Final = "INVOCATION_REUSED"
 APPROVAL_DENIED: Final = "APPROVAL_DENIED"
-APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
 APPROVAL_REQUIRED: Final = "APPROVAL_REQUIRED"
 SENSITIVE_LOST: Final = "SENSITIVE_LOST"
 TOOL_CHANGED: Final = "TOOL_CHANGED"

@@ -20,10 +20,8 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import AbstractToolset
 from typing_extensions import override
 
-from antiphon.agents._run import LedgerRun, current_run
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.config import known_names
-from antiphon.agents.toolkit._approvals import find_approval
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
 from antiphon.agents.toolkit._servers import (
@@ -37,7 +35,6 @@ from antiphon.agents.toolkit._servers import (
     warn,
 )
 from antiphon.agents.toolkit._tool import (
-    ANY,
     UNKNOWN_TOOL,
     InvalidArguments,
     Schema,
@@ -46,13 +43,14 @@ from antiphon.agents.toolkit._tool import (
     ToolRefusal,
     ToolSettings,
     canonical,
-    check_agent,
     check_tool,
     function_tool,
 )
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.agents.tools import BUILTIN_TOOLS
+from antiphon.durable._approvals import ANY, check_agent, find_approval
+from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw

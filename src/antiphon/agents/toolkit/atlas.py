@@ -15,8 +15,9 @@ from typing import Any, Self, Unpack
 from pydantic_ai import Tool as PydanticTool
 from typing_extensions import override
 
-from antiphon.agents.toolkit._tool import ANY, INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
+from antiphon.agents.toolkit._tool import INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit
+from antiphon.durable._approvals import ANY
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.messages.arguments import check_type
 

@@ -29,9 +29,9 @@ from pydantic_ai._ssrf import safe_download
 from pydantic_ai._utils import is_text_like_media_type
 from typing_extensions import TypedDict
 
-from antiphon.agents._run import current_run
 from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
+from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart

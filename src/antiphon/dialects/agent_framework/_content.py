@@ -33,11 +33,7 @@ VERIFIED = object()
 
 
 def own(value: object) -> Json:
-    """Return a private, frozen copy of a JSON value.
-
-    Raises:
-        ValidationError: it is not JSON (NaN, a set, bytes, a key that is no text, …) or nested too deep.
-    """
+    """Return a private, frozen copy of a JSON value."""
     try:
         return DataPart(data=cast("Json", value)).data
     except ValidationError as exc:
@@ -102,9 +98,9 @@ class Value(BaseModel, frozen=True, extra="allow"):
         value = cls.long_form(thaw(value) if isinstance(value, JsonObject | JsonArray) else value)
         if not isinstance(value, dict):
             raise shape_error(cls.accepts)
-        given = cast("dict[str, Any]", value)
-        left_out = {name for name in cls._defaults if name in given and given[name] is None}
-        return {name: given[name] for name in given if name not in left_out} if left_out else given
+        fields = cast("dict[str, Any]", value)
+        left_out = {name for name in cls._defaults if name in fields and fields[name] is None}
+        return {name: fields[name] for name in fields if name not in left_out} if left_out else fields
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON that the caller owns: the long form, without optional fields that are None."""
@@ -124,7 +120,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Value):
         return value.to_dict()
     if isinstance(value, tuple):
-        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
+        return [_plain(item) for item in cast("tuple[Any, ...]", value)]
     return thaw(value)
 
 

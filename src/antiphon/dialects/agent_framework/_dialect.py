@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import said_as_text, time_text
+from antiphon.dialects._content import message_text, time_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import (
     CallFields,
@@ -23,7 +23,7 @@ from antiphon.dialects._reading import (
 from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, Payload, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
 from antiphon.messages._unchecked import data_part, text_part
 
 # ---------------------------------------------------------------- reading
@@ -65,7 +65,8 @@ def read(unit: Unit) -> None:
         case "task" | "delegation":
             _task(unit, kind)
         case "action":
-            _action(unit)
+            worker = unit.maybe_text("agent_key") or "assistant"
+            _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), policy=worker, kind="action")
         case "observation" | "error" | "final" if (call := _answered(unit, kind)) is not None or unit.maybe_text("call_id"):
             _read_answer(unit, kind, call)
         case "error":
@@ -117,9 +118,9 @@ def _read_call(unit: Unit, key: str, option: str, arguments: dict[str, Any], *, 
     payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": option, "arguments": arguments}
     purpose = "delegation" if kind == "delegation" else call_purpose(payload, is_task=kind == "task")
     note(unit, _metadata(unit), purpose=purpose)
-    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
-    unit.reading.calls[invocation] = made
-    unit.reading.waiting.setdefault(key, []).append(made)
+    message = unit.say(payload, policy=policy, role_hint_for_llm="assistant")
+    unit.reading.calls[invocation] = message
+    unit.reading.waiting.setdefault(key, []).append(message)
 
 
 def _task(unit: Unit, kind: str) -> None:
@@ -128,11 +129,6 @@ def _task(unit: Unit, kind: str) -> None:
     caller = unit.maybe_text("from_manager") or (unit.maybe_text("agent_key") if kind == "delegation" else None) or "manager"
     arguments = {"request": request} if isinstance(request, str) else {"task": request}
     _read_call(unit, f"task {worker}", worker, arguments, policy=caller, kind=kind)
-
-
-def _action(unit: Unit) -> None:
-    worker = unit.maybe_text("agent_key") or "assistant"
-    _read_call(unit, f"action {worker}", unit.text("tool"), unit.object("args"), policy=worker, kind="action")
 
 
 def _answered(unit: Unit, kind: str) -> Message | None:
@@ -148,8 +144,8 @@ def _answered(unit: Unit, kind: str) -> Message | None:
 
 def _answered_by_now(unit: Unit) -> set[int]:
     """Return the calls that have an answer, by identity: they leave their queue when it is their turn."""
-    found: set[int] = unit.reading.memory.setdefault("answered", set())
-    return found
+    answered: set[int] = unit.reading.memory.setdefault("answered", set())
+    return answered
 
 
 def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
@@ -168,14 +164,14 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
 
 
 def _read_error(content: object) -> OutcomeFields:
-    given = as_object(content) or {"error_message": content}
-    kind, text, retryable = given.get("error_type"), given.get("error_message"), given.get("retryable")
+    failure = as_object(content) or {"error_message": content}
+    kind, text, retryable = failure.get("error_type"), failure.get("error_message"), failure.get("retryable")
     return {
         "is_error": True,
         "error_type": kind if isinstance(kind, str) and kind else "Error",
         "error_message": text if isinstance(text, str) else "",
         "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": given.get("details"),
+        "result": failure.get("details"),
     }
 
 
@@ -195,7 +191,7 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     elif payload.kind == "option_result":
         entry = _write_answer(message, payload, writing)
     else:
-        entry = _said(message, writing)
+        entry = _write_talk(message, writing)
     _add_metadata(entry, message)
     entry["message_id"] = message.id
     if message.created_at is not None:
@@ -210,13 +206,13 @@ def _add_metadata(entry: dict[str, Any], message: Message) -> None:
     """Add the user's own metadata, some of which are fields of an entry or of an error's content."""
     kind = entry["type"]
     shown = {**_PURPOSES, "delegation": "delegation", "action": TOOL, "task": "task"}.get(kind)
-    own = with_purpose(message, shown)
+    metadata = with_purpose(message, shown)
     if message.payload.kind == "parts" and kind == "error" and isinstance(entry["content"], str):
-        failure = {key: own.pop(key) for key in _OF_ERRORS if key in own}
+        failure = {key: metadata.pop(key) for key in _OF_ERRORS if key in metadata}
         entry["content"] = {"error_message": entry["content"], **failure}
-    entry |= {key: own.pop(key) for key in _AT_TOP if key in own}
-    if own:
-        entry["metadata"] = own
+    entry |= {key: metadata.pop(key) for key in _AT_TOP if key in metadata}
+    if metadata:
+        entry["metadata"] = metadata
 
 
 def _type_of(message: Message) -> str | None:
@@ -225,7 +221,7 @@ def _type_of(message: Message) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _said(message: Message, writing: Writing) -> dict[str, object]:
+def _write_talk(message: Message, writing: Writing) -> dict[str, object]:
     is_user = "user" in (message.policy, message.role_hint_for_llm)
     usual = _TYPES.get(purpose_of(message) or "") or ("user_message" if is_user else "assistant_message")
     kind = _type_of(message) or usual
@@ -242,20 +238,16 @@ def _content(message: Message, writing: Writing) -> Any:
     parts = message.parts
     if len(parts) == 1 and parts[0].kind == "data" and not isinstance(parts[0].data, str):
         return writing.json(parts[0], "data")
-    return said_as_text(message)
+    return message_text(message)
 
 
 def _is_task(message: Message) -> bool:
-    kind = _type_of(message)
-    return kind in ("task", "delegation") if kind else is_task(message) and _request_key(message.payload) is not None
-
-
-def _request_key(payload: Payload) -> str | None:
-    """Return the only argument of a call, if a task can say it."""
-    if payload.kind != "option_call" or payload.arguments_text is not None or len(payload.arguments) != 1:
-        return None
-    (key,) = payload.arguments
-    return key if key in ("request", "task") else None
+    kind, payload = _type_of(message), message.payload
+    if kind:
+        return kind in ("task", "delegation")
+    if payload.kind != "option_call" or payload.arguments_text is not None or not is_task(message):
+        return False
+    return list(payload.arguments) in (["request"], ["task"])  # a task can say one argument
 
 
 def _write_call(message: Message, call: OptionCallPayload, writing: Writing) -> dict[str, object]:
@@ -305,8 +297,8 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, ob
 def recognise(data: object) -> str | None:
     """Return why parsed JSON looks like agent_framework."""
     units = sample_units(data)
-    known = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)
-    return "types of agent_framework" if known else None
+    has_types = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)
+    return "types of agent_framework" if has_types else None
 
 
 DIALECT = UnitDialect(

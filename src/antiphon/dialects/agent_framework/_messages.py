@@ -136,8 +136,8 @@ class ObservationMessage(Trace, frozen=True):
     def summary(self) -> str | None:
         """The `human_readable_summary` of the content, if it is an object that has one."""
         content: Any = self.content
-        found: Any = content.get("human_readable_summary") if type(content) is JsonObject else None
-        return found if isinstance(found, str) else None
+        summary: Any = content.get("human_readable_summary") if type(content) is JsonObject else None
+        return summary if isinstance(summary, str) else None
 
 
 class ErrorMessage(Trace, frozen=True):
@@ -327,7 +327,7 @@ _FORMATS = (
     MessageFormat(DelegationMessage, "create_delegation", "a task that a manager passes to a worker"),
 )
 
-CATALOGUE: Mapping[str, MessageFormat] = MappingProxyType({each.type: each for each in _FORMATS})
+CATALOGUE: Mapping[str, MessageFormat] = MappingProxyType({form.type: form for form in _FORMATS})
 """Every type of message, by its name."""
 
 
@@ -351,24 +351,17 @@ def parse_message(message: Mapping[str, object]) -> AnyMessage:
 
 
 def parse_verified(message: dict[str, Any]) -> AnyMessage:
-    """Return a message that is known to be JSON as the model of its type, which keeps references to its parts.
-
-    Raises:
-        ValidationError: it is not a message of one of the fourteen types.
-    """
-    found = message.get("type")
-    if not isinstance(found, str) or found not in CATALOGUE:
-        raise refusal(f"Input should be one of {_TYPES}; it is {found!r:.80}", found, "type")
-    return CATALOGUE[found].model.model_validate(message, context=VERIFIED)
+    """Return a message that is known to be JSON as the model of its type, which keeps references to its parts."""
+    kind = message.get("type")
+    if not isinstance(kind, str) or kind not in CATALOGUE:
+        raise refusal(f"Input should be one of {_TYPES}; it is {kind!r:.80}", kind, "type")
+    return CATALOGUE[kind].model.model_validate(message, context=VERIFIED)
 
 
 def normalise_message(message: Mapping[str, object]) -> dict[str, Any]:
     """Return a message with its content in the long form: an error or a final as an object, a plan with its wrapper.
 
     Unknown keys are kept; optional fields that are null are left out.
-
-    Raises:
-        ValidationError: it is not a message of one of the fourteen types.
     """
     return parse_message(message).to_dict()
 
@@ -415,18 +408,14 @@ def _has(value: object, step: str | int) -> bool:
 def filter_messages(
     messages: Iterable[MessageT], types: str | Collection[str], *, agent_key: str | None = None
 ) -> list[MessageT]:
-    """Return the messages of some types, such as `CONVERSATION_TYPES`, in their order; of one agent only, if it is named.
-
-    Raises:
-        ValueError: one of the types does not exist.
-    """
-    wanted = [types] if isinstance(types, str) else list(types)
-    if unknown := [each for each in wanted if each not in CATALOGUE]:
+    """Return the messages of some types, such as `CONVERSATION_TYPES`, in their order; of one agent only, if it is named."""
+    kinds = [types] if isinstance(types, str) else list(types)
+    if unknown := [kind for kind in kinds if kind not in CATALOGUE]:
         raise ValueError(f"no types of message: {unknown!r}; there are {_TYPES}")
     return [
         message
         for message in messages
-        if message.get("type") in wanted and (agent_key is None or message.get("agent_key") == agent_key)
+        if message.get("type") in kinds and (agent_key is None or message.get("agent_key") == agent_key)
     ]
 
 
@@ -435,9 +424,6 @@ def extract_phases(plan: Mapping[str, Json] | StrategicPlanMessage | StrategicPl
 
     The position of a phase, from 0, is the `phase_id` of its synthesis. Older spellings are accepted: `steps` for `phases`,
     `manager` for `worker`, `action` for `name`, `context` for `goals`.
-
-    Raises:
-        ValidationError: it is not a strategic plan.
     """
     if isinstance(plan, Plan):
         return plan.phases

@@ -70,4 +70,4 @@ COMPLETION_TYPES: Final[list[str]] = list(FAMILIES["completion"])
 PLANNING_TYPES: Final[list[str]] = list(FAMILIES["planning"])
 CONTEXT_TYPES: Final[list[str]] = list(FAMILIES["context"])
 DELEGATION_TYPES: Final[list[str]] = list(FAMILIES["delegation"])
-ALL_TYPES: Final[list[str]] = [each for family in FAMILIES.values() for each in family]
+ALL_TYPES: Final[list[str]] = [kind for family in FAMILIES.values() for kind in family]

@@ -73,8 +73,8 @@ class Common(TypedDict, total=False):
 def _build(type: str, fields: Mapping[str, object], optional: Mapping[str, object], common: Common) -> dict[str, Any]:
     if "type" in common:
         raise ValueError(f"this builds a message of type {type!r}; for another type use its own builder")
-    given = {name: value for name, value in {**optional, **common}.items() if value is not None}
-    return normalise_message({"type": type, **fields, **given, "timestamp": iso(common.get("timestamp"))})
+    known_fields = {name: value for name, value in {**optional, **common}.items() if value is not None}
+    return normalise_message({"type": type, **fields, **known_fields, "timestamp": iso(common.get("timestamp"))})
 
 
 def _plain(content: object) -> object:

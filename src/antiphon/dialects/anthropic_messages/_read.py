@@ -89,32 +89,32 @@ def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
-    found = as_object(value)
-    if found is not None and isinstance(found.get("messages"), list):
-        return _request(found)
-    if found is not None and "role" in found:
-        return _response(found) if found.get("type") == "message" else Body("one", [found])
+    body = as_object(value)
+    if body is not None and isinstance(body.get("messages"), list):
+        return _request(body)
+    if body is not None and "role" in body:
+        return _response(body) if body.get("type") == "message" else Body("one", [body])
     raise DecodeError("expected a request with messages, a response, or a list of messages", dialect=NAME)
 
 
-def _request(found: dict[str, Any]) -> Body:
-    rest = {key: value for key, value in found.items() if key != "messages"}
+def _request(request: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in request.items() if key != "messages"}
     system = rest.pop("system") if rest.get("system") is not None else None
     tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
-    return Body("request", found["messages"], ("messages",), instructions=system, slot="system", tools=tools, rest=rest)
+    return Body("request", request["messages"], ("messages",), instructions=system, slot="system", tools=tools, rest=rest)
 
 
-def _response(found: dict[str, Any]) -> Body:
+def _response(response: dict[str, Any]) -> Body:
     """Take a response apart: one message with other fields. Its id stays there: a message of a request must not have one."""
-    unit = {key: found[key] for key in ("role", "content") if key in found}
-    rest = {key: value for key, value in found.items() if key not in unit}
-    own_id = found.get("id")
-    return Body("one", [unit], rest=rest, usage=_usage(found.get("usage")), id=own_id if is_name(own_id) else None)
+    unit = {key: response[key] for key in ("role", "content") if key in response}
+    rest = {key: value for key, value in response.items() if key not in unit}
+    own_id = response.get("id")
+    return Body("one", [unit], rest=rest, usage=_usage(response.get("usage")), id=own_id if is_name(own_id) else None)
 
 
-def _usage(given: object) -> Usage | None:
+def _usage(value: object) -> Usage | None:
     """Return the usage. The format's `input_tokens` excludes cached tokens; in the core it is the whole prompt."""
-    usage = as_object(given)
+    usage = as_object(value)
     if usage is None:
         return None
     details = as_object(usage.get("output_tokens_details")) or {}
@@ -134,11 +134,11 @@ def _usage(given: object) -> Usage | None:
 
 def read_tool(tool: object) -> dict[str, Any] | None:
     """Return name, description and parameters of a tool; None for a tool that the provider runs, or knows the schema of."""
-    given = as_object(tool) or {}
-    schema = as_object(given.get("input_schema"))
-    if given.get("type", "custom") not in ("custom", None) or schema is None or not isinstance(given.get("name"), str):
+    fields = as_object(tool) or {}
+    schema = as_object(fields.get("input_schema"))
+    if fields.get("type", "custom") not in ("custom", None) or schema is None or not isinstance(fields.get("name"), str):
         return None
-    return {"name": given["name"], "description": given.get("description"), "parameters": schema}
+    return {"name": fields["name"], "description": fields.get("description"), "parameters": schema}
 
 
 # ---------------------------------------------------------------- recognition
@@ -146,36 +146,34 @@ def read_tool(tool: object) -> dict[str, Any] | None:
 
 def recognise(data: object) -> str | None:
     """Return why parsed JSON looks like this format."""
-    found = as_object(data)
-    if found is not None and isinstance(found.get("messages"), list):
-        return _recognise_request(found)
-    if found is not None and found.get("type") == "message" and "stop_reason" in found:
+    body = as_object(data)
+    if body is not None and isinstance(body.get("messages"), list):
+        return _recognise_request(body)
+    if body is not None and body.get("type") == "message" and "stop_reason" in body:
         return "a response with a stop_reason"
     units = sample_units(data)
     return "messages with blocks of Anthropic Messages" if _are_messages(units) and any(map(_has_blocks, units)) else None
 
 
-def _recognise_request(found: dict[str, object]) -> str | None:
-    units, tools = sample_units(found["messages"]), [as_object(tool) or {} for tool in _listed(found.get("tools"))]
-    if not _are_messages(units) or any("function" in tool for tool in tools) or not _is_system(found.get("system", "")):
+def _recognise_request(request: dict[str, object]) -> str | None:
+    units, tools = sample_units(request["messages"]), [as_object(tool) or {} for tool in _listed(request.get("tools"))]
+    system = request.get("system", "")
+    are_blocks = all("type" in (as_object(block) or {}) for block in _listed(system))
+    if not _are_messages(units) or any("function" in tool for tool in tools) or not (isinstance(system, str) or are_blocks):
         return None
-    if "system" in found or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
+    if "system" in request or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
         return "a request of Anthropic Messages"
-    model = found.get("model")
+    model = request.get("model")
     is_cohere = isinstance(model, str) and model.startswith("command-")
-    if not CLAUDE_KEYS.isdisjoint(found) and not is_cohere:
+    if not CLAUDE_KEYS.isdisjoint(request) and not is_cohere:
         return "a request with keys of Anthropic Messages"
-    if not CHAT_KEYS.isdisjoint(found) or (isinstance(model, str) and _OTHER_MODEL.match(model)):
+    if not CHAT_KEYS.isdisjoint(request) or (isinstance(model, str) and _OTHER_MODEL.match(model)):
         return None
     # Chat Completions has it too, but as an optional setting that is deprecated.
-    if "max_tokens" in found:
+    if "max_tokens" in request:
         return "a request with messages and max_tokens"
-    is_count = isinstance(model, str) and model.startswith("claude-") and found.keys() <= _COUNTED
+    is_count = isinstance(model, str) and model.startswith("claude-") and request.keys() <= _COUNTED
     return "a request to count the tokens of messages" if is_count else None
-
-
-def _is_system(given: object) -> bool:
-    return isinstance(given, str) or all("type" in (as_object(block) or {}) for block in _listed(given))
 
 
 def _listed(value: object) -> list[object]:
@@ -197,7 +195,7 @@ def _has_blocks(unit: dict[str, Any]) -> bool:
 # ---------------------------------------------------------------- messages
 
 _Path: TypeAlias = tuple[str | int, ...]
-_Said: TypeAlias = tuple[PayloadFields, dict[str, Any]]
+_Draft: TypeAlias = tuple[PayloadFields, dict[str, Any]]
 """The fields of a payload, and the dialect's metadata of the message."""
 _Block: TypeAlias = dict[str, Any]
 _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
@@ -210,44 +208,46 @@ def read(unit: Unit) -> None:
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
     own_id = unit.own_id("id")
-    said = _said(unit, role)
-    fields: dict[str, Any] = {"turn_id": own_id} if role == "assistant" and len(said) > 1 else {}
-    for payload, notes in said:
+    drafts = _drafts(unit, role)
+    turn = own_id if role == "assistant" and len(drafts) > 1 else None
+    for payload, notes in drafts:
         if payload["kind"] == "option_result":
             option = payload["option_name"]
             unit.say(payload, policy=option, role_hint_for_llm="tool", id=own_id, metadata={NAME: notes})
             continue
-        message = unit.say(payload, policy=role, role_hint_for_llm=role, id=own_id, metadata={NAME: notes}, **fields)
+        message = unit.say(payload, policy=role, role_hint_for_llm=role, id=own_id, turn_id=turn, metadata={NAME: notes})
         if payload["kind"] == "option_call":
             unit.reading.calls[payload["invocation_id"]] = message
 
 
 def read_instructions(unit: Unit) -> None:
     """Read the value of `system`."""
-    given: object = unit.value
-    parts = _parts(unit, given, "system", ())
-    own_id = f"{NAME}-system-{sha256(canonical(given)).hexdigest()[:12]}"
-    metadata = {NAME: _form(given)}
+    value: object = unit.value
+    parts = _parts(unit, value, "system", ())
+    own_id = f"{NAME}-system-{sha256(canonical(value)).hexdigest()[:12]}"
+    metadata = {NAME: _form(value)}
     unit.say({"kind": "parts", "parts": parts}, policy="system", role_hint_for_llm="system", id=own_id, metadata=metadata)
 
 
-def _said(unit: Unit, role: str) -> list[_Said]:
+def _drafts(unit: Unit, role: str) -> list[_Draft]:
     content = unit.value.get("content")
     if isinstance(content, str):
         return [({"kind": "parts", "parts": [TextPart(text=content)]}, {})]
-    said: list[_Said] = []
+    drafts: list[_Draft] = []
     run: list[Part] = []
     for index, block in enumerate(_blocks(unit, content, ("content",))):
-        if (made := _call_or_result(unit, role, block, ("content", index))) is None:
-            run.append(_part(unit, block, role, ("content", index)))
+        path = ("content", index)
+        reader = _call if role == "assistant" else _result if role == "user" else None
+        if reader is None or block.get("type") != ("tool_use" if role == "assistant" else "tool_result"):
+            run.append(_part(unit, block, role, path))
             continue
         if run:
-            said.append(({"kind": "parts", "parts": run}, {}))
+            drafts.append(({"kind": "parts", "parts": run}, {}))
             run = []
-        said.append(made)
-    if run or not said:
-        said.append(({"kind": "parts", "parts": run}, {} if said else _form(content)))
-    return said
+        drafts.append(reader(unit, block, path))
+    if run or not drafts:
+        drafts.append(({"kind": "parts", "parts": run}, {} if drafts else _form(content)))
+    return drafts
 
 
 def _form(content: object) -> dict[str, Any]:
@@ -297,8 +297,8 @@ def _part(unit: Unit, block: _Block, role: str, path: _Path) -> Part:
 
 
 def _settings(block: _Block) -> dict[str, dict[str, Any]]:
-    found = {key: block[key] for key in SETTINGS[block["type"]] if block.get(key) is not None}
-    return {NAME: found} if found else {}
+    settings = {key: block[key] for key in SETTINGS[block["type"]] if block.get(key) is not None}
+    return {NAME: settings} if settings else {}
 
 
 def _medium(block: _Block) -> MediaPart | None:
@@ -331,20 +331,20 @@ def _url(source: dict[str, Any]) -> str | None:
 
 def _citations(block: _Block) -> tuple[Citation, ...]:
     """Return the citations of a text: they cover all of it, so no offsets are needed."""
-    given = block.get("citations")
-    found = [as_object(each) for each in cast("list[Any]", given)] if isinstance(given, list) else []
-    return () if None in found else tuple(_citation(each) for each in found if each is not None)
+    value = block.get("citations")
+    citations = [as_object(citation) for citation in cast("list[Any]", value)] if isinstance(value, list) else []
+    return () if None in citations else tuple(_citation(citation) for citation in citations if citation is not None)
 
 
-def _citation(given: dict[str, Any]) -> Citation:
-    title = TITLES.get(str(given.get("type")), "title")
-    said = {key: given[key] for key in ("url", title, "source", "cited_text") if isinstance(given.get(key), str)}
-    rest = {key: value for key, value in given.items() if key not in said}
+def _citation(citation: dict[str, Any]) -> Citation:
+    title = TITLES.get(str(citation.get("type")), "title")
+    texts = {key: citation[key] for key in ("url", title, "source", "cited_text") if isinstance(citation.get(key), str)}
+    rest = {key: value for key, value in citation.items() if key not in texts}
     return Citation(
-        url=said.get("url"),
-        title=said.get(title),
-        source=said.get("source"),
-        quote=said.get("cited_text"),
+        url=texts.get("url"),
+        title=texts.get(title),
+        source=texts.get("source"),
+        quote=texts.get("cited_text"),
         metadata={NAME: rest},
     )
 
@@ -352,22 +352,15 @@ def _citation(given: dict[str, Any]) -> Citation:
 # ---------------------------------------------------------------- calls and results
 
 
-def _call_or_result(unit: Unit, role: str, block: _Block, path: _Path) -> _Said | None:
-    kind = block.get("type")
-    if kind == "tool_use" and role == "assistant":
-        return _call(unit, block, path)
-    return _result(unit, block, path) if kind == "tool_result" and role == "user" else None
-
-
 def _invocation(unit: Unit, block: _Block, key: str, path: _Path) -> str:
     return unit.alias(_text(unit, block, key, path) or f"{unit.own_id('id')}-{path[-1]}")
 
 
-def _call(unit: Unit, block: _Block, path: _Path) -> _Said:
-    given = block.get("input")
-    if given is not None and not isinstance(given, dict):
-        unit.fail(f"expected an object, found {kind_of(given)}", *path, "input")
-    arguments, text = read_arguments(given or {})
+def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
+    input_ = block.get("input")
+    if input_ is not None and not isinstance(input_, dict):
+        unit.fail(f"expected an object, found {kind_of(input_)}", *path, "input")
+    arguments, text = read_arguments(input_ or {})
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": _invocation(unit, block, "id", path),
@@ -378,7 +371,7 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Said:
     return payload, _settings(block).get(NAME, {})
 
 
-def _result(unit: Unit, block: _Block, path: _Path) -> _Said:
+def _result(unit: Unit, block: _Block, path: _Path) -> _Draft:
     invocation = _invocation(unit, block, "tool_use_id", path)
     call = unit.reading.calls.get(invocation)
     option = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"

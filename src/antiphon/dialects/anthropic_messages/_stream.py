@@ -17,20 +17,20 @@ from antiphon.dialects._assembler import (
     DeltaKind,
     EventError,
     called,
+    ensure_list,
     grow,
     index_in,
     json_object,
     keep,
-    kept_list,
     object_in,
     objects_in,
-    said,
     settled,
     text_in,
+    text_so_far,
 )
 from antiphon.dialects._reading import as_object
 
-_SAID: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "reasoning")}
+_TEXTS: dict[str, tuple[str, DeltaKind]] = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "reasoning")}
 
 
 @dataclass(slots=True)
@@ -100,13 +100,13 @@ class MessagesAssembler(AssemblerBase):
         """Counts in `usage` are totals so far: they replace earlier ones; null is ignored."""
         self._check_started()
         delta, usage = object_in(event, "delta"), object_in(event, "usage")
-        held = self.message["usage"] = object_in(self.message, "usage")
-        others = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
-        for holder, added in ((self.message, delta), (self.message, others), (held, usage)):
+        totals = self.message["usage"] = object_in(self.message, "usage")
+        top = {key: value for key, value in event.items() if key not in ("type", "delta", "usage")}
+        for holder, added in ((self.message, delta), (self.message, top), (totals, usage)):
             for key, value in added.items():
                 keep(holder, key, value)
         if usage:
-            yield from self.tell_value("usage", None, held)
+            yield from self.tell_value("usage", None, totals)
         if text_in(delta, "stop_reason"):
             yield Delta("finish", text=delta["stop_reason"])
 
@@ -127,17 +127,17 @@ class MessagesAssembler(AssemblerBase):
             yield from self.tell_call(index, block.get("name"), block.get("id"))
         if block.get("type") == "fallback":
             keep(self.message, "model", _model(block.get("to")))
-        for key, kind in _SAID.values():
+        for key, kind in _TEXTS.values():
             if block.get("type") == key:
                 yield from self.tell(kind, index, text_in(block, key))
 
     def _add_to(self, index: str, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
         match kind := text_in(delta, "type"):
             case "text_delta" | "thinking_delta":
-                key, told = _SAID[kind]
+                key, delta_kind = _TEXTS[kind]
                 text = self.clean(index, text_in(delta, key))
                 grow(block, key, text)
-                yield from self.tell(told, index, text)
+                yield from self.tell(delta_kind, index, text)
             case "input_json_delta":
                 text = self.clean(index, text_in(delta, "partial_json"))
                 grow(self.inputs, index, text)
@@ -148,7 +148,7 @@ class MessagesAssembler(AssemblerBase):
                 yield from self.tell("signature", index, block["signature"])
             case "citations_delta":
                 citation = object_in(delta, "citation")
-                kept_list(block, "citations").append(citation)
+                ensure_list(block, "citations").append(citation)
                 yield from self.tell_value("citation", index, citation)
             case _:
                 _add_unknown(block, delta)
@@ -158,13 +158,13 @@ class MessagesAssembler(AssemblerBase):
         block = self._block(index)
         if index in self.opened:
             self.opened.remove(index)
-        text = said(self.inputs, index)
+        text = text_so_far(self.inputs, index)
         if not text:
             self.inputs.pop(index, None)
             if text_in(block, "type").endswith("tool_use"):
                 block.setdefault("input", {})
-        elif (whole := json_object(text)) is not None:
-            block["input"] = whole
+        elif (arguments := json_object(text)) is not None:
+            block["input"] = arguments
             del self.inputs[index]
 
     # ---------------------------------------------------------------- the body so far
@@ -173,16 +173,18 @@ class MessagesAssembler(AssemblerBase):
         return index not in self.opened and index not in self.inputs
 
     def unfinished(self) -> tuple[str, ...]:
-        left = (
+        opened = (
             _named(index, block)
             for index, block in self.blocks.items()
             if not self._is_whole(index) and block.get("type") != "text"
         )
-        return (*left, *self.half_characters())
+        return (*opened, *self.half_characters())
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
         blocks = [(index, self.blocks[index]) for index in sorted(self.blocks, key=int)]
-        content = [block for index, block in blocks if not whole or self._is_whole(index) or block.get("type") == "text"]
+        content = [
+            block for index, block in blocks if not only_complete or self._is_whole(index) or block.get("type") == "text"
+        ]
         return cast("dict[str, Any]", settled({**self.message, "content": content}))
 
 
@@ -191,8 +193,8 @@ ASSEMBLER = MessagesAssembler
 
 def _model(named: object) -> str | None:
     """Return the model that continues an answer, named as text or in an object."""
-    held = as_object(named)
-    name = named if held is None else held.get("model")
+    model = as_object(named)
+    name = named if model is None else model.get("model")
     return name if isinstance(name, str) and name else None
 
 
@@ -201,7 +203,7 @@ def _add_unknown(block: dict[str, object], delta: dict[str, object]) -> None:
     for key, value in delta.items():
         if key == "type":
             continue
-        if isinstance(value, str) and said(block, key):
+        if isinstance(value, str) and text_so_far(block, key):
             grow(block, key, value)
         else:
             keep(block, key, value)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.checks import PLACEHOLDER, TARGETS
-from antiphon.dialects._body import Body, said_together
+from antiphon.dialects._body import Body, continues_utterance
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -59,7 +59,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit: all results of a turn are in one message."""
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
-    return said_together(group, message)
+    return continues_utterance(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
@@ -89,7 +89,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
         elif type(payload) is OptionResultPayload:
             blocks.append(answer(message, payload, shown, writing))
         else:
-            blocks += _said(message, role, writing)
+            blocks += _blocks(message, role, writing)
     blocks += shown
     notes = writing.notes(first)
     if role == "system" and ("slot" in notes or not writing.is_native(first)):  # otherwise it was between other messages
@@ -101,7 +101,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 def write_instructions(group: Sequence[Message], writing: BodyWriting) -> object:
     """Write the value of `system`; None if nothing of it can be written."""
-    blocks = [block for message in group for block in _said(message, "system", writing)]
+    blocks = [block for message in group for block in _blocks(message, "system", writing)]
     if not blocks and not writing.is_native(group[0]):
         return None
     return _content(blocks, writing.notes(group[0]))
@@ -111,7 +111,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
     kind = type(group[0].payload)
     if kind is OptionResultPayload:
         return "user"
-    if kind is OptionCallPayload or (len(group) > 1 and any(type(each.payload) is OptionCallPayload for each in group)):
+    if kind is OptionCallPayload or (len(group) > 1 and any(type(message.payload) is OptionCallPayload for message in group)):
         return "assistant"
     return writing.role(group[0])
 
@@ -146,7 +146,7 @@ def _content(blocks: list[dict[str, Any]], notes: Mapping[str, Any]) -> str | li
 # ---------------------------------------------------------------- parts
 
 
-def _said(message: Message, role: str, writing: BodyWriting) -> list[dict[str, object]]:
+def _blocks(message: Message, role: str, writing: BodyWriting) -> list[dict[str, object]]:
     is_native = writing.is_native(message)
     blocks: list[dict[str, object]] = []
     for part in writing.labelled(message.parts):
@@ -174,23 +174,20 @@ def _block(part: Part, role: str, message: Message, writing: BodyWriting) -> dic
             return shown or {"type": "text", "text": described(part)}
         case ReasoningPart() if role == "assistant" and NAME in part.metadata:
             return _thought(part, writing.is_native(message))
-        case ForeignPart() if part.dialect == NAME and _is_place_of(message, role, writing):
-            return as_object(writing.own(part))
+        case ForeignPart() if part.dialect == NAME:
+            # A native block is written only in its original role, which a viewpoint may change.
+            is_role = role == "result" or message.role_hint_for_llm in (None, role)
+            if not (writing.is_native(message) if role == "system" else is_role):
+                return None
+            return as_object(writing.foreign_value(part))
         case _:
             return None
 
 
-def _is_place_of(message: Message, role: str, writing: BodyWriting) -> bool:
-    """Whether a native block may be written in a role: only in its original role, which a viewpoint may change."""
-    if role == "system":
-        return writing.is_native(message)
-    return role == "result" or message.role_hint_for_llm in (None, role)
-
-
 def _text(part: TextPart | DataPart, writing: BodyWriting) -> dict[str, Any]:
     block: dict[str, object] = {"type": "text", "text": text_of(part)}
-    found = part.citations if isinstance(part, TextPart) else ()
-    if citations := [_citation(each) for each in found if NAME in each.metadata]:
+    sources = part.citations if isinstance(part, TextPart) else ()
+    if citations := [_citation(citation) for citation in sources if NAME in citation.metadata]:
         block["citations"] = citations
     return _with_settings(block, writing.notes(part))
 
@@ -279,12 +276,12 @@ def answer(
     block: dict[str, object] = {"type": "tool_result", "tool_use_id": writing.aliases.invocation(message)}
     if outcome.is_error:
         block["is_error"] = True
-        said = _error_blocks(message, outcome, shown, writing)
+        blocks = _error_blocks(message, outcome, shown, writing)
     else:
-        said = _outcome_blocks(message, outcome, writing)
+        blocks = _outcome_blocks(message, outcome, writing)
     notes = writing.notes(message)
-    if said:
-        block["content"] = _content(said, notes)
+    if blocks:
+        block["content"] = _content(blocks, notes)
     return _with_settings(block, notes)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from antiphon.dialects._content import has_words, result_text, said_as_text
+from antiphon.dialects._content import has_words, message_text, result_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import CallFields, OutcomeFields, ResultFields, Unit, as_object, notes_of, sample_units
 from antiphon.dialects._shared import (
@@ -61,13 +61,13 @@ def read(unit: Unit) -> None:
     else:
         unit.correlation_id = task
         _read_talk(unit, source or ("user" if kind == "query" else "assistant"), content, calls, results)
-    _messages(unit).update(message.id for message in unit.made)
+    _messages(unit).update(message.id for message in unit.messages)
 
 
 def _messages(unit: Unit) -> set[str]:
     """Return the ids of the messages before a unit."""
-    found: set[str] = unit.reading.memory.setdefault("messages", set())
-    return found
+    ids: set[str] = unit.reading.memory.setdefault("messages", set())
+    return ids
 
 
 def _time(unit: Unit) -> datetime | None:
@@ -90,8 +90,8 @@ def _read_task(unit: Unit, invocation: str, content: str, source: str | None, ta
         "arguments": {"request": content},
     }
     note(unit, unit.value.get("metadata"), "type")
-    made = unit.say(payload, policy=source or "unknown", role_hint_for_llm="assistant", to=())
-    unit.reading.calls[invocation] = made
+    message = unit.say(payload, policy=source or "unknown", role_hint_for_llm="assistant", to=())
+    unit.reading.calls[invocation] = message
 
 
 def _answers_call(unit: Unit, kind: str, replied: str) -> bool:
@@ -110,15 +110,15 @@ def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: s
     unit.say(payload, policy=source or name, role_hint_for_llm="tool")
 
 
-def _failure(given: Mapping[str, Any], message: object) -> OutcomeFields:
+def _failure(fields: Mapping[str, Any], message: object) -> OutcomeFields:
     """Return the outcome of a call that failed, from the keys beside its message."""
-    kind, retryable = given.get("error_type"), given.get("retryable")
+    kind, retryable = fields.get("error_type"), fields.get("retryable")
     return {
         "is_error": True,
         "error_type": kind if isinstance(kind, str) and kind else "Error",
         "error_message": message if isinstance(message, str) else "",
         "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": given.get("details"),
+        "result": fields.get("details"),
     }
 
 
@@ -141,12 +141,12 @@ def _read_talk(
     parts = _tool_use(unit, policy, calls, results) if calls or results else []
     if content:
         parts.append(text_part(content))
-    if parts or not unit.made:
+    if parts or not unit.messages:
         hint = "user" if is_user else None
         unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=hint, in_reply_to=asked)
     if task := unit.correlation_id:
         unit.reading.ids.add(task)
-        unit.reading.calls[f"said {task}"] = unit.made[0]
+        unit.reading.calls[f"said {task}"] = unit.messages[0]
 
 
 def _replied_to(unit: Unit) -> str | None:
@@ -155,8 +155,8 @@ def _replied_to(unit: Unit) -> str | None:
     named, replied = metadata.get("in_reply_to_message"), metadata.get("in_reply_to")
     if isinstance(named, str) and named:
         return named
-    said = unit.reading.calls.get(f"said {replied}") if isinstance(replied, str) else None
-    return None if said is None else said.id
+    message = unit.reading.calls.get(f"said {replied}") if isinstance(replied, str) else None
+    return None if message is None else message.id
 
 
 def _tool_use(unit: Unit, policy: str, calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[Part]:
@@ -198,7 +198,7 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
     if first is not None and first.payload == OptionResultPayload.model_validate(payload):
         return invocation
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=noted)
-    unit.reading.calls.setdefault(f"done {invocation}", unit.made[-1])
+    unit.reading.calls.setdefault(f"done {invocation}", unit.messages[-1])
     return None
 
 
@@ -223,13 +223,9 @@ def together(group: Sequence[Message], message: Message) -> bool:
         and first.correlation_id == message.correlation_id
         and not _is_task(first)
         and not _is_task(message)
-        and _is_by_the_same(first, message)
+        # A tool's result has its own author; calls and text have one.
+        and ("option_result" in (first.payload.kind, kind) or message.policy == first.policy)
     )
-
-
-def _is_by_the_same(first: Message, message: Message) -> bool:
-    """Whether a message has the same author as the calls of its group, which come first. A tool's text has its own author."""
-    return "option_result" in (first.payload.kind, message.payload.kind) or message.policy == first.policy
 
 
 def _speaker(group: Sequence[Message]) -> str:
@@ -245,7 +241,13 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_call" and _is_task(first):
-        unit = _write_task(first, payload)
+        unit: dict[str, Any] = {
+            "content": request_of(payload),
+            "metadata": {"type": "task"},
+            "task_id": payload.invocation_id,
+            "source_agent": first.policy,
+            "target_agent": payload.option_name,
+        }
     elif payload.kind == "option_result" and len(group) == 1 and _is_answer(first, writing.call_of(first)):
         unit = _write_answer(first, payload, writing)
     else:
@@ -260,18 +262,12 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
 def _add_metadata(unit: dict[str, Any], first: Message) -> None:
     """Add the user's own metadata; links to other messages win, and so does a purpose."""
     metadata: dict[str, Any] = unit["metadata"]
-    own = with_purpose(first, metadata["type"])
+    users = with_purpose(first, metadata["type"])
     if purpose_of(first) == TOOL and notes_of(first, "atlas").get("tool"):
-        own.pop("purpose", None)
+        users.pop("purpose", None)
     if first.payload.kind != "parts" or metadata["type"] != purpose_to_write(first):
-        metadata["type"] = own.get("type", metadata["type"])
-    unit["metadata"] = {**own, **metadata}
-
-
-def _asked(message: Message, writing: Writing) -> Message | None:
-    """Return the message that a text answers, if it can be referred to."""
-    asked = message.in_reply_to
-    return writing.conversation.get(asked) if asked in writing.heads and message.payload.kind == "parts" else None
+        metadata["type"] = users.get("type", metadata["type"])
+    unit["metadata"] = {**users, **metadata}
 
 
 def _type_of(message: Message) -> str | None:
@@ -289,16 +285,6 @@ def _is_answer(message: Message, call: Message | None) -> bool:
 def _add_receiver(unit: dict[str, Any], message: Message) -> None:
     if message.to:
         unit["target_agent"] = message.to[0]
-
-
-def _write_task(message: Message, call: OptionCallPayload) -> dict[str, object]:
-    return {
-        "content": request_of(call),
-        "metadata": {"type": "task"},
-        "task_id": call.invocation_id,
-        "source_agent": message.policy,
-        "target_agent": call.option_name,
-    }
 
 
 def _write_failure(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
@@ -333,8 +319,9 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
         elif payload.kind == "option_result":
             results.append(_write_tool_result(payload, writing))
         else:
-            echoes = _echoes(payload)
-            content = said_as_text(_without_echoes(message) if echoes else message)
+            echoes = [invocation for part in payload.parts if (invocation := _echo(part)) is not None]
+            rest = PartsPayload(parts=tuple(part for part in payload.parts if _echo(part) is None)) if echoes else payload
+            content = message_text(message.model_copy(update={"payload": rest}) if echoes else message)
             results += [_echoed(invocation, writing) for invocation in echoes]
     unit: dict[str, object] = {"content": content}
     if speaker := _speaker(group):
@@ -356,16 +343,13 @@ def _metadata(group: Sequence[Message], writing: Writing) -> dict[str, object]:
     usual = _usual_type(first.payload.kind, is_user="user" in (first.policy, first.role_hint_for_llm))
     purpose = purpose_to_write(first) if first.payload.kind == "parts" else None
     metadata: dict[str, object] = {"type": purpose or usual}
-    if (asked := _asked(group[-1], writing)) is not None:
+    last = group[-1]  # only a text refers to a message, and only to one with which a unit begins
+    origin = last.in_reply_to if last.payload.kind == "parts" else None
+    if origin in writing.heads and (asked := writing.conversation.get(str(origin))) is not None:
         metadata["in_reply_to_message"] = asked.id
         if asked.correlation_id:
             metadata["in_reply_to"] = asked.correlation_id
     return metadata
-
-
-def _echoes(said: PartsPayload) -> list[str]:
-    """Return the invocations whose results a message repeats."""
-    return [invocation for part in said.parts if (invocation := _echo(part)) is not None]
 
 
 def _echo(part: Part) -> str | None:
@@ -374,12 +358,6 @@ def _echo(part: Part) -> str | None:
         return None
     invocation = part.data["result_of"]
     return invocation if isinstance(invocation, str) else None
-
-
-def _without_echoes(message: Message) -> Message:
-    """Return a message without the results that it only repeats."""
-    rest = [part for part in message.parts if _echo(part) is None]
-    return message.model_copy(update={"payload": PartsPayload(parts=tuple(rest))})
 
 
 def _echoed(invocation: str, writing: Writing) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The fields of a message in stored form: the allowed values and the default of each.
 
 A tool call is `{id, name, arguments}`, a result `{name, result, call_id, status}` and, if it failed, `error`. Other keys are
-kept. `ToolCall` and `ToolResult` are their typed forms.
+kept. `ToolCall` and `ToolResult` are their typed forms. What a message cannot hold raises a `ContentError`, with its path.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ ToolStatus: TypeAlias = Literal["success", "error"]
 """How a tool ended."""
 
 
-def _no_arguments() -> dict[str, object]:
-    return {}
-
-
 def _new_id() -> str:
     return current_port().new_id()
 
@@ -36,7 +32,7 @@ class ToolCall:
     """A tool to run. The result refers to its id, which is generated if none is given."""
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=_no_arguments)
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     id: str = field(default_factory=_new_id)
 
 
@@ -69,15 +65,11 @@ def _check_outcome(status: object, result: object, error: object, path: Path) ->
         refuse("the status 'error' has no result; put what there is to say into the error or the content", path)
 
 
-def encode_call(given: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a call in the stored form; it gets an id if it has none.
-
-    Raises:
-        ContentError: it is not a call, or holds something that cannot be written.
-    """
-    if isinstance(given, ToolCall):
-        given = {"id": given.id, "name": given.name, "arguments": given.arguments}
-    call = _known(given, ("id", "name", "arguments"), path, "a ToolCall or a dict")
+def encode_call(value: object, encoder: Encoder, path: Path) -> dict[str, Any]:
+    """Return a call in the stored form; it gets an id if it has none."""
+    if isinstance(value, ToolCall):
+        value = {"id": value.id, "name": value.name, "arguments": value.arguments}
+    call = _known(value, ("id", "name", "arguments"), path, "a ToolCall or a dict")
     identity = _new_id() if call["id"] is None else call["id"]
     return {
         "id": encode_text(identity, encoder, (*path, "id")),
@@ -93,17 +85,13 @@ def decode_call(encoded: dict[str, Any]) -> dict[str, Any]:
     return {**decode_fields(rest), "arguments": decode_fields(encoded["arguments"])}
 
 
-def encode_result(given: object, encoder: Encoder, path: Path) -> dict[str, Any]:
-    """Return a result in the stored form.
-
-    Raises:
-        ContentError: it is not a result, or holds something that cannot be written.
-    """
-    if isinstance(given, ToolResult):
-        given = {"name": given.name, "result": given.result, "call_id": given.call_id, "status": given.status} | (
-            {} if given.error is None else {"error": given.error}
+def encode_result(value: object, encoder: Encoder, path: Path) -> dict[str, Any]:
+    """Return a result in the stored form."""
+    if isinstance(value, ToolResult):
+        value = {"name": value.name, "result": value.result, "call_id": value.call_id, "status": value.status} | (
+            {} if value.error is None else {"error": value.error}
         )
-    result = {"status": "success", **_known(given, ("name", "result", "call_id"), path, "a ToolResult or a dict")}
+    result = {"status": "success", **_known(value, ("name", "result", "call_id"), path, "a ToolResult or a dict")}
     _check_outcome(result["status"], result["result"], result.get("error"), path)
     return {
         "name": encode_text(result["name"], encoder, (*path, "name")),
@@ -114,26 +102,22 @@ def encode_result(given: object, encoder: Encoder, path: Path) -> dict[str, Any]
     }
 
 
-def encode_text(given: object, encoder: Encoder, path: Path) -> str:
-    """Return text that a message can hold.
-
-    Raises:
-        ContentError: it is not text.
-    """
-    if not isinstance(given, str):
-        refuse(f"must be text, not {type(given).__name__}", path)
-    return str(encoder.value(str.__str__(given), path))
+def encode_text(value: object, encoder: Encoder, path: Path) -> str:
+    """Return text that a message can hold."""
+    if not isinstance(value, str):
+        refuse(f"must be text, not {type(value).__name__}", path)
+    return str(encoder.value(str.__str__(value), path))
 
 
-def _known(given: object, names: tuple[str, ...], path: Path, expected: str) -> dict[object, object]:
+def _known(value: object, names: tuple[str, ...], path: Path, expected: str) -> dict[object, object]:
     """Return a copy of a mapping, with None for missing keys."""
-    if not isinstance(given, Mapping):
-        refuse(f"must be {expected}, not {type(given).__name__}", path)
-    return {**dict.fromkeys(names), **cast("Mapping[Any, Any]", given)}
+    if not isinstance(value, Mapping):
+        refuse(f"must be {expected}, not {type(value).__name__}", path)
+    return {**dict.fromkeys(names), **cast("Mapping[Any, Any]", value)}
 
 
-def _others(given: Mapping[object, object], names: tuple[str, ...], encoder: Encoder, path: Path) -> dict[str, object]:
-    return encoder.fields({key: value for key, value in given.items() if key not in names}, path)
+def _others(fields: Mapping[object, object], names: tuple[str, ...], encoder: Encoder, path: Path) -> dict[str, object]:
+    return encoder.fields({key: value for key, value in fields.items() if key not in names}, path)
 
 
 # ---------------------------------------------------------------- all fields
@@ -151,81 +135,69 @@ FIELDS = (
 )
 
 
-def encode_message(given: object, encoder: Encoder) -> dict[str, object]:
-    """Return all fields in the stored form, then the unknown ones.
-
-    Raises:
-        ContentError: it has no content, or a field is not what it must be.
-    """
-    if not isinstance(given, Mapping):
-        refuse(f"a message is a dict, not {type(given).__name__}", ())
-    found = cast("Mapping[Any, Any]", given)
-    if "content" not in found:
+def encode_message(value: object, encoder: Encoder) -> dict[str, object]:
+    """Return all fields in the stored form, then the unknown ones."""
+    if not isinstance(value, Mapping):
+        refuse(f"a message is a dict, not {type(value).__name__}", ())
+    fields = cast("Mapping[Any, Any]", value)
+    if "content" not in fields:
         refuse("is missing; a message has at least a content", ("content",))
-    known = {name: encode_field(name, found.get(name), encoder) for name in FIELDS}
-    return known | encoder.fields({key: value for key, value in found.items() if key not in FIELDS}, ())
+    encoded = {name: encode_field(name, fields.get(name), encoder) for name in FIELDS}
+    return encoded | encoder.fields({key: value for key, value in fields.items() if key not in FIELDS}, ())
 
 
-def encode_field(name: str, given: object, encoder: Encoder) -> Any:
-    """Return one field in the stored form, with its default if None is given.
-
-    Raises:
-        ContentError: it has the wrong type, or holds something that cannot be written.
-    """
+def encode_field(name: str, value: object, encoder: Encoder) -> Any:
+    """Return one field in the stored form, with its default if None is given."""
     match name:
         case "metadata":
-            return _encode_metadata(given, encoder)
+            return _encode_metadata(value, encoder)
         case "timestamp":
-            return _encode_timestamp(given)
+            return _encode_timestamp(value)
         case "tool_calls":
-            return [encode_call(each, encoder, (name, index)) for index, each in enumerate(_listed(given, name))]
+            return [encode_call(item, encoder, (name, index)) for index, item in enumerate(_listed(value, name))]
         case "tool_results":
-            return [encode_result(each, encoder, (name, index)) for index, each in enumerate(_listed(given, name))]
-        case "task_id" | "message_id" if given is None:
+            return [encode_result(item, encoder, (name, index)) for index, item in enumerate(_listed(value, name))]
+        case "task_id" | "message_id" if value is None:
             return current_port().new_id()
-        case "source_agent" | "target_agent" if given is None:
+        case "source_agent" | "target_agent" if value is None:
             return None
         case _:
-            return encode_text(given, encoder, (name,))
+            return encode_text(value, encoder, (name,))
 
 
-def _encode_metadata(given: Any, encoder: Encoder) -> dict[str, Any]:
-    encoded = encoder.fields({} if given is None else given, ("metadata",))
-    kind = given.get("type") if given else None
+def _encode_metadata(metadata: Any, encoder: Encoder) -> dict[str, Any]:
+    encoded = encoder.fields({} if metadata is None else metadata, ("metadata",))
+    kind = metadata.get("type") if metadata else None
     if isinstance(kind, Enum) and isinstance(kind.value, str):
         encoded["type"] = kind.value  # a type is text, even in a list that a program made
     return encoded
 
 
-def _encode_timestamp(given: object) -> float:
-    if given is None:
+def _encode_timestamp(value: object) -> float:
+    if value is None:
         return current_port().now().timestamp()
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        refuse(f"must be seconds since 1970 as a number, not {type(given).__name__}", ("timestamp",))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(f"must be seconds since 1970 as a number, not {type(value).__name__}", ("timestamp",))
     try:
-        seconds = float(given)
+        seconds = float(value)
     except OverflowError:
         seconds = float("inf")
     return seconds if isfinite(seconds) else refuse("is too large or no number; give seconds since 1970", ("timestamp",))
 
 
-def _listed(given: object, name: str) -> list[object]:
-    if given is None:
+def _listed(value: object, name: str) -> list[object]:
+    if value is None:
         return []
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        refuse(f"must be a list, not {type(cast('object', given)).__name__}", (name,))
-    return list(cast("Iterable[Any]", given))
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        refuse(f"must be a list, not {type(cast('object', value)).__name__}", (name,))
+    return list(cast("Iterable[Any]", value))
 
 
 # ---------------------------------------------------------------- text
 
 
 def parse(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ContentError: it is not JSON in UTF-8, or an object has a key twice.
-    """
+    """Return the value of a JSON text."""
     try:
         decoded = str(text, "utf-8") if isinstance(text, bytes | bytearray) else text
         return json.loads(decoded, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -238,11 +210,11 @@ def parse(text: str | bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         refuse(f"the key {twice!r} stands twice in one object", ())
-    return found
+    return fields
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -30,6 +30,7 @@ from antiphon.dialects.atlas._fields import (
     parse,
 )
 from antiphon.dialects.atlas._values import Encoder, Encoders, MessageType, copied, decode, decode_fields, refuse
+from antiphon.messages.arguments import check_type
 
 _UNKNOWN_TYPE = "unknown"
 
@@ -65,6 +66,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     Raises:
         ValueError: a field has the wrong type, or holds a value that cannot be written as JSON; the error has the path.
+        RuntimeError: a message that was sent is changed.
     """
 
     __slots__ = ("__weakref__", "_data", "_lock", "_sent")
@@ -90,7 +92,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         timestamp: float | None = None,
         message_id: str | None = None,
     ) -> None:
-        given = {
+        fields = {
             "content": content,
             "metadata": metadata,
             "task_id": task_id,
@@ -101,7 +103,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
             "target_agent": target_agent,
             "message_id": message_id,
         }
-        self._open_with(encode_message(given, Encoder(self.encoders)))
+        self._open_with(encode_message(fields, Encoder(self.encoders)))
 
     def _open_with(self, data: dict[str, Any]) -> None:
         self._data = data
@@ -213,12 +215,7 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
             return list(self._data[name])
 
     def update_metadata(self, changes: Mapping[str, object]) -> None:
-        """Set some keys of the metadata in one step, and keep the others.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: a value cannot be written as JSON.
-        """
+        """Set some keys of the metadata in one step, and keep the others."""
         encoded = encode_field("metadata", changes, Encoder(self.encoders))
         with self._lock:
             self._check_open()
@@ -255,9 +252,9 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     @property
     def message_type(self) -> str:
         """The type in the metadata; without one, the type that the tool calls or results imply, else `unknown`."""
-        given = decode(self._data["metadata"].get("type"))
-        if isinstance(given, str) and given:
-            return given
+        kind = decode(self._data["metadata"].get("type"))
+        if isinstance(kind, str) and kind:
+            return kind
         if self.has_tool_calls:
             return MessageType.TOOL_REQUEST.value
         return MessageType.TOOL_RESPONSE.value if self.has_tool_results else _UNKNOWN_TYPE
@@ -281,14 +278,9 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return bool(self._data["tool_results"])
 
     def add_tool_call(self, name: str, arguments: Mapping[str, object] | None = None, call_id: str | None = None) -> str:
-        """Add a tool call and return its id, which is generated if none is given.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: the id is that of another call here, or the arguments cannot be written as JSON.
-        """
-        given = {"id": call_id, "name": name, "arguments": arguments}
-        call = encode_call(given, Encoder(self.encoders), ("tool_calls",))
+        """Add a tool call and return its id, which is generated if none is given."""
+        fields = {"id": call_id, "name": name, "arguments": arguments}
+        call = encode_call(fields, Encoder(self.encoders), ("tool_calls",))
         identity = cast("str", call["id"])
         with self._lock:
             self._check_open()
@@ -300,14 +292,9 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
     def add_tool_result(
         self, name: str, result: object, call_id: str, status: ToolStatus = "success", error: str | None = None
     ) -> None:
-        """Add the result of the call `call_id`. It need not be a call of this message.
-
-        Raises:
-            RuntimeError: the message was sent.
-            ValueError: the status and the rest do not fit, or the result cannot be written as JSON.
-        """
-        given = ToolResult(name, result, call_id, status, error)
-        encoded = encode_result(given, Encoder(self.encoders), ("tool_results",))
+        """Add the result of the call `call_id`. It need not be a call of this message."""
+        outcome = ToolResult(name, result, call_id, status, error)
+        encoded = encode_result(outcome, Encoder(self.encoders), ("tool_results",))
         with self._lock:
             self._check_open()
             self._data["tool_results"].append(encoded)
@@ -330,19 +317,19 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
         return [*self._type_errors(), *self._id_errors(), *self._result_errors(earlier)]
 
     def _type_errors(self) -> list[str]:
-        given = decode(self._data["metadata"].get("type"))
-        if not isinstance(given, str) or not given:
+        kind = decode(self._data["metadata"].get("type"))
+        if not isinstance(kind, str) or not kind:
             return ["metadata.type: is missing or no text; name a MessageType or a type of your own"]
-        if given == MessageType.TOOL_REQUEST and not self.has_tool_calls:
+        if kind == MessageType.TOOL_REQUEST and not self.has_tool_calls:
             return ["tool_calls: a tool_request needs at least one"]
-        if given == MessageType.TOOL_RESPONSE and not self.has_tool_results:
+        if kind == MessageType.TOOL_RESPONSE and not self.has_tool_results:
             return ["tool_results: a tool_response needs at least one"]
         return []
 
     def _id_errors(self) -> list[str]:
         empty = [f"{name}: is empty" for name in ("task_id", "message_id") if not self._data[name]]
         calls = Counter(cast("str", call["id"]) for call in self._items("tool_calls"))
-        return empty + [f"tool_calls: {times} calls have the id {each!r}" for each, times in calls.items() if times > 1]
+        return empty + [f"tool_calls: {times} calls have the id {call_id!r}" for call_id, times in calls.items() if times > 1]
 
     def _result_errors(self, earlier: Iterable[StructuredMessage]) -> list[str]:
         calls = self._call_ids(earlier)
@@ -458,20 +445,12 @@ class StructuredMessage:  # noqa: PLW1641 (it changes, so it has no hash)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Self:
-        """Read the output of `to_dict`. Only `content` is required; unknown fields are kept.
-
-        Raises:
-            ValueError: it is not a message; the error has the path.
-        """
+        """Read the output of `to_dict`. Only `content` is required; unknown fields are kept."""
         return cls._of(encode_message(data, Encoder(cls.encoders, written=True)))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read the output of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON in UTF-8, or not a message.
-        """
+        """Read the output of `to_json`."""
         return cls.from_dict(parse(text))
 
     @override
@@ -502,6 +481,7 @@ def _canonical(message: StructuredMessage) -> str:
 
 def _answering(original: StructuredMessage, envelope: Answer) -> Answer:
     """Return the envelope of an answer: the same task and tracking, to the waiting agent, unless the caller gives another."""
+    check_type("original_message", original, StructuredMessage, 'StructuredMessage("How are the sales?")')
     waiting = original.reply_to
     target = envelope.get("target_agent") or waiting
     onward = {} if target == waiting or waiting is None else {"reply_to": waiting}

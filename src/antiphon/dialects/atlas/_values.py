@@ -25,6 +25,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum, StrEnum
+from functools import partial
 from math import isfinite
 from typing import Any, NoReturn, TypeAlias, cast
 from uuid import UUID
@@ -119,27 +120,19 @@ class Encoder:
         self._open: set[int] = set()
 
     def value(self, value: Any, path: Path, depth: int = 0) -> Any:
-        """Return a value as JSON.
-
-        Raises:
-            ContentError: a value cannot be written; the error is about the first one, and has its path.
-        """
+        """Return a value as JSON."""
         encoded = self._value(value, path, depth)
         if self._written:
             decode(encoded, path)
         return encoded
 
-    def fields(self, given: Any, path: Path) -> dict[str, Any]:
-        """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys.
-
-        Raises:
-            ContentError: it is not a mapping, or a value in it cannot be written; the error is about the first one.
-        """
-        if not isinstance(given, Mapping):
-            refuse(f"must be a dict, not {type(given).__name__}", path)
-        with self._inside(cast("object", given), path, 0):
-            pairs = cast("Mapping[Any, Any]", given).items()
-            return {(name := _key(key, path)): self.value(each, (*path, name), 1) for key, each in pairs}
+    def fields(self, mapping: Any, path: Path) -> dict[str, Any]:
+        """Return an object of which each value is JSON. The object itself is never a tag, whatever its keys."""
+        if not isinstance(mapping, Mapping):
+            refuse(f"must be a dict, not {type(mapping).__name__}", path)
+        with self._inside(cast("object", mapping), path, 0):
+            pairs = cast("Mapping[Any, Any]", mapping).items()
+            return {(name := _key(key, path)): self.value(item, (*path, name), 1) for key, item in pairs}
 
     def _value(self, value: object, path: Path, depth: int) -> object:
         if isinstance(value, Enum):
@@ -176,18 +169,18 @@ class Encoder:
         escaped = TAG in value and not self._written
         depth += escaped
         self._check_room(path, depth)
-        encoded = {(name := _key(key, path)): self._value(each, (*path, name), depth + 1) for key, each in value.items()}
+        encoded = {(name := _key(key, path)): self._value(item, (*path, name), depth + 1) for key, item in value.items()}
         return {TAG: "dict", "value": encoded} if escaped else encoded
 
     def _array(self, value: Iterable[object], path: Path, depth: int) -> list[object]:
-        return [self._value(each, (*path, index), depth + 1) for index, each in enumerate(value)]
+        return [self._value(item, (*path, index), depth + 1) for index, item in enumerate(value)]
 
     def _tagged(self, value: object, path: Path, depth: int) -> object:
-        for known, encode in self._encoders.items():
-            if isinstance(value, known):
+        for kind, encode in self._encoders.items():
+            if isinstance(value, kind):
                 return self._named("object", value, encode(value), path, depth)
-        for known, (tag, write) in _SCALARS.items():
-            if isinstance(value, known):
+        for kind, (tag, write) in _SCALARS.items():
+            if isinstance(value, kind):
                 return {TAG: tag, "value": write(value, path)}
         if isinstance(value, tuple | set | frozenset):
             return self._collection(cast("tuple[Any, ...]", value), path, depth)
@@ -214,11 +207,7 @@ class Encoder:
             return {TAG: "tuple", "value": encoded}
         _elements(encoded, path)
         tag = "set" if isinstance(value, set) else "frozenset"
-        return {TAG: tag, "value": sorted(encoded, key=_sortable)}
-
-
-def _sortable(encoded: object) -> str:
-    return json.dumps(encoded, sort_keys=True)
+        return {TAG: tag, "value": sorted(encoded, key=partial(json.dumps, sort_keys=True))}
 
 
 def _key(key: object, path: Path) -> str:
@@ -274,17 +263,13 @@ def _dumped(model: BaseModel, path: Path) -> object:
 
 def decode_fields(encoded: dict[str, Any], path: Path = ()) -> dict[str, Any]:
     """Return an object of values in the written form as values; the object itself is never a tag."""
-    return {key: decode(each, (*path, key)) for key, each in encoded.items()}
+    return {key: decode(item, (*path, key)) for key, item in encoded.items()}
 
 
 def decode(encoded: object, path: Path = ()) -> Any:
-    """Return a value in the written form as a value that the caller owns.
-
-    Raises:
-        ContentError: the value of a tag does not match its name.
-    """
+    """Return a value in the written form as a value that the caller owns."""
     if isinstance(encoded, list):
-        return [decode(each, (*path, index)) for index, each in enumerate(cast("list[Any]", encoded))]
+        return [decode(item, (*path, index)) for index, item in enumerate(cast("list[Any]", encoded))]
     if not isinstance(encoded, dict):
         return encoded
     tagged = cast("dict[str, Any]", encoded)
@@ -325,7 +310,7 @@ def _restored(tag: str, value: Any, path: Path) -> Any:
 def _elements(encoded: list[object], path: Path) -> frozenset[object]:
     """Return the elements of a set, if they survive decoding: each is hashable, and no two are equal."""
     try:
-        elements = frozenset(decode(each, (*path, index)) for index, each in enumerate(encoded))
+        elements = frozenset(decode(item, (*path, index)) for index, item in enumerate(encoded))
     except TypeError:
         refuse("a set holds something that comes back as a list, set or dict; use a list", path)
     if len(elements) != len(encoded):
@@ -358,7 +343,7 @@ _CALLED: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
 def copied(encoded: object) -> object:
     """Return a copy of a value in the written form."""
     if isinstance(encoded, dict):
-        return {key: copied(each) for key, each in cast("dict[str, Any]", encoded).items()}
+        return {key: copied(item) for key, item in cast("dict[str, Any]", encoded).items()}
     if isinstance(encoded, list):
-        return [copied(each) for each in cast("list[Any]", encoded)]
+        return [copied(item) for item in cast("list[Any]", encoded)]
     return encoded

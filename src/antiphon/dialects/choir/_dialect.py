@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._content import said_as_text, time_text
+from antiphon.dialects._content import message_text, time_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
 from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
-from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import DataPart, JsonObject, Message, OptionResultPayload, thaw
 from antiphon.messages._unchecked import data_part, text_part
 from antiphon.protocol import CATALOGUE, response_type_of
 
 # ---------------------------------------------------------------- reading
 
-TOLD = frozenset(
+NOTICES = frozenset(
     {"ERROR"}
     | {entry.type for entry in CATALOGUE if entry.response_type is None}
     | {entry.response_type for entry in CATALOGUE if entry.response_type is not None}
@@ -42,11 +42,13 @@ def read(unit: Unit) -> None:
         _read_talk(unit, data)
     elif kind == "ERROR" and isinstance(data.get("error_message"), str):
         _tell_error(unit, data)
-    elif kind in TOLD:
-        said: PartsFields = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
-        unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
+    elif kind in NOTICES:
+        notice: PartsFields = {"kind": "parts", "parts": [data_part({"type": kind, "data": data})]}
+        unit.say(notice, policy=unit.maybe_text("sender") or "unknown", lane="control")
     else:
-        _read_request(unit, kind, data)
+        payload: CallFields = {"kind": "option_call", "invocation_id": unit.id, "option_name": kind, "arguments": data}
+        policy = unit.maybe_text("sender") or "unknown"
+        unit.reading.calls[unit.id] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
 
 
 def _tell_error(unit: Unit, data: dict[str, Any]) -> None:
@@ -55,24 +57,17 @@ def _tell_error(unit: Unit, data: dict[str, Any]) -> None:
     rest = {key: value for key, value in data.items() if key not in ("error_message", "error_code")}
     note(unit, {**(as_object(unit.value.get("metadata")) or {}), **code, **rest}, purpose=ERROR)
     text = data["error_message"]
-    said: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
-    unit.say(said, policy=unit.maybe_text("sender") or "unknown", lane="control")
+    payload: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
+    unit.say(payload, policy=unit.maybe_text("sender") or "unknown", lane="control")
 
 
 def _read_talk(unit: Unit, data: dict[str, Any]) -> None:
     role, text = data["role"], data["content"]
     rest = {key: value for key, value in data.items() if key not in ("role", "content")}
     note(unit, {**rest, **(as_object(unit.value.get("metadata")) or {})})
-    said: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
+    payload: PartsFields = {"kind": "parts", "parts": [text_part(text)] if text else []}
     hint = role if role in _ROLES else None
-    unit.say(said, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
-
-
-def _read_request(unit: Unit, kind: str, data: dict[str, Any]) -> None:
-    invocation = unit.own_id("id")
-    payload: CallFields = {"kind": "option_call", "invocation_id": invocation, "option_name": kind, "arguments": data}
-    policy = unit.maybe_text("sender") or "unknown"
-    unit.reading.calls[invocation] = unit.say(payload, policy=policy, role_hint_for_llm="assistant", lane="control")
+    unit.say(payload, policy=unit.maybe_text("sender") or role, role_hint_for_llm=hint)
 
 
 def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
@@ -88,14 +83,14 @@ def _read_response(unit: Unit, kind: str, data: dict[str, object]) -> None:
 
 def request_type(response_type: str) -> str:
     """Return the request type that a response type answers; None if the type alone does not determine it."""
-    known = next((entry.type for entry in CATALOGUE if entry.response_type == response_type), None)
-    return known or response_type.removesuffix("_RESPONSE") or response_type
+    request = next((entry.type for entry in CATALOGUE if entry.response_type == response_type), None)
+    return request or response_type.removesuffix("_RESPONSE") or response_type
 
 
 def _read_error(data: dict[str, object]) -> OutcomeFields:
     code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
-    known = {"error_code", "error_message", "retryable"}
-    details = {key: value for key, value in data.items() if key not in known}
+    keys = {"error_code", "error_message", "retryable"}
+    details = {key: value for key, value in data.items() if key not in keys}
     return {
         "is_error": True,
         "error_type": code if isinstance(code, str) and code else "ERROR",
@@ -117,23 +112,17 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     """Write one Choir message."""
     message, payload = group[0], group[0].payload
     if payload.kind == "option_call":
-        unit = _write_request(payload, writing)
+        unit = {"id": payload.invocation_id, "type": payload.option_name, "data": writing.json(payload, "arguments")}
     elif payload.kind == "option_result":
-        unit = _write_response(message, payload, writing)
+        data = _write_error(payload, writing) if payload.is_error else _data(writing.json(payload, "result"))
+        kind = "ERROR" if payload.is_error else response_type_of(payload.option_name)
+        unit = {"id": message.id, "type": kind, "data": data, "message_id": payload.invocation_id}
     elif is_error(message):
         unit = _write_told_error(message)
-    elif (told := _told(message)) is not None:
-        unit = {"id": message.id, **told, **({"metadata": own} if (own := with_purpose(message)) else {})}
+    elif (notice := _notice(message)) is not None:
+        unit = {"id": message.id, **notice, **({"metadata": metadata} if (metadata := with_purpose(message)) else {})}
     else:
         unit = _write_talk(message)
-    _add_envelope(unit, message)
-    if payload.kind != "parts" and (own := with_purpose(message)):
-        unit["metadata"] = own
-    return unit
-
-
-def _add_envelope(unit: dict[str, Any], message: Message) -> None:
-    """Add the sender, the receiver, the time and the exchange."""
     unit["sender"] = message.policy
     if message.to:
         unit["receiver"] = message.to[0]
@@ -141,39 +130,32 @@ def _add_envelope(unit: dict[str, Any], message: Message) -> None:
         unit["timestamp"] = time_text(message.created_at).replace("+00:00", "Z")
     if message.correlation_id is not None:
         unit["correlation_id"] = message.correlation_id
+    if payload.kind != "parts" and (metadata := with_purpose(message)):
+        unit["metadata"] = metadata
+    return unit
 
 
-def _told(message: Message) -> dict[str, Any] | None:
+def _notice(message: Message) -> dict[str, Any] | None:
     """Return the type and data of a notice; None for other messages."""
     if message.lane != "control":
         return None
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if set(told) == {"type", "data"}:
-            return thaw(told) if isinstance(told["type"], str) and isinstance(told["data"], JsonObject) else None
+        case (DataPart(data=JsonObject() as notice),) if set(notice) == {"type", "data"}:
+            return thaw(notice) if isinstance(notice["type"], str) and isinstance(notice["data"], JsonObject) else None
         case _:
             return None
 
 
 def _write_told_error(message: Message) -> dict[str, Any]:
-    own: dict[str, Any] = thaw(metadata_of(message))
-    code = {"error_code": own.pop("error_type")} if "error_type" in own else {}
-    return {"id": message.id, "type": "ERROR", "data": {**own, "error_message": said_as_text(message), **code}}
+    metadata: dict[str, Any] = thaw(metadata_of(message))
+    code = {"error_code": metadata.pop("error_type")} if "error_type" in metadata else {}
+    return {"id": message.id, "type": "ERROR", "data": {**metadata, "error_message": message_text(message), **code}}
 
 
 def _write_talk(message: Message) -> dict[str, object]:
     role = message.role_hint_for_llm or ("user" if message.policy == "user" else "assistant")
-    data = {**with_purpose(message), "role": role, "content": said_as_text(message)}
+    data = {**with_purpose(message), "role": role, "content": message_text(message)}
     return {"id": message.id, "type": "MESSAGE", "data": data}
-
-
-def _write_request(call: OptionCallPayload, writing: Writing) -> dict[str, object]:
-    return {"id": call.invocation_id, "type": call.option_name, "data": writing.json(call, "arguments")}
-
-
-def _write_response(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
-    data = _write_error(outcome, writing) if outcome.is_error else _data(writing.json(outcome, "result"))
-    kind = "ERROR" if outcome.is_error else response_type_of(outcome.option_name)
-    return {"id": message.id, "type": kind, "data": data, "message_id": outcome.invocation_id}
 
 
 def _data(result: object) -> dict[str, object]:
@@ -185,9 +167,9 @@ def _data(result: object) -> dict[str, object]:
 def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
     details = writing.json(outcome, "result")
     plain = as_object(details) or {}
-    known = {"error_message", "error_code", "retryable"}
+    keys = {"error_message", "error_code", "retryable"}
     data = {"error_message": outcome.error_message, "error_code": outcome.error_type, "retryable": outcome.retryable}
-    if not plain or known & plain.keys() or list(plain) == ["details"]:
+    if not plain or keys & plain.keys() or list(plain) == ["details"]:
         plain = {} if details is None else {"details": details}
     return {**plain, **{key: value for key, value in data.items() if value is not None}}
 
@@ -200,8 +182,8 @@ _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id
 def recognise(data: object) -> str | None:
     """Return why parsed JSON looks like Choir."""
     units = sample_units(data)
-    known = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
-    return "a type with data, in an envelope of Choir" if known else None
+    has_types = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
+    return "a type with data, in an envelope of Choir" if has_types else None
 
 
 def _carries(unit: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
-from antiphon.dialects._reading import CallFields, OutcomeFields, Reading, ResultFields, Unit, as_object, kind_of
+from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, Reading, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
 from antiphon.messages import (
     Citation,
@@ -40,10 +40,10 @@ _SOURCES = ("web", "retrievedContext", "maps", "image")
 def _read_citations(candidate: Mapping[str, Any], parts: Sequence[dict[str, Any]]) -> dict[int, list[Citation]]:
     """Return the citations of an answer, by the place of the part that they are about."""
     texts = {place: part["text"].encode() for place, part in enumerate(parts) if _is_answer(part)}
-    found: dict[int, list[Citation]] = {}
+    by_place: dict[int, list[Citation]] = {}
     for place, citation in (*_grounding(candidate, texts), *_recitations(candidate, texts)):
-        found.setdefault(place, []).append(citation)
-    return found
+        by_place.setdefault(place, []).append(citation)
+    return by_place
 
 
 def _is_answer(part: dict[str, object]) -> bool:
@@ -97,13 +97,13 @@ def _characters(text: bytes, offset: int) -> int:
     return len(text[: max(0, offset)].decode(errors="ignore"))
 
 
-def _text_at(found: Mapping[str, Any], key: str) -> str | None:
-    value = look(found, key)
+def _text_at(box: Mapping[str, Any], key: str) -> str | None:
+    value = look(box, key)
     return value if isinstance(value, str) else None
 
 
-def _offset(found: Mapping[str, object], key: str) -> int | None:
-    value = look(found, key)
+def _offset(box: Mapping[str, object], key: str) -> int | None:
+    value = look(box, key)
     return value if type(value) is int and value >= 0 else None
 
 
@@ -112,7 +112,7 @@ def _list(value: object) -> list[object]:
 
 
 def _objects(value: object) -> list[dict[str, object]]:
-    return [each for each in _list(value) if isinstance(each, dict)]
+    return [item for item in _list(value) if isinstance(item, dict)]
 
 
 # ---------------------------------------------------------------- media
@@ -126,19 +126,19 @@ _TO_STANDARD = str.maketrans("-_", "+/")
 
 def _read_medium(part: dict[str, Any]) -> MediaPart | None:
     """Return the medium of a part; None if it has none, or one that the core cannot express."""
-    given = known(part)
-    inner = as_object(given.get("inlineData", given.get("fileData")))
-    if inner is None or len(given.keys() & DATA) != 1 or given.get("thought") is True:
+    keys = known(part)
+    inner = as_object(keys.get("inlineData", keys.get("fileData")))
+    if inner is None or len(keys.keys() & DATA) != 1 or keys.get("thought") is True:
         return None
-    held = known(inner)
-    notes = {key: given[key] for key in MODIFIERS if key in given}
-    if isinstance(signature := given.get(SIGNATURE), str):
+    medium = known(inner)
+    notes = {key: keys[key] for key in MODIFIERS if key in keys}
+    if isinstance(signature := keys.get(SIGNATURE), str):
         notes[SIGNATURE] = kept_proof(signature)
-    if isinstance(name := held.get("displayName"), str):
+    if isinstance(name := medium.get("displayName"), str):
         notes["displayName"] = name
     if snake := spelled_otherwise(part, inner):
         notes["snake"] = snake
-    located = _bytes(held, notes) if "inlineData" in given else _file(held)
+    located = _bytes(medium, notes) if "inlineData" in keys else _file(medium)
     if located is None:
         return None
     url, mime = located
@@ -154,9 +154,9 @@ def _read_medium(part: dict[str, Any]) -> MediaPart | None:
         return None
 
 
-def _bytes(held: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | None:
+def _bytes(medium: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | None:
     """Return a `data:` URL, in the standard base64 alphabet, and the type."""
-    mime, data = held.get("mimeType"), held.get("data")
+    mime, data = medium.get("mimeType"), medium.get("data")
     if not isinstance(mime, str) or not isinstance(data, str):
         return None
     if ("-" in data or "_" in data) and "+" not in data and "/" not in data:
@@ -167,8 +167,8 @@ def _bytes(held: dict[str, Any], notes: dict[str, Any]) -> tuple[str, str] | Non
     return (url, mime) if split is not None and split[1] == data else None
 
 
-def _file(held: dict[str, object]) -> tuple[str, str | None] | None:
-    uri, mime = held.get("fileUri"), held.get("mimeType")
+def _file(medium: dict[str, object]) -> tuple[str, str | None] | None:
+    uri, mime = medium.get("fileUri"), medium.get("mimeType")
     if not isinstance(uri, str):
         return None
     return uri if LOCATED.match(uri) else file_urn(FILE, uri), mime if isinstance(mime, str) else None
@@ -181,9 +181,9 @@ def _read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
     """Return the result of the call as fields of an option_result, and its layout if it differs from ours."""
     error = response.get("error")
     is_error = says_error(error)
-    given = {key: value for key, value in response.items() if key != "error"} if is_error else response
-    form = "output" if given.keys() == {"output"} else "itself"
-    result = given["output"] if form == "output" else None if is_error and not given else given
+    output = {key: value for key, value in response.items() if key != "error"} if is_error else response
+    form = "output" if output.keys() == {"output"} else "itself"
+    result = output["output"] if form == "output" else None if is_error and not output else output
     outcome: OutcomeFields = {"result": result}
     if is_error:
         kind, message = error_of(error if isinstance(error, str) else json_text(error))
@@ -194,10 +194,10 @@ def _read_outcome(response: dict[str, Any]) -> tuple[OutcomeFields, str | None]:
 
 def is_itself(result: object, *, is_error: bool) -> bool:
     """Whether a result is an object that cannot be mistaken for an error or a wrapped output."""
-    found = as_object(result)
-    if found is None or "output" in found or says_error(found.get("error")):
+    fields = as_object(result)
+    if fields is None or "output" in fields or says_error(fields.get("error")):
         return False
-    return not is_error or (bool(found) and "error" not in found)
+    return not is_error or (bool(fields) and "error" not in fields)
 
 
 def says_error(error: object) -> bool:
@@ -217,27 +217,27 @@ def read(unit: Unit) -> None:
         unit.fail("expected a content with parts")
     speaker = _speaker(unit)
     parts = [known(part) for part in _parts(unit)]
-    cited = _read_citations(unit.reading.beside, parts) if unit.reading.beside else {}
+    cited = _read_citations(unit.reading.unit_facts, parts) if unit.reading.unit_facts else {}
     pieces = list(_pieces(parts))
-    fields: dict[str, Any] = {"id": _id(unit), "policy": speaker, "role_hint_for_llm": speaker}
-    if speaker == "assistant" and len(pieces) > 1:
-        fields["turn_id"] = fields["id"]
+    unit_id = _id(unit)
+    turn = unit_id if speaker == "assistant" and len(pieces) > 1 else None
     if any(kind == "functionCall" for kind, _ in pieces):
         unit.reading.waiting, unit.reading.ids = {}, set()
     for kind, places in pieces:
         if kind == "functionCall":
-            _call(unit, places[0], parts[places[0]], fields)
+            _call(unit, places[0], parts[places[0]], unit_id, speaker=speaker, turn=turn)
         elif kind == "functionResponse":
-            _answer(unit, places[0], parts[places[0]], fields["id"])
+            _answer(unit, places[0], parts[places[0]], unit_id)
         else:
-            said = [_part(unit, place, parts[place], cited.get(place, ())) for place in places]
-            unit.say({"kind": "parts", "parts": said}, **fields)
+            content = [_part(unit, place, parts[place], cited.get(place, ())) for place in places]
+            payload: PartsFields = {"kind": "parts", "parts": content}
+            unit.say(payload, id=unit_id, policy=speaker, role_hint_for_llm=speaker, turn_id=turn)
 
 
 def read_instructions(unit: Unit) -> None:
     """Make the messages of the content for instructions."""
-    said = [_part(unit, place, known(part), ()) for place, part in enumerate(_parts(unit))]
-    unit.say({"kind": "parts", "parts": said}, id=_id(unit), policy="system", role_hint_for_llm="system")
+    content = [_part(unit, place, known(part), ()) for place, part in enumerate(_parts(unit))]
+    unit.say({"kind": "parts", "parts": content}, id=_id(unit), policy="system", role_hint_for_llm="system")
 
 
 def _parts(unit: Unit) -> list[dict[str, object]]:
@@ -246,7 +246,7 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
     return unit.objects("parts") if only is None else [only]
 
 
-def _given(unit: Unit, place: int) -> dict[str, Any]:
+def _raw_part(unit: Unit, place: int) -> dict[str, Any]:
     """Return one of the parts, unchanged."""
     parts = unit.value["parts"]
     return cast("dict[str, Any]", parts if isinstance(parts, dict) else parts[place])
@@ -266,8 +266,8 @@ def _id(unit: Unit) -> str:
 def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]]]:
     """Yield the kind and the positions of the parts of each message."""
     run: list[int] = []
-    for place, given in enumerate(parts):
-        kind = _kind(given)
+    for place, part in enumerate(parts):
+        kind = _kind(part)
         if not kind:
             run.append(place)
             continue
@@ -279,40 +279,40 @@ def _pieces(parts: Sequence[dict[str, object]]) -> Iterator[tuple[str, list[int]
         yield "", run
 
 
-def _kind(given: dict[str, object]) -> str:
+def _kind(part: dict[str, object]) -> str:
     """Return the call or response of a part, if it has one."""
     for kind in ("functionCall", "functionResponse"):
-        if kind in given and given.keys() & DATA == {kind}:
-            return kind if kind == "functionResponse" or _is_whole(given[kind]) else ""
+        if kind in part and part.keys() & DATA == {kind}:
+            return kind if kind == "functionResponse" or _is_whole(part[kind]) else ""
     return ""
 
 
 def _is_whole(call: object) -> bool:
     """Whether a call is complete: an incomplete one must not be run."""
-    held = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
-    return "name" in held and not held.get("partialArgs") and not held.get("willContinue")
+    fields = known(cast("dict[str, Any]", call)) if isinstance(call, dict) else {"name": None}
+    return "name" in fields and not fields.get("partialArgs") and not fields.get("willContinue")
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _part(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
+def _part(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Citation]) -> Part:
     """Return a part. A part that the core cannot express, or that has no content or several, is kept complete."""
-    part = _given(unit, place)
-    if given.keys() & DATA == {"text"}:
-        return _text(unit, place, given, citations)
+    part = _raw_part(unit, place)
+    if keys.keys() & DATA == {"text"}:
+        return _text(unit, place, keys, citations)
     return _read_medium(part) or ForeignPart(dialect=NAME, value=part)
 
 
-def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Citation]) -> Part:
-    text = given["text"]
+def _text(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Citation]) -> Part:
+    text = keys["text"]
     if not isinstance(text, str):
         unit.fail(f"expected text, found {kind_of(text)}", "parts", place, "text")
-    if len(given) == 1:
+    if len(keys) == 1:
         return TextPart(text=text, citations=tuple(citations))
-    notes = _notes(unit, place, given)
-    if given.get("thought") is True:
-        signature = given.get("thoughtSignature")
+    notes = _notes(unit, place, keys)
+    if keys.get("thought") is True:
+        signature = keys.get("thoughtSignature")
         if isinstance(signature, str) and notes["thoughtSignature"] == signature:
             del notes["thoughtSignature"]  # not so large that it must be noted
             return ReasoningPart(text=text, signature=signature, metadata={NAME: notes})
@@ -320,12 +320,12 @@ def _text(unit: Unit, place: int, given: dict[str, Any], citations: Sequence[Cit
     return TextPart(text=text, citations=tuple(citations), metadata={NAME: notes} if notes else {})
 
 
-def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
+def _notes(unit: Unit, place: int, keys: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata of a part: its signature, and keys in another spelling."""
     notes: dict[str, Any] = {}
-    if isinstance(given.get("thoughtSignature"), str):
-        notes["thoughtSignature"] = kept_proof(given["thoughtSignature"])
-    if snake := spelled_otherwise(_given(unit, place)):
+    if isinstance(keys.get("thoughtSignature"), str):
+        notes["thoughtSignature"] = kept_proof(keys["thoughtSignature"])
+    if snake := spelled_otherwise(_raw_part(unit, place)):
         notes["snake"] = snake
     return notes
 
@@ -333,23 +333,23 @@ def _notes(unit: Unit, place: int, given: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- calls and results
 
 
-def _held(unit: Unit, place: int, given: dict[str, Any], kind: str) -> dict[str, Any]:
+def _contents(unit: Unit, place: int, keys: dict[str, Any], kind: str) -> dict[str, Any]:
     """Return the contents of a part that have the right type."""
-    if not isinstance(given[kind], dict):
-        unit.fail(f"expected an object, found {kind_of(given[kind])}", "parts", place, kind)
-    held = known(given[kind])
+    if not isinstance(keys[kind], dict):
+        unit.fail(f"expected an object, found {kind_of(keys[kind])}", "parts", place, kind)
+    contents = known(keys[kind])
     for key, expected in _TYPES.items():
-        if key in held and not isinstance(held[key], expected):
-            wanted = kind_of(expected())
-            unit.fail(f"expected {wanted}, found {kind_of(held[key])}", "parts", place, kind, key)
-    return held
+        if key in contents and not isinstance(contents[key], expected):
+            kind_name = kind_of(expected())
+            unit.fail(f"expected {kind_name}, found {kind_of(contents[key])}", "parts", place, kind, key)
+    return contents
 
 
-def _call(unit: Unit, place: int, given: dict[str, Any], fields: dict[str, Any]) -> None:
-    held = _held(unit, place, given, "functionCall")
-    arguments, text = read_arguments(held.get("args", {}))
-    option = unit.alias(held["name"])
-    invocation = unit.alias(held["id"]) if held.get("id") else f"{fields['id']}-{place}"
+def _call(unit: Unit, place: int, keys: dict[str, Any], unit_id: str, *, speaker: str, turn: str | None) -> None:
+    contents = _contents(unit, place, keys, "functionCall")
+    arguments, text = read_arguments(contents.get("args", {}))
+    option = unit.alias(contents["name"])
+    invocation = unit.alias(contents["id"]) if contents.get("id") else f"{unit_id}-{place}"
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": invocation,
@@ -357,29 +357,29 @@ def _call(unit: Unit, place: int, given: dict[str, Any], fields: dict[str, Any])
         "arguments": arguments,
         "arguments_text": text,
     }
-    notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True})
-    call = unit.say(payload, metadata={NAME: notes}, **fields)
+    notes = _notes(unit, place, keys) | ({} if contents.get("id") else {"no_id": True})
+    call = unit.say(payload, id=unit_id, policy=speaker, role_hint_for_llm=speaker, turn_id=turn, metadata={NAME: notes})
     unit.reading.calls[invocation] = call
     unit.reading.waiting.setdefault(option if "no_id" in notes else f"{option}{_WITH_ID}", []).append(call)
 
 
-def _answer(unit: Unit, place: int, given: dict[str, Any], unit_id: str) -> None:
-    held = _held(unit, place, given, "functionResponse")
-    invocation, option = unit.alias(held.get("id", "")), unit.alias(held.get("name", ""))
+def _answer(unit: Unit, place: int, keys: dict[str, Any], unit_id: str) -> None:
+    contents = _contents(unit, place, keys, "functionResponse")
+    invocation, option = unit.alias(contents.get("id", "")), unit.alias(contents.get("name", ""))
     call = _answered(unit, invocation, option)
     if call is not None:
         invocation = str(call.invocation_id)
-    option = option or ("unknown" if call is None else _option(call))
+    option = option or ("unknown" if call is None else cast("OptionCallPayload", call.payload).option_name)
     outcome: OutcomeFields = {}
     form = None
-    if "response" in held:
-        outcome, form = _read_outcome(held["response"])
-    notes = _notes(unit, place, given) | ({} if held.get("id") else {"no_id": True}) | ({"form": form} if form else {})
+    if "response" in contents:
+        outcome, form = _read_outcome(contents["response"])
+    notes = _notes(unit, place, keys) | ({} if contents.get("id") else {"no_id": True}) | ({"form": form} if form else {})
     payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation or f"{unit_id}-{place}",
         "option_name": option,
-        "parts": [_read_medium(part) or ForeignPart(dialect=NAME, value=part) for part in _shown(unit, place, held)],
+        "parts": [_read_medium(part) or ForeignPart(dialect=NAME, value=part) for part in _shown(unit, place, contents)],
         **outcome,
     }
     unit.say(payload, id=unit_id, policy=option, role_hint_for_llm="tool", metadata={NAME: notes})
@@ -405,13 +405,9 @@ def _first_open(reading: Reading, queue: str) -> Message | None:
     return None
 
 
-def _option(call: Message) -> str:
-    return cast("OptionCallPayload", call.payload).option_name
-
-
-def _shown(unit: Unit, place: int, held: dict[str, Any]) -> list[dict[str, Any]]:
+def _shown(unit: Unit, place: int, contents: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the other content of a response."""
-    parts = cast("list[Any]", held.get("parts", []))
+    parts = cast("list[Any]", contents.get("parts", []))
     for index, part in enumerate(parts):
         if not isinstance(part, dict):
             unit.fail(f"expected an object, found {kind_of(part)}", "parts", place, "functionResponse", "parts", index)

@@ -20,12 +20,12 @@ from antiphon.dialects._assembler import (
     Delta,
     EventError,
     called,
+    ensure_list,
     grow,
     grown,
     index_in,
     json_text,
     keep,
-    kept_list,
     object_in,
     objects_in,
     settled,
@@ -77,30 +77,30 @@ class GeminiAssembler(AssemblerBase):
                 _merge(self.top, key, value)
         for candidate in candidates:
             index = index_in(candidate, "index", 0)
-            told = [*self._add_candidate(str(index), candidate)]
+            deltas = [*self._add_candidate(str(index), candidate)]
             if index == 0:
-                yield from told
+                yield from deltas
         if object_in(event, "usageMetadata"):
             yield from self.tell_value("usage", None, self.top["usageMetadata"])
         if reason := _reason(object_in(event, "promptFeedback"), "blockReason"):
             yield Delta("finish", text=reason)
 
     def _add_candidate(self, index: str, candidate: dict[str, object]) -> Iterator[Delta]:
-        held = self.candidates.setdefault(index, {})
+        so_far = self.candidates.setdefault(index, {})
         for key, value in candidate.items():
             if key != "content":
-                _merge(held, key, value)
+                _merge(so_far, key, value)
         if "content" in candidate:
-            yield from self._add_content(index, held, object_in(candidate, "content"))
+            yield from self._add_content(index, so_far, object_in(candidate, "content"))
         if reason := _reason(candidate, "finishReason", _REASONS):
             yield Delta("finish", text=reason)
 
-    def _add_content(self, index: str, held: dict[str, object], content: dict[str, object]) -> Iterator[Delta]:
-        kept = held["content"] = object_in(held, "content")
+    def _add_content(self, index: str, so_far: dict[str, object], content: dict[str, object]) -> Iterator[Delta]:
+        content_so_far = so_far["content"] = object_in(so_far, "content")
         for key, value in content.items():
             if key != "parts":
-                keep(kept, key, value)
-        parts = kept_list(kept, "parts")
+                keep(content_so_far, key, value)
+        parts = ensure_list(content_so_far, "parts")
         for part in objects_in(content, "parts"):
             yield from self._add_part(index, parts, part)
 
@@ -128,7 +128,12 @@ class GeminiAssembler(AssemblerBase):
 
     def _add_call(self, index: str, parts: list[Any], part: dict[str, Any]) -> Iterator[Delta]:
         added, opened = part["functionCall"], self.opened.setdefault(index, [])
-        place = opened.pop() if opened and _is_same(parts[opened[-1]]["functionCall"], added) else len(parts)
+        place = len(parts)
+        # A part continues the open call if it has no name, or the same id.
+        if opened and (
+            not added.get("name") or (added.get("id") and added["id"] == parts[opened[-1]]["functionCall"].get("id"))
+        ):
+            place = opened.pop()
         if place == len(parts):
             parts.append({"functionCall": {}})
         for key, value in part.items():
@@ -161,19 +166,19 @@ class GeminiAssembler(AssemblerBase):
         calls = (self.candidates[index]["content"]["parts"][place]["functionCall"] for index, place in places)
         return (*(called(call.get("name"), call.get("id")) for call in calls), *self.half_characters())
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
-        candidates = [self._candidate(index, whole) for index in sorted(self.candidates, key=int)]
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
+        candidates = [self._candidate(index, only_complete) for index in sorted(self.candidates, key=int)]
         top = settled(self.top)
         return {**top, "candidates": candidates} if candidates else cast("dict[str, Any]", top)
 
-    def _candidate(self, index: str, whole: bool) -> dict[str, object]:
+    def _candidate(self, index: str, only_complete: bool) -> dict[str, object]:
         candidate = cast("dict[str, Any]", settled(self.candidates[index]))
         parts, opened = candidate.get("content", {}).get("parts", []), self.opened.get(index, [])
-        kept = [part for place, part in enumerate(parts) if not (whole and place in opened)]
-        if any(not _is_nothing(part) for part in kept):
-            kept = [part for part in kept if not _is_nothing(part)]
+        complete = [part for place, part in enumerate(parts) if not (only_complete and place in opened)]
+        if any(not _is_nothing(part) for part in complete):
+            complete = [part for part in complete if not _is_nothing(part)]
         if "content" in candidate:
-            candidate["content"]["parts"] = kept
+            candidate["content"]["parts"] = complete
         return candidate
 
 
@@ -194,13 +199,8 @@ def _goes_on(last: dict[str, object], part: dict[str, object]) -> bool:
     """Whether a text continues the text before it: they differ only in the text, and neither is signed."""
     if "text" not in last or _SIGNATURE in last or _SIGNATURE in part:
         return False
-    others = ({key: value for key, value in each.items() if key != "text"} for each in (last, part))
-    return next(others) == next(others)
-
-
-def _is_same(call: dict[str, object], added: dict[str, object]) -> bool:
-    """Whether a part continues an open call: it has no name, or the same id."""
-    return not added.get("name") or bool(added.get("id") and added["id"] == call.get("id"))
+    rests = ({key: value for key, value in text_part.items() if key != "text"} for text_part in (last, part))
+    return next(rests) == next(rests)
 
 
 def _is_nothing(part: dict[str, object]) -> bool:
@@ -210,13 +210,13 @@ def _is_nothing(part: dict[str, object]) -> bool:
 
 def _merge(holder: dict[str, Any], key: str, value: Any) -> None:
     """Add the fields of a response or candidate: values replace earlier ones, key by key; a few lists are extended."""
-    held = holder.get(key)
-    if isinstance(held, dict) and isinstance(value, dict):
-        for inner, each in cast("dict[str, Any]", value).items():
-            _merge(cast("dict[str, Any]", held), inner, each)
-    elif isinstance(held, list) and isinstance(value, list) and key in _EXTENDED | _UNITED:
-        kept, added = cast("list[Any]", held), cast("list[Any]", value)
-        kept += [each for each in added if key in _EXTENDED or each not in kept]
+    before = holder.get(key)
+    if isinstance(before, dict) and isinstance(value, dict):
+        for inner, field_value in cast("dict[str, Any]", value).items():
+            _merge(cast("dict[str, Any]", before), inner, field_value)
+    elif isinstance(before, list) and isinstance(value, list) and key in _EXTENDED | _UNITED:
+        items, added = cast("list[Any]", before), cast("list[Any]", value)
+        items += [field_value for field_value in added if key in _EXTENDED or field_value not in items]
     else:
         keep(holder, key, value)
 
@@ -228,25 +228,25 @@ def _steps(path: str) -> list[str | int]:
     """Take a JSON path apart: names and positions, as RFC 9535 writes a path to one value."""
     steps: list[str | int] = []
     end = 1
-    while path[:1] == "$" and (found := _STEP.match(path, end)) is not None:
-        name, position, single, double = found.groups()
+    while path[:1] == "$" and (match := _STEP.match(path, end)) is not None:
+        name, position, single, double = match.groups()
         steps.append(int(position) if position is not None else re.sub(r"\\(.)", r"\1", name or single or double or ""))
-        end = found.end()
+        end = match.end()
     if not steps or end != len(path) or isinstance(steps[0], int) or len(steps) > current_limits().depth:
         raise EventError(f"expected the path of one argument, found {path[:80]!r}", "jsonPath")
     return steps
 
 
-def _set(arguments: dict[str, Any], steps: list[str | int], given: dict[str, Any]) -> None:
+def _set(arguments: dict[str, Any], steps: list[str | int], value: dict[str, Any]) -> None:
     """Put a value at a path; text is appended to text."""
     holder: Any = arguments
     for step, after in pairwise(steps):
         holder = _at(holder, step, [] if isinstance(after, int) else {})
-    held, text = _at(holder, steps[-1], None), given.get("stringValue")
+    before, text = _at(holder, steps[-1], None), value.get("stringValue")
     if isinstance(text, str):
-        holder[steps[-1]] = grown(held if isinstance(held, str | StringIO) else None, text)
+        holder[steps[-1]] = grown(before if isinstance(before, str | StringIO) else None, text)
     else:
-        holder[steps[-1]] = next((given[kind] for kind in _VALUES if given.get(kind) is not None), None)
+        holder[steps[-1]] = next((value[kind] for kind in _VALUES if value.get(kind) is not None), None)
 
 
 def _at(holder: object, step: str | int, begun: object) -> object:

@@ -71,7 +71,7 @@ _INNER = (
 
 @cache
 def _snake(key: str) -> str:
-    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", key)
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", key)
 
 
 _CAMEL = {spelling: key for key in (*DATA, *MODIFIERS, "thought", *_INNER) for spelling in (key, _snake(key))}
@@ -131,22 +131,23 @@ def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
-    found = as_object(value) or {}
-    if isinstance(found.get("contents"), list | dict):
-        return _request(found)
-    if isinstance(found.get("candidates"), list) or (found.get("candidates") is None and _has_facts(found)):
-        return _response(found)
-    if "parts" in found or "role" in found:
-        return Body("one", [found])
+    body = as_object(value) or {}
+    if isinstance(body.get("contents"), list | dict):
+        return _request(body)
+    has_facts = any(look(body, key) is not None for key in ("promptFeedback", "usageMetadata", "responseId"))
+    if isinstance(body.get("candidates"), list) or (body.get("candidates") is None and has_facts):
+        return _response(body)
+    if "parts" in body or "role" in body:
+        return Body("one", [body])
     raise DecodeError("expected a request with contents, a response with candidates, or a list of contents", dialect=NAME)
 
 
-def _request(found: dict[str, Any]) -> Body:
-    rest = {key: value for key, value in found.items() if key != "contents"}
-    only = as_object(found["contents"])
+def _request(request: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in request.items() if key != "contents"}
+    only = as_object(request["contents"])
     if only is not None:  # the service accepts one object instead of a list
         rest["contents"] = _AS_OBJECT
-    body = Body("request", found["contents"] if only is None else [only], ("contents",), rest=rest)
+    body = Body("request", request["contents"] if only is None else [only], ("contents",), rest=rest)
     slot = next((key for key in _SLOTS if rest.get(key) is not None), None)
     if slot is not None:
         if not isinstance(rest[slot], dict):
@@ -160,36 +161,32 @@ def _request(found: dict[str, Any]) -> Body:
     return body
 
 
-def _has_facts(found: dict[str, object]) -> bool:
-    return any(look(found, key) is not None for key in ("promptFeedback", "usageMetadata", "responseId"))
-
-
-def _response(found: dict[str, Any]) -> Body:
+def _response(response: dict[str, Any]) -> Body:
     """The first candidate is the conversation; the others are kept. A blocked prompt has no candidate, and some are empty."""
-    own_id = look(found, "responseId")
-    body = Body("one", [], ANSWER, rest=found, id=own_id if is_name(own_id) else None)
-    body.usage = _usage(look(found, "usageMetadata"))
-    if (time := _time(look(found, "createTime"))) is not None:
+    own_id = look(response, "responseId")
+    body = Body("one", [], ANSWER, rest=response, id=own_id if is_name(own_id) else None)
+    body.usage = _usage(look(response, "usageMetadata"))
+    if (time := _time(look(response, "createTime"))) is not None:
         body.fields = {"created_at": time}
-    first, *others = cast("list[Any]", found.get("candidates") or [None])
+    first, *alternatives = cast("list[Any]", response.get("candidates") or [None])
     content = (as_object(first) or {}).get("content")
     if content is not None:
-        body.units, body.beside = [content], first
-        body.rest = {**found, "candidates": [{**first, "content": {}}, *others]}
+        body.units, body.unit_facts = [content], first
+        body.rest = {**response, "candidates": [{**first, "content": {}}, *alternatives]}
     return body
 
 
-def _time(given: Any) -> datetime | None:
+def _time(value: Any) -> datetime | None:
     try:
-        time = datetime.fromisoformat(given)
+        time = datetime.fromisoformat(value)
         return time.astimezone(UTC) if time.tzinfo else None
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _usage(given: object) -> Usage | None:
+def _usage(value: object) -> Usage | None:
     """Return the usage. The tokens of the candidates exclude thoughts; the output tokens of the core include them."""
-    usage = as_object(given)
+    usage = as_object(value)
     if usage is None:
         return None
     thoughts = _count(usage, "thoughtsTokenCount")
@@ -226,13 +223,13 @@ def close_body(body: Body) -> object:
 
 def _answer(body: Body) -> dict[str, Any] | None:
     """Return a response; None if it cannot hold the conversation."""
-    first, *others = body.rest.get("candidates") or [None]
-    given = as_object(first) or {}
-    if given.get("content") is None:
+    first, *alternatives = body.rest.get("candidates") or [None]
+    candidate = as_object(first) or {}
+    if candidate.get("content") is None:
         return None if body.units else body.rest
-    facts = {key: value for key, value in given.items() if key != "content"}
-    said = {"content": body.units[0]} if body.units else {}
-    return {**body.rest, "candidates": [{**facts, **said}, *others]}
+    facts = {key: value for key, value in candidate.items() if key != "content"}
+    content = {"content": body.units[0]} if body.units else {}
+    return {**body.rest, "candidates": [{**facts, **content}, *alternatives]}
 
 
 def _closed_request(body: Body) -> dict[str, object]:
@@ -258,22 +255,22 @@ def _closed_request(body: Body) -> dict[str, object]:
 
 def recognise(data: object) -> str | None:
     """Return why parsed JSON looks like this format."""
-    found = as_object(data)
-    if found is not None and isinstance(found.get("contents"), list | dict):
-        is_request = bool(found["contents"]) and _are_contents(found["contents"])
+    body = as_object(data)
+    if body is not None and isinstance(body.get("contents"), list | dict):
+        is_request = bool(body["contents"]) and _are_contents(body["contents"])
         return "a request with contents of parts" if is_request else None
-    if found is not None and "parts" not in found:
-        return _recognise_response(found)
+    if body is not None and "parts" not in body:
+        return _recognise_response(body)
     return "contents with parts of generateContent" if data and _are_contents(data) else None
 
 
-def _recognise_response(found: dict[str, object]) -> str | None:
-    candidates = found.get("candidates")
+def _recognise_response(response: dict[str, object]) -> str | None:
+    candidates = response.get("candidates")
     candidate = as_object(candidates[0]) if isinstance(candidates, list) and candidates else None
     if candidate is not None:
         says_why = look(candidate, "finishReason") is not None
         return "a response with candidates" if says_why or _are_contents(candidate.get("content")) else None
-    return "a response to a prompt that was blocked" if as_object(look(found, "promptFeedback")) is not None else None
+    return "a response to a prompt that was blocked" if as_object(look(response, "promptFeedback")) is not None else None
 
 
 def _are_contents(data: object) -> bool:
@@ -329,8 +326,8 @@ def _moved(value: object, functions: list[object], where: str) -> int | None:
 
 def native_tools(frames: list[object]) -> list[str]:
     """Return the names of the tools that the service runs itself."""
-    found = [item for frame in frames for item in (as_object(frame) or {}).items()]
-    return [key for key, value in found if key not in _LISTS and value is not None]
+    items = [item for frame in frames for item in (as_object(frame) or {}).items()]
+    return [key for key, value in items if key not in _LISTS and value is not None]
 
 
 def join_tools(functions: list[Any], frames: list[Any]) -> list[object]:
@@ -341,20 +338,20 @@ def join_tools(functions: list[Any], frames: list[Any]) -> list[object]:
     if not counts:
         return [*frames, {_LISTS[0]: functions}] if functions else frames
     counts[-1] += max(0, len(functions) - sum(counts))
-    sizes, left = iter(counts), iter(functions)
-    tools = [_filled(frame, sizes, left) for frame in frames]
+    sizes, remaining = iter(counts), iter(functions)
+    tools = [_filled(frame, sizes, remaining) for frame in frames]
     return [tool for tool, frame in zip(tools, frames, strict=True) if tool or not frame]
 
 
-def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
+def _filled(frame: object, sizes: Iterator[int], remaining: Iterator[object]) -> Any:
     """Return a tool with its functions; without the key if all of them were removed."""
-    if (given := as_object(frame)) is None:
+    if (fields := as_object(frame)) is None:
         return frame
     tool: dict[str, object] = {}
-    for key, value in given.items():
+    for key, value in fields.items():
         if key not in _LISTS or value is None:
             tool[key] = value
-        elif (taken := list(islice(left, next(sizes)))) or not value:
+        elif (taken := list(islice(remaining, next(sizes)))) or not value:
             tool[key] = taken
     return tool
 
@@ -364,12 +361,12 @@ def _filled(frame: object, sizes: Iterator[int], left: Iterator[object]) -> Any:
 
 def read_tool(tool: object) -> dict[str, object] | None:
     """Return name, description and parameters of a function."""
-    given = as_object(tool) or {}
-    if not isinstance(given.get("name"), str):
+    function = as_object(tool) or {}
+    if not isinstance(function.get("name"), str):
         return None
-    read: dict[str, object] = {"name": given["name"], "description": given.get("description")}
+    read: dict[str, object] = {"name": function["name"], "description": function.get("description")}
     for key in (_JSON_SCHEMA, "parameters_json_schema", _OPEN_API):
-        if (schema := as_object(given.get(key))) is not None:
+        if (schema := as_object(function.get(key))) is not None:
             read["parameters"] = _typed(schema, str.lower) if key == _OPEN_API else schema
             read["metadata"] = {} if key == _JSON_SCHEMA else {NAME: {"schema": key}}
             break
@@ -391,14 +388,14 @@ def write_tool(tool: Tool, name: str) -> dict[str, Any]:
 def _typed(schema: object, spell: Callable[[str], str]) -> object:
     """Return a schema with its types in another spelling."""
     if isinstance(schema, list):
-        return [_typed(each, spell) for each in cast("list[Any]", schema)]
-    found = as_object(schema)
-    return schema if found is None else {key: _typed_value(key, value, spell) for key, value in found.items()}
+        return [_typed(item, spell) for item in cast("list[Any]", schema)]
+    fields = as_object(schema)
+    return schema if fields is None else {key: _typed_value(key, value, spell) for key, value in fields.items()}
 
 
 def _typed_value(key: str, value: object, spell: Callable[[str], str]) -> object:
     if key == "type":
         return spell(value) if isinstance(value, str) else value
     if key in _BY_NAME and isinstance(value, dict):
-        return {name: _typed(each, spell) for name, each in cast("dict[str, Any]", value).items()}
+        return {name: _typed(item, spell) for name, item in cast("dict[str, Any]", value).items()}
     return _typed(value, spell) if key in _INSIDE else value

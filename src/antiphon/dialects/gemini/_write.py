@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from antiphon.checks import PLACEHOLDER
-from antiphon.dialects._body import said_together
+from antiphon.dialects._body import continues_utterance
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -59,7 +59,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit: all results of one utterance do."""
     if type(message.payload) is OptionResultPayload:
         return type(group[-1].payload) is OptionResultPayload
-    return said_together(group, message)
+    return continues_utterance(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
@@ -75,8 +75,8 @@ def before(previous: Sequence[Message] | None, group: Sequence[Message], writing
 
 def invocation_in(part: dict[str, object]) -> object:
     """Return the invocation of a part that is a call or a response, if it has an id."""
-    held = as_object(look(part, "functionCall")) or as_object(look(part, "functionResponse")) or {}
-    return held.get("id")
+    contents = as_object(look(part, "functionCall")) or as_object(look(part, "functionResponse")) or {}
+    return contents.get("id")
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     for message in _in_order(group, writing) if _UNNAMED in writing.memory and len(group) > 1 else group:
         payload = message.payload
         if type(payload) is PartsPayload:
-            parts += _said(message, payload.parts, role, writing)
+            parts += _parts(message, payload.parts, role, writing)
         elif type(payload) is OptionCallPayload:
             parts.append(_call(message, payload, writing, is_first=is_first))
             is_first = False
@@ -100,7 +100,7 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
 
 def write_instructions(messages: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     """Write the content for instructions; none if they are empty."""
-    parts = [part for message in messages for part in _said(message, message.parts, "system", writing)]
+    parts = [part for message in messages for part in _parts(message, message.parts, "system", writing)]
     return {"parts": parts} if parts or writing.is_native(messages[0]) else None
 
 
@@ -114,7 +114,7 @@ def _role(group: Sequence[Message], writing: BodyWriting) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def _said(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, object]]:
+def _parts(message: Message, parts: Sequence[Part], role: str, writing: BodyWriting) -> list[dict[str, object]]:
     is_native = writing.is_native(message)
     is_own = ROLES.get(str(message.role_hint_for_llm), role) == role
     written: list[dict[str, object]] = []
@@ -178,15 +178,15 @@ def _own(part: ForeignPart) -> dict[str, object] | None:
 
 
 def _call(message: Message, call: OptionCallPayload, writing: BodyWriting, *, is_first: bool) -> dict[str, object]:
-    held: dict[str, Any] = {"name": writing.aliases.option(call.option_name), "args": arguments_object(call)}
-    writing.memory.setdefault(_CALLED, {})[call.invocation_id] = held["name"]
-    written: dict[str, Any] = {"functionCall": held}
+    contents: dict[str, Any] = {"name": writing.aliases.option(call.option_name), "args": arguments_object(call)}
+    writing.memory.setdefault(_CALLED, {})[call.invocation_id] = contents["name"]
+    written: dict[str, Any] = {"functionCall": contents}
     notes = writing.notes(message)
     if notes.get("no_id"):
         unnamed = writing.memory.setdefault(_UNNAMED, {})
         unnamed[call.invocation_id] = len(unnamed)
     else:
-        held["id"] = writing.aliases.invocation(message)
+        contents["id"] = writing.aliases.invocation(message)
     if is_first and not writing.is_native(message):
         written["thoughtSignature"] = STAND_IN
     return _noted(written, notes)
@@ -214,12 +214,12 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
         _show(part, words, media)
     notes = writing.notes(message)
     response = _write_outcome(outcome, words, notes.get("form"))
-    held: dict[str, Any] = {"name": _name(outcome, writing), "response": response}
+    contents: dict[str, Any] = {"name": _name(outcome, writing), "response": response}
     if outcome.invocation_id not in writing.memory.get(_UNNAMED, ()) and not notes.get("no_id"):
-        held["id"] = writing.aliases.invocation(message)
+        contents["id"] = writing.aliases.invocation(message)
     if media:
-        held["parts"] = media
-    return _noted({"functionResponse": held}, notes)
+        contents["parts"] = media
+    return _noted({"functionResponse": contents}, notes)
 
 
 def _name(outcome: OptionResultPayload, writing: BodyWriting) -> str:
@@ -238,8 +238,8 @@ def _show(part: Part, words: list[str], media: list[dict[str, object]]) -> None:
             words.append(described(part))
         else:
             media.append(shown)
-    elif type(part) is ForeignPart and (own := _own(part)) is not None:
-        media.append(own)
+    elif type(part) is ForeignPart and (foreign := _own(part)) is not None:
+        media.append(foreign)
 
 
 # ---------------------------------------------------------------- media
@@ -250,18 +250,18 @@ _TO_URL_SAFE = str.maketrans("+/", "-_")
 def _write_medium(part: MediaPart, *, is_own: bool = True) -> dict[str, Any] | None:
     """Return the part for a medium; None if it cannot be written. A signature goes only to its own provider (`is_own`)."""
     notes = notes_of(part, NAME)
-    held: dict[str, Any] = {"mimeType": mime_of(part)}
+    contents: dict[str, Any] = {"mimeType": mime_of(part)}
     if (split := split_data_url(part.url)) is not None:
-        held["data"] = split[1].translate(_TO_URL_SAFE) if notes.get("urlSafe") else split[1]
-        written: dict[str, Any] = {"inlineData": held}
+        contents["data"] = split[1].translate(_TO_URL_SAFE) if notes.get("urlSafe") else split[1]
+        written: dict[str, Any] = {"inlineData": contents}
     elif (uri := part.url if LOCATED.match(part.url) else file_id(part.url, FILE)) is not None:
-        held["fileUri"] = uri
-        written = {"fileData": held}
+        contents["fileUri"] = uri
+        written = {"fileData": contents}
     else:
         return None
     if notes:
         if "displayName" in notes:
-            held["displayName"] = notes["displayName"]
+            contents["displayName"] = notes["displayName"]
         written |= {key: thaw(notes[key]) for key in MODIFIERS if key in notes and (is_own or key != SIGNATURE)}
         if isinstance(signature := written.get(SIGNATURE), str):
             written[SIGNATURE] = proof(signature)
@@ -284,13 +284,13 @@ def _write_outcome(outcome: OptionResultPayload, words: list[str], form: str | N
     if not outcome.is_error:
         return _laid_out(result, form, is_error=False)
     message = str(outcome.error_message)
-    said = message or _ERROR if outcome.error_type == _ERROR else f"{outcome.error_type}: {message}"
-    return {"error": said, **({} if result is None else _laid_out(result, form, is_error=True))}
+    words_of_error = message or _ERROR if outcome.error_type == _ERROR else f"{outcome.error_type}: {message}"
+    return {"error": words_of_error, **({} if result is None else _laid_out(result, form, is_error=True))}
 
 
 def _laid_out(result: object, form: str | None, *, is_error: bool) -> dict[str, object]:
-    found = as_object(result)
-    if found is None or form == "output":
+    fields = as_object(result)
+    if fields is None or form == "output":
         return {"output": result}
-    is_plain = found.keys() != {"output"} and not says_error(found.get("error")) and not (is_error and "error" in found)
-    return found if is_itself(found, is_error=is_error) or (form == "itself" and is_plain) else {"output": result}
+    is_plain = fields.keys() != {"output"} and not says_error(fields.get("error")) and not (is_error and "error" in fields)
+    return fields if is_itself(fields, is_error=is_error) or (form == "itself" and is_plain) else {"output": result}

@@ -15,9 +15,9 @@ from antiphon.dialects._content import (
     file_id,
     has_words,
     json_text,
+    message_text,
     mime_of,
     result_text,
-    said_as_text,
     split_data_url,
     time_text,
 )
@@ -120,7 +120,7 @@ def read(unit: Unit) -> None:
         case "error" if unit.maybe_text("tool_call_id") or _call(unit) in unit.reading.calls:
             _read_failure(unit, role)
         case "tool" | "agent_response" | "error":
-            _told(unit, role)
+            _read_orphan(unit, role)
         case _:
             unit.fail(f"unknown role {role!r}; expected one of the seven", "role")
 
@@ -134,7 +134,9 @@ def _read_talk(unit: Unit, role: str) -> None:
     calls = unit.objects("tool_calls")
     parts = _parts(unit)
     if len(calls) + bool(parts) > 1:
-        unit.turn_id = _fresh_turn(unit)
+        own_id, ids = unit.own_id("message_id"), unit.reading.ids
+        unit.turn_id = own_id if own_id not in ids else f"{own_id}@{unit.position}"  # an earlier unit may have the same id
+        ids.add(unit.turn_id)
     if parts or not calls:
         unit.say({"kind": "parts", "parts": parts}, policy=policy, role_hint_for_llm=role)
     for index, call in enumerate(calls):
@@ -155,14 +157,6 @@ def _words(unit: Unit) -> str:
     return text_of(unit.objects("content")) if is_list else unit.text("content")
 
 
-def _fresh_turn(unit: Unit) -> str:
-    """Return the unit's id, made unique if an earlier unit has the same one."""
-    own_id = unit.own_id("message_id")
-    turn = own_id if own_id not in unit.reading.ids else f"{own_id}@{unit.position}"
-    unit.reading.ids.add(turn)
-    return turn
-
-
 def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -> None:
     path = ("tool_calls", index)
     function = as_object(call.get("function")) or {}
@@ -180,39 +174,39 @@ def _read_tool_call(unit: Unit, index: int, call: dict[str, Any], policy: str) -
     }
     metadata = _as("assistant") if list(arguments) == ["request"] else {}  # a tool, although its name looks like an agent's
     metadata |= shared_notes(call_purpose(payload, is_task=False), {})
-    if not unit.made and metadata:
+    if not unit.messages and metadata:
         _note(unit, purpose=call_purpose(payload, is_task=False))
-    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
-    unit.reading.calls[made.invocation_id or ""] = made
+    message = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=metadata)
+    unit.reading.calls[message.invocation_id or ""] = message
 
 
-def _arguments(unit: Unit, given: object, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
+def _arguments(unit: Unit, value: object, path: tuple[str | int, ...]) -> tuple[dict[str, Any], str | None]:
     """Return the arguments, and their text if it is not the compact JSON of them."""
-    if (plain := as_object(given)) is not None:
+    if (plain := as_object(value)) is not None:
         return plain, None
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         unit.fail("expected the arguments as JSON text", *path)
-    text = given.encode()
+    text = value.encode()
     try:
         arguments = as_object(parse(text))
     except JsonError:
-        return {}, given
+        return {}, value
     if arguments is None:
-        return {}, given
-    return arguments, None if json_bytes(arguments) == text else given
+        return {}, value
+    return arguments, None if json_bytes(arguments) == text else value
 
 
 def _names(unit: Unit) -> list[str]:
     """Return the key that pairs an agent's call with its answer: the interaction, else the task (which may have several)."""
-    given = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
-    return [each for each in given if isinstance(each, str) and each]
+    ids = [unit.object("metadata").get(key) for key in ("interaction_id", "task_id")]
+    return [name for name in ids if isinstance(name, str) and name]
 
 
 def _paired_by(unit: Unit, invocation: str | None) -> str:
     """Return the key whose value became the invocation, or names its call; the other one is the user's."""
-    calls, given = unit.reading.calls, unit.object("metadata")
+    calls, metadata = unit.reading.calls, unit.object("metadata")
     for key in ("interaction_id", "task_id"):
-        name = given.get(key)
+        name = metadata.get(key)
         if (
             isinstance(name, str)
             and name
@@ -225,8 +219,8 @@ def _paired_by(unit: Unit, invocation: str | None) -> str:
 def _call(unit: Unit) -> str | None:
     """Return the invocation that an agent's answer belongs to."""
     calls, names = unit.reading.calls, _names(unit)
-    known = next((calls[name].invocation_id for name in names if name in calls), None)
-    return known or next(iter(names), None)
+    invocation = next((calls[name].invocation_id for name in names if name in calls), None)
+    return invocation or next(iter(names), None)
 
 
 def _read_agent_call(unit: Unit) -> None:
@@ -242,10 +236,10 @@ def _read_agent_call(unit: Unit) -> None:
     policy = caller if isinstance(caller, str) and caller else "unknown"
     paired = _paired_by(unit, payload["invocation_id"])
     _note(unit, *(["caller"] if policy == caller else []), paired, purpose=call_purpose(payload, is_task=True))
-    made = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
-    unit.reading.calls[payload["invocation_id"]] = made
+    message = unit.say(payload, policy=policy, role_hint_for_llm="assistant", metadata=_as("agent_call"))
+    unit.reading.calls[payload["invocation_id"]] = message
     for name in _names(unit):
-        unit.reading.calls.setdefault(name, made)
+        unit.reading.calls.setdefault(name, message)
 
 
 def _read_answer(unit: Unit, invocation: str, role: str) -> None:
@@ -290,7 +284,7 @@ def _read_failure(unit: Unit, role: str) -> None:
     unit.say(payload, policy=RUNTIME_POLICY, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _told(unit: Unit, role: str) -> None:
+def _read_orphan(unit: Unit, role: str) -> None:
     """Make a message from an answer whose call was not found."""
     if role == "error":
         _note(unit, purpose=ERROR)
@@ -334,7 +328,12 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
     if payload.kind == "option_result":
         unit = _write_failure(first, payload, writing) if payload.is_error else _write_answer(first, payload, writing)
     elif payload.kind == "option_call" and _asks_agent(first):
-        unit = _write_agent_call(first, payload)
+        unit = {
+            "role": "agent_call",
+            "content": request_of(payload) or json_text(payload.arguments),
+            "name": payload.option_name,
+            "metadata": {"caller": first.policy, _pairing_key(first): payload.invocation_id},
+        }
     else:
         unit = _write_talk(group, writing)
     _add_metadata(unit, first)
@@ -368,7 +367,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
     content: object = ""
     if first.payload.kind == "parts":
         is_list = _needs_list(first.parts)
-        content = _list(first, first.parts) if is_list else said_as_text(first)
+        content = _list(first, first.parts) if is_list else message_text(first)
     unit: dict[str, object] = {"role": role, "content": content}
     if first.policy != role:
         unit["name"] = first.policy
@@ -406,12 +405,6 @@ def _talking_role(message: Message, as_policy: str | None) -> str:
 def _write_tool_call(call: OptionCallPayload) -> dict[str, object]:
     text = arguments_text(call)
     return {"id": call.invocation_id, "type": "function", "function": {"name": call.option_name, "arguments": text}}
-
-
-def _write_agent_call(message: Message, call: OptionCallPayload) -> dict[str, object]:
-    content = request_of(call) or json_text(call.arguments)
-    metadata = {"caller": message.policy, _pairing_key(message): call.invocation_id}
-    return {"role": "agent_call", "content": content, "name": call.option_name, "metadata": metadata}
 
 
 def _pairing_key(message: Message) -> str:
@@ -464,8 +457,8 @@ def recognise(data: object) -> str | None:
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), _ROLES) and "type" not in unit for unit in units):
         return None
-    own = [unit for unit in units if _OWN & unit.keys() or unit["role"] in ("error", "agent_call", "agent_response")]
-    return "roles of MARSYS, and keys that only it has" if own else None
+    native = [unit for unit in units if _OWN & unit.keys() or unit["role"] in ("error", "agent_call", "agent_response")]
+    return "roles of MARSYS, and keys that only it has" if native else None
 
 
 DIALECT = UnitDialect(

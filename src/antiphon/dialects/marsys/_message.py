@@ -32,11 +32,7 @@ _FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
 
 
 def as_object(value: object, what: str) -> Mapping[str, Any]:
-    """Return a value typed as a dict.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return a value typed as a dict."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{what} must be an object (a dict), not {type(value).__name__}")  # noqa: TRY004
     return cast("Mapping[str, Any]", value)
@@ -143,19 +139,14 @@ def llm_tool_calls(calls: Sequence[Mapping[str, object]], message_id: str) -> li
 
 def _llm_tool_call(call: dict[str, Any], place: str) -> dict[str, Any]:
     form = {"id": call.pop("id", None) or _id_of(place), "type": call.pop("type", None) or "function", **call}
-    function = form.get("function")
-    if isinstance(function, dict):
-        form["function"] = _llm_function(cast("dict[str, Any]", function))
+    if isinstance(form.get("function"), dict):
+        function = cast("dict[str, Any]", form["function"])
+        name, arguments = function.get("name"), function.get("arguments")
+        if isinstance(name, str):
+            function["name"] = sanitize_tool_name(name)
+        if not isinstance(arguments, str):
+            function["arguments"] = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
     return form
-
-
-def _llm_function(function: dict[str, Any]) -> dict[str, Any]:
-    name, arguments = function.get("name"), function.get("arguments")
-    if isinstance(name, str):
-        function["name"] = sanitize_tool_name(name)
-    if not isinstance(arguments, str):
-        function["arguments"] = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
-    return function
 
 
 def _id_of(place: str) -> str:
@@ -221,8 +212,8 @@ class Message:
 
     def _content(self) -> tuple[Any, ...]:
         """Return the content by which two messages are equal; in JSON, `1`, `1.0` and `true` differ."""
-        said = (self.role, self.name, self.message_id, self.tool_call_id, self.timestamp)
-        return (*said, canonical(thawed([self.content, self.tool_calls, self.metadata, self.extra])))
+        texts = (self.role, self.name, self.message_id, self.tool_call_id, self.timestamp)
+        return (*texts, canonical(thawed([self.content, self.tool_calls, self.metadata, self.extra])))
 
     @property
     def text(self) -> str:
@@ -258,12 +249,7 @@ class Message:
     # ------------------------------------------------------------ copies
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed; id and time stay the same.
-
-        Raises:
-            ValidationError: a changed field is not allowed.
-            TypeError: there is no such field.
-        """
+        """Return a copy with some fields changed; id and time stay the same."""
         return dataclasses.replace(self, **changes)
 
     def forward(self, to: str, *, by: str | None = None) -> Self:
@@ -311,15 +297,15 @@ class Message:
         Raises:
             ValueError: the response, or the return value of the processor, is not a message.
         """
-        said: Any = as_object(response, "a response")
+        form: Any = as_object(response, "a response")
         if processor is not None:
-            said = processor(deepcopy(dict(response)))
-            if isinstance(said, Message):
-                return said
-            said = as_object(said, "what a processor returns, unless it is a Message,")
+            form = processor(deepcopy(dict(response)))
+            if isinstance(form, Message):
+                return form
+            form = as_object(form, "what a processor returns, unless it is a Message,")
         defaults = {"message_id": default_id, "role": default_role, "name": default_name}
-        given = {key: value for key, value in said.items() if value is not None or key not in defaults}
-        return cls.from_dict({**defaults, **given, "tool_calls": said.get("tool_calls") or None})
+        fields = {key: value for key, value in form.items() if value is not None or key not in defaults}
+        return cls.from_dict({**defaults, **fields, "tool_calls": form.get("tool_calls") or None})
 
     # ------------------------------------------------------------ JSON
 
@@ -348,12 +334,7 @@ class Message:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Return the message of a JSON text.
-
-        Raises:
-            ValidationError: a field is not valid; the error names it.
-            ValueError: it is not a JSON object.
-        """
+        """Return the message of a JSON text."""
         try:
             data = parse(text.encode() if isinstance(text, str) else text)
         except (JsonError, UnicodeEncodeError) as exc:
@@ -383,15 +364,15 @@ def process_for_llm(message: Message) -> dict[str, Any]:
     """Return a message in a role that providers know: messages of other agents, and errors, become user messages."""
     match message.role:
         case "agent_call":  # its name is the called agent; the caller is in the metadata
-            said = f"Request from {message.caller or _UNKNOWN}"
+            heading = f"Request from {message.caller or _UNKNOWN}"
         case "agent_response":
-            said = f"Response from {message.name or _UNKNOWN}"
+            heading = f"Response from {message.name or _UNKNOWN}"
         case "error":
             kind = f" ({message.error_type})" if message.error_type else ""
-            said = f"Error from {message.name or _UNKNOWN}{kind}"
+            heading = f"Error from {message.name or _UNKNOWN}{kind}"
         case _:
             return message.to_llm_dict()
-    return {"role": "user", "content": with_heading(f"[{said}]:", message.content)}
+    return {"role": "user", "content": with_heading(f"[{heading}]:", message.content)}
 
 
 # ---------------------------------------------------------------- validation
@@ -511,15 +492,11 @@ class Criteria(TypedDict, total=False):
     before: datetime | str
 
 
-def _is_in_chain(message: Message, chain_id: str) -> bool:
-    return chain_id in (message.chain_id, message.message_id)
-
-
 _TESTS: dict[str, Callable[[Message, Any], bool]] = {
     "role": lambda message, role: message.role == role,
     "name": lambda message, name: message.name == name,
     "message_id": lambda message, message_id: message.message_id == message_id,
-    "chain_id": _is_in_chain,
+    "chain_id": lambda message, chain_id: chain_id in (message.chain_id, message.message_id),
     "after": lambda message, time: message.timestamp > time,
     "before": lambda message, time: message.timestamp < time,
 }
@@ -530,15 +507,11 @@ def filter_messages(messages: Iterable[Message], **criteria: Unpack[Criteria]) -
 
     `after` and `before` exclude the given time; a time without a zone is UTC. `chain_id` finds the whole chain, including its
     first message.
-
-    Raises:
-        TypeError: there is no such criterion.
-        ValueError: `after` or `before` is not a time.
     """
     if unknown := criteria.keys() - _TESTS:
         raise TypeError(f"no criterion {min(unknown)!r}; there are {', '.join(_TESTS)}")
-    wanted = {key: read_time(value) if key in ("after", "before") else value for key, value in criteria.items()}
-    return [message for message in messages if all(_TESTS[key](message, value) for key, value in wanted.items())]
+    values = {key: read_time(value) if key in ("after", "before") else value for key, value in criteria.items()}
+    return [message for message in messages if all(_TESTS[key](message, value) for key, value in values.items())]
 
 
 # ---------------------------------------------------------------- errors

@@ -60,43 +60,43 @@ def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
-    found = as_object(value)
-    if found is not None and isinstance(found.get("messages"), list):
-        return _request(found)
-    if found is not None and isinstance(found.get("choices"), list):
-        return _response(found)
-    if found is not None and "role" in found:
-        return Body("one", [found])
+    body = as_object(value)
+    if body is not None and isinstance(body.get("messages"), list):
+        return _request(body)
+    if body is not None and isinstance(body.get("choices"), list):
+        return _response(body)
+    if body is not None and "role" in body:
+        return Body("one", [body])
     raise DecodeError("expected a request with messages, a response with choices, or a list of messages", dialect=NAME)
 
 
-def _request(found: dict[str, Any]) -> Body:
-    rest = {key: value for key, value in found.items() if key != "messages"}
+def _request(request: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in request.items() if key != "messages"}
     tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
-    return Body("request", found["messages"], ("messages",), tools=tools, rest=rest)
+    return Body("request", request["messages"], ("messages",), tools=tools, rest=rest)
 
 
-def _response(found: dict[str, object]) -> Body:
+def _response(response: dict[str, object]) -> Body:
     """The first choice is the conversation; the others are kept."""
-    choices = cast("list[Any]", found["choices"])
+    choices = cast("list[Any]", response["choices"])
     first = as_object(choices[0]) if choices else None
     if first is not None and "message" not in first and first.get("finish_reason"):
-        return _facts(found, [])  # an answer that a content filter removed
+        return _facts(response, [])  # an answer that a content filter removed
     if first is None or as_object(first.get("message")) is None:
         raise DecodeError("expected a choice with a message", dialect=NAME, where="choices[0].message")
-    left = {key: value for key, value in first.items() if key != "message"}
-    return _facts({**found, "choices": [left, *choices[1:]]}, [first["message"]])
+    rest = {key: value for key, value in first.items() if key != "message"}
+    return _facts({**response, "choices": [rest, *choices[1:]]}, [first["message"]])
 
 
-def _facts(found: dict[str, Any], units: list[Any]) -> Body:
-    body = Body("response", units, ("choices",), rest=found, usage=_usage(found.get("usage")))
-    body.id = found["id"] if isinstance(found.get("id"), str) and found["id"] else None
-    body.fields = {"created_at": unix_time(found.get("created"))}
+def _facts(response: dict[str, Any], units: list[Any]) -> Body:
+    body = Body("response", units, ("choices",), rest=response, usage=_usage(response.get("usage")))
+    body.id = response["id"] if isinstance(response.get("id"), str) and response["id"] else None
+    body.fields = {"created_at": unix_time(response.get("created"))}
     return body
 
 
-def _usage(given: object) -> Usage | None:
-    usage = as_object(given)
+def _usage(value: object) -> Usage | None:
+    usage = as_object(value)
     if usage is None:
         return None
     prompt = as_object(usage.get("prompt_tokens_details")) or {}
@@ -113,53 +113,52 @@ def _usage(given: object) -> Usage | None:
 
 def read_tool(tool: object) -> dict[str, Any] | None:
     """Return name, description and parameters of a tool."""
-    given = as_object(tool) or {}
-    inner = as_object(given.get(str(given.get("type", "function"))))
+    fields = as_object(tool) or {}
+    inner = as_object(fields.get(str(fields.get("type", "function"))))
     if inner is None or not isinstance(inner.get("name"), str):
         return None
     parameters = as_object(inner.get("parameters"))
     read = {"name": inner["name"], "description": inner.get("description"), "parameters": parameters or {}}
-    return {**read, "metadata": {NAME: {"custom": True}}} if given.get("type") == "custom" else read
+    return {**read, "metadata": {NAME: {"custom": True}}} if fields.get("type") == "custom" else read
 
 
 def recognise(data: object) -> str | None:
     """Return why parsed JSON looks like this format."""
-    found = as_object(data)
-    if found is not None and found.get("object") == "chat.completion":
+    body = as_object(data)
+    if body is not None and body.get("object") == "chat.completion":
         return "a chat completion"
-    if found is not None and "messages" in found:
-        return _recognise_request(found)
+    if body is not None and "messages" in body:
+        return _recognise_request(body)
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), ROLES) and not _has_blocks(unit) for unit in units):
         return None
-    if any(unit["role"] == "developer" or _has_chat_content(unit) for unit in units):
+    parts = [part["type"] for unit in units for part in content_parts(unit) or ()]
+    if any(unit["role"] == "developer" for unit in units) or {"image_url", "input_audio", "file"} & set(parts):
         return "messages with roles and content parts of Chat Completions"
     is_plain = all("content" in unit or "tool_calls" in unit for unit in units) and not any(map(_OTHERS.intersection, units))
     return "roles and content, as Chat Completions and others have them" if is_plain else None
 
 
-def _recognise_request(found: dict[str, Any]) -> str | None:
-    units = sample_units(found["messages"]) if isinstance(found["messages"], list) else []
-    if not units or "system" in found or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
+def _recognise_request(request: dict[str, Any]) -> str | None:
+    units = sample_units(request["messages"]) if isinstance(request["messages"], list) else []
+    if not units or "system" in request or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
         return None
-    has_own = not CHAT_KEYS.isdisjoint(found) or any("function" in (as_object(tool) or {}) for tool in _listed(found, "tools"))
-    if not CLAUDE_KEYS.isdisjoint(found) or not _OLLAMA_KEYS.isdisjoint(found):
+    has_own = not CHAT_KEYS.isdisjoint(request) or any(
+        "function" in (as_object(tool) or {}) for tool in _listed(request, "tools")
+    )
+    if not CLAUDE_KEYS.isdisjoint(request) or not _OLLAMA_KEYS.isdisjoint(request):
         return None
-    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(found, "tools")):
+    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(request, "tools")):
         return None
     # Anthropic Messages requires `max_tokens`; here it is optional.
-    model = found.get("model")
-    is_claude = "max_tokens" in found and isinstance(model, str) and model.startswith("claude-")
+    model = request.get("model")
+    is_claude = "max_tokens" in request and isinstance(model, str) and model.startswith("claude-")
     return None if is_claude and not has_own else "a request with messages of Chat Completions"
 
 
-def _listed(found: dict[str, object], key: str) -> list[object]:
-    value = found.get(key)
+def _listed(box: dict[str, object], key: str) -> list[object]:
+    value = box.get(key)
     return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _has_chat_content(unit: dict[str, object]) -> bool:
-    return any(part["type"] in ("image_url", "input_audio", "file") for part in content_parts(unit) or ())
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
@@ -215,26 +214,30 @@ def _assistant(unit: Unit) -> None:
     parts = [*_reasoning(unit), *_content(unit), *_spoken(unit)]
     if calls and all(isinstance(part, TextPart) and not part.text for part in parts):
         parts = []
-    fields: dict[str, Any] = {"policy": _speaker(unit, "assistant"), "role_hint_for_llm": "assistant"}
-    if len(calls) + bool(parts) > 1:
-        fields["turn_id"] = unit.own_id("id")
+    speaker = _speaker(unit, "assistant")
+    turn = unit.own_id("id") if len(calls) + bool(parts) > 1 else None
+    drafts: list[tuple[PartsFields | CallFields, dict[str, Any]]] = [*calls]
     if parts or not calls:
-        unit.say({"kind": "parts", "parts": parts}, metadata={NAME: _form(unit)}, **fields)
-    for call, notes in calls:
-        unit.reading.calls[call["invocation_id"]] = unit.say(call, metadata={NAME: notes}, **fields)
+        drafts.insert(0, ({"kind": "parts", "parts": parts}, _form(unit)))
+    for payload, notes in drafts:
+        message = unit.say(payload, policy=speaker, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: notes})
+        if payload["kind"] == "option_call":
+            unit.reading.calls[payload["invocation_id"]] = message
 
 
 def _reasoning(unit: Unit) -> list[Part]:
-    found = [(key, unit.value.get(key)) for key in REASONING]
-    told = [ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in found if isinstance(text, str) and text]
-    return [*told] if told else [*_details(unit)]
+    values = [(key, unit.value.get(key)) for key in REASONING]
+    thoughts = [
+        ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in values if isinstance(text, str) and text
+    ]
+    return [*thoughts] if thoughts else [*_details(unit)]
 
 
 def _details(unit: Unit) -> Iterator[ReasoningPart]:
     """Yield the reasoning that is only in OpenRouter's list of details; the residue restores the list itself."""
-    given = unit.value.get("reasoning_details")
-    for each in cast("list[Any]", given) if isinstance(given, list) else ():
-        detail = as_object(each) or {}
+    details = unit.value.get("reasoning_details")
+    for item in cast("list[Any]", details) if isinstance(details, list) else ():
+        detail = as_object(item) or {}
         text, sealed = _text(detail, "text") or _text(detail, "summary"), _text(detail, "data")
         if text or sealed:
             yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
@@ -269,17 +272,21 @@ def _content(unit: Unit) -> list[Part]:
 def _citations(unit: Unit) -> tuple[Citation, ...]:
     if not isinstance(unit.value.get("annotations"), list):
         return ()
-    found = [as_object(each.get("url_citation")) for each in unit.objects("annotations")]
-    return tuple(Citation(**_place(each)) for each in found if each is not None)
+    citations = [as_object(annotation.get("url_citation")) for annotation in unit.objects("annotations")]
+    return tuple(
+        Citation(
+            url=_text(citation, "url"),
+            title=_text(citation, "title"),
+            start=count_of(citation.get("start_index")),
+            end=count_of(citation.get("end_index")),
+        )
+        for citation in citations
+        if citation is not None
+    )
 
 
-def _place(citation: dict[str, object]) -> dict[str, Any]:
-    start, end = count_of(citation.get("start_index")), count_of(citation.get("end_index"))
-    return {"url": _text(citation, "url"), "title": _text(citation, "title"), "start": start, "end": end}
-
-
-def _text(found: dict[str, Any], key: str) -> str | None:
-    return found[key] if isinstance(found.get(key), str) else None
+def _text(box: dict[str, Any], key: str) -> str | None:
+    return box[key] if isinstance(box.get(key), str) else None
 
 
 def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
@@ -333,11 +340,11 @@ def _call(unit: Unit, index: int, call: dict[str, Any]) -> tuple[CallFields, dic
         unit.fail(f"expected a {kind} with a name", "tool_calls", index, str(kind))
     if not isinstance(call.get("id"), str):
         unit.fail("expected the id of the call", "tool_calls", index, "id")
-    given = inner.get("input" if kind == "custom" else "arguments", "")
-    if not isinstance(given, str):
+    arguments = inner.get("input" if kind == "custom" else "arguments", "")
+    if not isinstance(arguments, str):
         unit.fail("expected the arguments as JSON text", "tool_calls", index, str(kind), "arguments")
     notes = {"custom": True} if kind == "custom" else {}
-    return _call_payload(unit, call["id"], inner["name"], ({}, given) if notes else read_arguments(given)), notes
+    return _call_payload(unit, call["id"], inner["name"], ({}, arguments) if notes else read_arguments(arguments)), notes
 
 
 def _call_payload(unit: Unit, id: str, name: str, arguments: tuple[dict[str, Any], str | None]) -> CallFields:
@@ -354,9 +361,9 @@ def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[CallFields, dict[str
     name = call.get("name")
     if not isinstance(name, str):
         unit.fail("expected a function with a name", "function_call")
-    made = _call_payload(unit, f"{unit.own_id('id')}-call", name, read_arguments(str(call.get("arguments", ""))))
-    unit.reading.memory.setdefault(f"legacy {name}", []).append(made["invocation_id"])
-    return made, {"legacy": True}
+    payload = _call_payload(unit, f"{unit.own_id('id')}-call", name, read_arguments(str(call.get("arguments", ""))))
+    unit.reading.memory.setdefault(f"legacy {name}", []).append(payload["invocation_id"])
+    return payload, {"legacy": True}
 
 
 def _legacy_answer(unit: Unit) -> None:

@@ -19,20 +19,20 @@ from antiphon.dialects._assembler import (
     Delta,
     DeltaKind,
     called,
+    ensure_list,
     grow,
     index_in,
     json_object,
     keep,
-    kept_list,
     object_in,
     objects_in,
-    said,
     settled,
     text_in,
+    text_so_far,
 )
 from antiphon.dialects._reading import as_object
 
-_SAID: dict[str, DeltaKind] = {
+_TEXTS: dict[str, DeltaKind] = {
     "content": "text",
     "refusal": "refusal",
     "reasoning_content": "reasoning",
@@ -74,10 +74,7 @@ class ChatAssembler(AssemblerBase):
 
     @property
     def is_finished(self) -> bool:
-        return bool(self.choices) and all(self._is_closed(held) for held in self.choices.values())
-
-    def _is_closed(self, held: _Choice) -> bool:
-        return self.ended or _has_reason(held)
+        return bool(self.choices) and (self.ended or all(map(_has_reason, self.choices.values())))
 
     def add(self, event: dict[str, object]) -> Iterator[Delta]:
         if "choices" not in event and not event.get("usage"):
@@ -86,9 +83,9 @@ class ChatAssembler(AssemblerBase):
         choices = objects_in(event, "choices")
         for key, value in event.items():
             if key not in ("choices", "obfuscation"):  # the latter only hides the length of a chunk
-                held = None if key == "usage" else as_object(self.top.get(key))
-                more = as_object(value) if held else None
-                keep(self.top, key, value if held is None or more is None else {**held, **more})
+                before = None if key == "usage" else as_object(self.top.get(key))
+                added = as_object(value) if before else None
+                keep(self.top, key, value if before is None or added is None else {**before, **added})
         for choice in choices:
             yield from self._add_choice(choice)
         if event.get("usage"):
@@ -96,36 +93,36 @@ class ChatAssembler(AssemblerBase):
 
     def _add_choice(self, choice: dict[str, Any]) -> Iterator[Delta]:
         index = index_in(choice, "index", 0)
-        held = self.choices.setdefault(str(index), _begun(index))
-        told = [*self._add_message(held, object_in(choice, "delta"), str(index))]
+        so_far = self.choices.setdefault(str(index), _begun(index))
+        deltas = [*self._add_message(so_far, object_in(choice, "delta"), str(index))]
         if index == 0:
-            yield from told
+            yield from deltas
         for key, value in choice.items():
             if key == "logprobs":
-                _merge(held["choice"], key, value)
+                _merge(so_far["choice"], key, value)
             elif key not in ("index", "delta"):
-                keep(held["choice"], key, value)
+                keep(so_far["choice"], key, value)
         if index == 0 and text_in(choice, "finish_reason"):
             yield Delta("finish", text=choice["finish_reason"])
 
-    def _add_message(self, held: _Choice, delta: dict[str, object], choice: str) -> Iterator[Delta]:
-        message = held["message"]
+    def _add_message(self, so_far: _Choice, delta: dict[str, object], choice: str) -> Iterator[Delta]:
+        message = so_far["message"]
         for key, value in delta.items():
             if key == "content" and (isinstance(value, list) or isinstance(message.get(key), list)):
                 if not isinstance(message.get(key), list):
-                    text = said(message, key)
+                    text = text_so_far(message, key)
                     message[key] = [{"type": "text", "text": text}] if text else []
                 yield from self._add_parts(message[key], value, choice)
-            elif key in _SAID and isinstance(value, str):
+            elif key in _TEXTS and isinstance(value, str):
                 text = self.clean(f"{choice} {key}", value)
                 grow(message, key, text)
-                yield from self.tell(_SAID[key], f"{choice} {key}", text)
+                yield from self.tell(_TEXTS[key], f"{choice} {key}", text)
             elif key == "tool_calls":
                 for fragment in objects_in(delta, key):
-                    slot, call = self._slot(choice, held["calls"], fragment)
+                    slot, call = self._slot(choice, so_far["calls"], fragment)
                     yield from self._add_call(call, fragment, f"{choice} call {slot}")
             elif key == "function_call" and isinstance(value, dict):
-                call = message[key] = _legacy(held) or {"name": "", "arguments": ""}
+                call = message[key] = _legacy(so_far) or {"name": "", "arguments": ""}
                 yield from self._add_inner(call, cast("dict[str, Any]", value), None, f"{choice} function_call")
             else:
                 _merge(message, key, value)
@@ -144,8 +141,10 @@ class ChatAssembler(AssemblerBase):
 
     def _add_parts(self, parts: list[Any], added: Any, choice: str) -> Iterator[Delta]:
         """Add to content in parts, as Mistral streams reasoning; text is appended to the text before it."""
-        given = [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
-        for part in given:
+        added_parts = (
+            [{"type": "text", "text": added}] if isinstance(added, str) else objects_in({"content": added}, "content")
+        )
+        for part in added_parts:
             last: dict[str, Any] = parts[-1] if parts else {}
             if (kind := part.get("type")) not in ("text", "thinking"):
                 parts.append(part)
@@ -154,18 +153,18 @@ class ChatAssembler(AssemblerBase):
                 last = {**part, kind: [] if kind == "thinking" else ""}
                 parts.append(last)
             if kind == "thinking":
-                yield from self._add_thought(kept_list(last, kind), objects_in(part, kind), f"{choice} thinking")
+                yield from self._add_thought(ensure_list(last, kind), objects_in(part, kind), f"{choice} thinking")
             else:
                 text = self.clean(f"{choice} content", text_in(part, "text"))
                 grow(last, "text", text)
                 yield from self.tell("text", f"{choice} content", text)
 
-    def _add_thought(self, held: list[Any], added: list[dict[str, Any]], piece: str) -> Iterator[Delta]:
+    def _add_thought(self, texts: list[Any], added: list[dict[str, Any]], piece: str) -> Iterator[Delta]:
         for part in added:
             text = self.clean(piece, text_in(part, "text"))
-            if not held or part.get("type") != "text" or held[-1].get("type") != "text":
-                held.append({**part, "text": ""})
-            grow(held[-1], "text", text)
+            if not texts or part.get("type") != "text" or texts[-1].get("type") != "text":
+                texts.append({**part, "text": ""})
+            grow(texts[-1], "text", text)
             yield from self.tell("reasoning", piece, text)
 
     def _add_call(self, call: dict[str, Any], fragment: dict[str, Any], piece: str) -> Iterator[Delta]:
@@ -190,37 +189,39 @@ class ChatAssembler(AssemblerBase):
                 _merge(inner, key, value)
         yield from self.tell_call(piece, inner.get("name"), call_id)
         if piece in self.pieces:
-            unheard = added if was_told else said(inner, "arguments") or said(inner, "input")
+            unheard = added if was_told else text_so_far(inner, "arguments") or text_so_far(inner, "input")
             yield from self.tell("arguments", piece, unheard)
 
     def unfinished(self) -> tuple[str, ...]:
         opened = (
             called(_name(call), call.get("id"))
-            for held in self.choices.values()
-            for call in _calls(held)
-            if not self._is_whole(held, call)
+            for choice in self.choices.values()
+            for call in _calls(choice)
+            if not self._is_whole(choice, call)
         )
         return (*opened, *self.half_characters())
 
-    def _is_whole(self, held: _Choice, call: dict[str, Any]) -> bool:
+    def _is_whole(self, choice: _Choice, call: dict[str, Any]) -> bool:
         """Whether a call is complete. If the stream ends without a finish reason, its arguments must be complete JSON."""
-        if _has_reason(held):
+        if _has_reason(choice):
             return True
-        return self.ended and json_object(said(call.get("function", call), "arguments")) is not None
+        return self.ended and json_object(text_so_far(call.get("function", call), "arguments")) is not None
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
-        choices = [self._choice(self.choices[index], whole) for index in sorted(self.choices, key=int)]
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
+        choices = [self._choice(self.choices[index], only_complete) for index in sorted(self.choices, key=int)]
         return {**settled(self.top), "object": "chat.completion", "choices": choices}
 
-    def _choice(self, held: _Choice, whole: bool) -> dict[str, object]:
-        message = dict(held["message"])
-        calls = [slot["call"] for slot in _in_order(held["calls"]) if not whole or self._is_whole(held, slot["call"])]
+    def _choice(self, choice: _Choice, only_complete: bool) -> dict[str, object]:
+        message = dict(choice["message"])
+        calls = [
+            slot["call"] for slot in _in_order(choice["calls"]) if not only_complete or self._is_whole(choice, slot["call"])
+        ]
         if calls:
             message["tool_calls"] = calls
-        legacy = _legacy(held)
-        if legacy is not None and whole and not self._is_whole(held, legacy):
+        legacy = _legacy(choice)
+        if legacy is not None and only_complete and not self._is_whole(choice, legacy):
             del message["function_call"]
-        return cast("dict[str, Any]", settled({**held["choice"], "message": message}))
+        return cast("dict[str, Any]", settled({**choice["choice"], "message": message}))
 
 
 ASSEMBLER = ChatAssembler
@@ -234,9 +235,9 @@ def _begun(index: int) -> _Choice:
     }
 
 
-def _has_reason(held: _Choice) -> bool:
+def _has_reason(choice: _Choice) -> bool:
     """Whether a choice has a finish reason; some servers send an empty text until then."""
-    return bool(held["choice"].get("finish_reason"))
+    return bool(choice["choice"].get("finish_reason"))
 
 
 def _key(index: object) -> object:
@@ -251,18 +252,18 @@ def _in_order(slots: list[_Slot]) -> list[_Slot]:
     return sorted(slots, key=index)
 
 
-def _calls(held: _Choice) -> list[dict[str, object]]:
-    legacy = _legacy(held)
-    return [*(slot["call"] for slot in held["calls"]), *([legacy] if legacy is not None else [])]
+def _calls(choice: _Choice) -> list[dict[str, object]]:
+    legacy = _legacy(choice)
+    return [*(slot["call"] for slot in choice["calls"]), *([legacy] if legacy is not None else [])]
 
 
-def _legacy(held: _Choice) -> dict[str, object] | None:
+def _legacy(choice: _Choice) -> dict[str, object] | None:
     """Return the legacy `function_call` of a message."""
-    return as_object(held["message"].get("function_call"))
+    return as_object(choice["message"].get("function_call"))
 
 
 def _name(call: dict[str, Any]) -> str:
-    return said(call.get("function") or call.get("custom") or call, "name")
+    return text_so_far(call.get("function") or call.get("custom") or call, "name")
 
 
 def _merge(holder: dict[str, object], key: str, value: object) -> None:
@@ -270,34 +271,34 @@ def _merge(holder: dict[str, object], key: str, value: object) -> None:
 
     Text is appended to text, unless it is sent only once; objects are merged; elements of a list are matched by `index`.
     """
-    held = holder.get(key)
-    if value is None or (key in _ONCE and held):
+    before = holder.get(key)
+    if value is None or (key in _ONCE and before):
         keep(holder, key, None)
-    elif isinstance(value, str) and key not in _ONCE and (held is None or said(holder, key)):
+    elif isinstance(value, str) and key not in _ONCE and (before is None or text_so_far(holder, key)):
         grow(holder, key, value)
-    elif isinstance(value, dict) and isinstance(held, dict):
-        for inner, each in cast("dict[str, Any]", value).items():
-            _merge(cast("dict[str, Any]", held), inner, each)
-    elif isinstance(value, list) and (held is None or isinstance(held, list)):
-        _merge_list(kept_list(holder, key), cast("list[Any]", value))
+    elif isinstance(value, dict) and isinstance(before, dict):
+        for inner, field_value in cast("dict[str, Any]", value).items():
+            _merge(cast("dict[str, Any]", before), inner, field_value)
+    elif isinstance(value, list) and (before is None or isinstance(before, list)):
+        _merge_list(ensure_list(holder, key), cast("list[Any]", value))
     else:
         holder[key] = value
 
 
-def _merge_list(held: list[Any], added: list[Any]) -> None:
-    for each in added:
-        known = _known(held, each)
-        if known is None:
-            held.append(each)
+def _merge_list(items: list[Any], added: list[Any]) -> None:
+    for item in added:
+        element = _known(items, item)
+        if element is None:
+            items.append(item)
             continue
-        for key, value in each.items():
-            _merge(known, key, value)
+        for key, value in item.items():
+            _merge(element, key, value)
 
 
-def _known(held: list[object], added: object) -> dict[str, object] | None:
+def _known(items: list[object], added: object) -> dict[str, object] | None:
     """Return the element that another one continues, by `index`."""
     index = cast("dict[str, Any]", added).get("index") if isinstance(added, dict) else None
     if index is None:
         return None
-    objects = (cast("dict[str, Any]", each) for each in held if isinstance(each, dict))
-    return next((each for each in objects if each.get("index") == index), None)
+    objects = (cast("dict[str, Any]", item) for item in items if isinstance(item, dict))
+    return next((item for item in objects if item.get("index") == index), None)

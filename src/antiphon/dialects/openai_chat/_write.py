@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.dialects._body import Body, said_together
+from antiphon.dialects._body import Body, continues_utterance
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
 from antiphon.dialects._losses import continued, is_refusal
 from antiphon.dialects._writing import BodyWriting
@@ -35,7 +35,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit; results of other formats do: their media follow all of them."""
     if message.payload.kind == "option_result" and group[-1].payload.kind == "option_result":
         return not _is_native(message) and not _is_native(group[-1])
-    return said_together(group, message)
+    return continues_utterance(group, message)
 
 
 def _is_native(message: Message) -> bool:
@@ -50,9 +50,10 @@ def invocation_in(item: dict[str, object]) -> object:
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write messages that belong together."""
     first = group[0]
-    writing.is_in_native = writing.is_native(first)
     if type(first.payload) is OptionResultPayload:
-        return _answers(group, writing)
+        answers = [_answer(message, writing) for message in group]
+        media = [part for _, shown in answers for part in shown]
+        return [*(unit for unit, _ in answers), *([{"role": "user", "content": media}] if media else [])]
     role = writing.role(first)
     return _assistant(group, writing) if role == "assistant" else [_talk(first, role, writing)]
 
@@ -66,7 +67,7 @@ def named(unit: dict[str, object], message: Message, writing: BodyWriting) -> di
 
 
 def _talk(message: Message, role: str, writing: BodyWriting) -> dict[str, object]:
-    content: Any = [part for each in writing.labelled(message.parts) for part in _part(each, role, writing)]
+    content: Any = [part for message_part in writing.labelled(message.parts) for part in _part(message_part, role, writing)]
     if not content or (len(content) == 1 and content[0].keys() == _TEXT and "list" not in writing.notes(message)):
         content = content[0]["text"] if content else ""
     return named({"role": role, "content": content}, message, writing)
@@ -80,7 +81,7 @@ def _part(part: Part, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
             shown = _medium(part, writing) if role == "user" else None
             return [shown or {"type": "text", "text": described(part)}]
         case ForeignPart() if part.dialect == NAME:
-            return [writing.own(part)]
+            return [writing.foreign_value(part)]
         case _:
             return []
 
@@ -92,7 +93,7 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
         return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
     if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
         return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
-    name = {"filename": named} if (named := writing.file_name(part)) else {}
+    name = {"filename": named} if (named := part.file_name) else {}
     if split and part.modality == "document":
         return {"type": "file", "file": {"file_data": part.url, **name}}
     if (file := file_id(part.url, FILE)) is not None:
@@ -148,7 +149,7 @@ def _say(part: Part, unit: dict[str, Any], texts: list[dict[str, Any]], writing:
         case MediaPart():
             texts.append({"type": "text", "text": described(part)})
         case ForeignPart() if part.dialect == NAME:
-            texts.append(writing.own(part))
+            texts.append(writing.foreign_value(part))
         case _:
             pass
 
@@ -167,16 +168,6 @@ def _call(message: Message, writing: BodyWriting) -> dict[str, object]:
 
 
 # ---------------------------------------------------------------- results
-
-
-def _answers(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
-    units: list[dict[str, object]] = []
-    media: list[dict[str, object]] = []
-    for message in group:
-        unit, shown = _answer(message, writing)
-        units.append(unit)
-        media += shown
-    return [*units, {"role": "user", "content": media}] if media else units
 
 
 def _answer(message: Message, writing: BodyWriting) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -112,17 +112,17 @@ def open_body(value: object) -> Body:
     """Take a body apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
-    found = as_object(value)
-    if found is None:
+    body = as_object(value)
+    if body is None:
         raise _no_body()
-    if isinstance(found.get("type"), str) or "role" in found:
-        return Body("one", [found])
-    if isinstance(found.get("input"), list | str):
-        return _request(found)
-    if isinstance(found.get("output"), list):
-        return _response(found)
-    if found.get("input") is None and as_object(found.get("prompt")) is not None:
-        return _request(found)
+    if isinstance(body.get("type"), str) or "role" in body:
+        return Body("one", [body])
+    if isinstance(body.get("input"), list | str):
+        return _request(body)
+    if isinstance(body.get("output"), list):
+        return _response(body)
+    if body.get("input") is None and as_object(body.get("prompt")) is not None:
+        return _request(body)
     raise _no_body()
 
 
@@ -130,12 +130,12 @@ def _no_body() -> DecodeError:
     return DecodeError("expected a request with input, a response with output, or a list of items", dialect=NAME)
 
 
-def _request(found: dict[str, Any]) -> Body:
-    rest = {key: value for key, value in found.items() if key != "input"}
+def _request(request: dict[str, Any]) -> Body:
+    rest = {key: value for key, value in request.items() if key != "input"}
     tools: list[Any] = rest.pop("tools") if isinstance(rest.get("tools"), list) and rest["tools"] else []
-    units = found.get("input")
+    units = request.get("input")
     if units is None:  # a stored prompt has all messages
-        rest["input"] = None if "input" in found else LEFT_OUT
+        rest["input"] = None if "input" in request else LEFT_OUT
         units = []
     if isinstance(units, str):
         rest["input"] = AS_TEXT
@@ -144,16 +144,16 @@ def _request(found: dict[str, Any]) -> Body:
     return Body("request", units, ("input",), instructions=instructions, tools=tools, rest=rest)
 
 
-def _response(found: dict[str, Any]) -> Body:
+def _response(response: dict[str, Any]) -> Body:
     """Split a response; its instructions and tools repeat those of the request."""
-    rest = {key: value for key, value in found.items() if key != "output"}
-    body = Body("response", found["output"], ("output",), rest=rest, usage=_usage(found.get("usage")))
-    body.fields = {"created_at": unix_time(found.get("created_at"))}
+    rest = {key: value for key, value in response.items() if key != "output"}
+    body = Body("response", response["output"], ("output",), rest=rest, usage=_usage(response.get("usage")))
+    body.fields = {"created_at": unix_time(response.get("created_at"))}
     return body
 
 
-def _usage(given: object) -> Usage | None:
-    usage = as_object(given)
+def _usage(value: object) -> Usage | None:
+    usage = as_object(value)
     if usage is None:
         return None
     asked = as_object(usage.get("input_tokens_details")) or {}
@@ -173,12 +173,16 @@ def _usage(given: object) -> Usage | None:
 
 def read_tool(tool: object) -> dict[str, object] | None:
     """Return name, description and parameters of a tool that the caller runs; None for the service's own tools."""
-    given = as_object(tool) or {}
-    if not is_one_of(given.get("type"), _TOOLS) or not isinstance(given.get("name"), str):
+    fields = as_object(tool) or {}
+    if not is_one_of(fields.get("type"), _TOOLS) or not isinstance(fields.get("name"), str):
         return None
-    parameters = as_object(given.get("parameters"))
-    read: dict[str, object] = {"name": given["name"], "description": given.get("description"), "parameters": parameters or {}}
-    return {**read, "metadata": {NAME: {"custom": True}}} if given["type"] == "custom" else read
+    parameters = as_object(fields.get("parameters"))
+    read: dict[str, object] = {
+        "name": fields["name"],
+        "description": fields.get("description"),
+        "parameters": parameters or {},
+    }
+    return {**read, "metadata": {NAME: {"custom": True}}} if fields["type"] == "custom" else read
 
 
 # ---------------------------------------------------------------- recognition
@@ -186,22 +190,22 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 def recognise(data: Any) -> str | None:
     """Return why parsed JSON looks like this format."""
-    found = as_object(data)
-    if found is None or "type" in found:
+    body = as_object(data)
+    if body is None or "type" in body:
         return _recognise_items(data)
-    if found.get("object") == "response" and isinstance(found.get("output"), list):
+    if body.get("object") == "response" and isinstance(body.get("output"), list):
         return "a response with output items"
-    given = found.get("input")
-    if not _OTHER_KEYS.isdisjoint(found) or _OTHER_MODEL.search(str(found.get("model"))):
+    input_ = body.get("input")
+    if not _OTHER_KEYS.isdisjoint(body) or _OTHER_MODEL.search(str(body.get("model"))):
         return None
-    if isinstance(given, str):
-        return "a request with a text as input" if "model" in found or "instructions" in found else None
-    if isinstance(given, list) and (units := sample_units(cast("list[Any]", given))):
+    if isinstance(input_, str):
+        return "a request with a text as input" if "model" in body or "instructions" in body else None
+    if isinstance(input_, list) and (units := sample_units(cast("list[Any]", input_))):
         are_messages = all(_has_role(unit) and "content" in unit for unit in units)
-        if "model" in found or are_messages or _recognise_items(given):
+        if "model" in body or are_messages or _recognise_items(input_):
             return "a request with input items"
-    is_stored = as_object(found.get("prompt")) is not None and "id" in found["prompt"] and "messages" not in found
-    return "a request with a stored prompt" if is_stored and given is None else None
+    is_stored = as_object(body.get("prompt")) is not None and "id" in body["prompt"] and "messages" not in body
+    return "a request with a stored prompt" if is_stored and input_ is None else None
 
 
 def _recognise_items(data: Any) -> str | None:
@@ -274,19 +278,16 @@ def _say(unit: Unit, payload: PayloadFields, notes: dict[str, Any], *, is_short:
     is_named = isinstance(agent, str) and bool(agent)
     policy = unit.alias(str(agent)) if is_named else "assistant"
     mine = {**notes, "agent": True} if is_named else notes
-    turn = _turn(unit, policy, is_short=is_short)
-    return unit.say(payload, policy=policy, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: mine})
-
-
-def _turn(unit: Unit, policy: str, *, is_short: bool) -> str:
     last = unit.reading.messages[-1] if unit.reading.messages else None
-    if last is None or last.turn_id is None or last.policy != policy or (is_short and _has_spoken(last)):
-        return unit.own_id("id")
-    return last.turn_id
-
-
-def _has_spoken(message: Message) -> bool:
-    return message.kind == "option_call" or any(isinstance(part, TextPart) for part in message.parts)
+    turn = None if last is None or last.policy != policy else last.turn_id
+    if (
+        is_short
+        and last is not None
+        and (last.kind == "option_call" or any(isinstance(part, TextPart) for part in last.parts))
+    ):
+        turn = None  # a program wrote the short form, so it begins a turn, unless only reasoning and searches precede it
+    turn = turn or unit.own_id("id")
+    return unit.say(payload, policy=policy, role_hint_for_llm="assistant", turn_id=turn, metadata={NAME: mine})
 
 
 # ---------------------------------------------------------------- messages, thoughts, and unknown items
@@ -314,10 +315,10 @@ def _agent_message(unit: Unit) -> None:
 
 def _reasoning(unit: Unit) -> None:
     thoughts = [(place, thought) for place in THOUGHTS for thought in unit.objects(place)]
-    if any(each.get("type") != THOUGHTS[place] or not isinstance(each.get("text"), str) for place, each in thoughts):
+    if any(thought.get("type") != THOUGHTS[place] or not isinstance(thought.get("text"), str) for place, thought in thoughts):
         _foreign(unit)
         return
-    noted: list[tuple[str, dict[str, Any]]] = [(each["text"], {"in": place}) for place, each in thoughts] or [("", {})]
+    noted: list[tuple[str, dict[str, Any]]] = [(thought["text"], {"in": place}) for place, thought in thoughts] or [("", {})]
     noted[0][1]["id"] = unit.maybe_text("id")
     proof = unit.maybe_text("encrypted_content")
     parts = [ReasoningPart(text=text, metadata={NAME: notes}) for text, notes in noted]
@@ -326,10 +327,10 @@ def _reasoning(unit: Unit) -> None:
 
 
 def _generated_image(unit: Unit) -> None:
-    made, result = unit.maybe_text("id"), unit.maybe_text("result")
+    image_id, result = unit.maybe_text("id"), unit.maybe_text("result")
     ending = unit.value.get("output_format")
     mime = f"image/{ending}" if isinstance(ending, str) and ending.isalnum() else "image/png"
-    image = _medium("image", as_data_url(mime, result) if result else "", notes={"id": made}) if made else None
+    image = _medium("image", as_data_url(mime, result) if result else "", notes={"id": image_id}) if image_id else None
     if image is None:
         _foreign(unit)
     else:
@@ -337,8 +338,8 @@ def _generated_image(unit: Unit) -> None:
 
 
 def _foreign(unit: Unit) -> None:
-    whole = ForeignPart(dialect=NAME, value=unit.value, metadata={NAME: {"item": True}})
-    payload: PartsFields = {"kind": "parts", "parts": [whole]}
+    part = ForeignPart(dialect=NAME, value=unit.value, metadata={NAME: {"item": True}})
+    payload: PartsFields = {"kind": "parts", "parts": [part]}
     kind, role = unit.value.get("type"), unit.value.get("role")
     if role in ("system", "developer"):
         unit.say(payload, policy="system", role_hint_for_llm="system")
@@ -353,8 +354,8 @@ def _foreign(unit: Unit) -> None:
 
 def _call(unit: Unit) -> None:
     is_custom = unit.value["type"] == "custom_tool_call"
-    given = unit.text("input" if is_custom else "arguments")
-    arguments, text = ({}, given) if is_custom else read_arguments(given)
+    input_ = unit.text("input" if is_custom else "arguments")
+    arguments, text = ({}, input_) if is_custom else read_arguments(input_)
     invocation = unit.alias(unit.text("call_id") or unit.own_id("id"))
     payload: CallFields = {
         "kind": "option_call",
@@ -407,12 +408,12 @@ def _part(unit: Unit, place: tuple[str, int], part: dict[str, Any]) -> Part:
         case "refusal":
             return _text(unit, place, part, "refusal")
         case "input_image":
-            found = _image(part)
+            medium = _image(part)
         case "input_file":
-            found = _file(part)
+            medium = _file(part)
         case _:
-            found = None
-    return found or ForeignPart(dialect=NAME, value=part)
+            medium = None
+    return medium or ForeignPart(dialect=NAME, value=part)
 
 
 def _text(unit: Unit, place: tuple[str, int], part: dict[str, Any], key: str) -> TextPart:
@@ -456,29 +457,31 @@ def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | No
 # ---------------------------------------------------------------- citations
 
 
-def _citations(given: object) -> tuple[Citation, ...]:
-    found = [as_object(each) for each in cast("list[Any]", given)] if isinstance(given, list) else []
-    return tuple(_citation(each) for each in found if each is not None)
+def _citations(value: object) -> tuple[Citation, ...]:
+    annotations = [as_object(annotation) for annotation in cast("list[Any]", value)] if isinstance(value, list) else []
+    return tuple(_citation(annotation) for annotation in annotations if annotation is not None)
 
 
-def _citation(given: dict[str, object]) -> Citation:
+def _citation(annotation: dict[str, object]) -> Citation:
     """Return a citation; its kind is stored if its fields do not show it."""
-    kind = given.get("type")
-    end = _count(given, "end_index")
+    kind = annotation.get("type")
+    end = _count(annotation, "end_index")
     if kind == "url_citation":
-        return Citation(url=_str(given, "url"), title=_str(given, "title"), start=_count(given, "start_index"), end=end)
-    start = _count(given, "index" if kind == "file_citation" else "start_index")
-    source, title = _str(given, "file_id"), _str(given, "filename")
+        return Citation(
+            url=_str(annotation, "url"), title=_str(annotation, "title"), start=_count(annotation, "start_index"), end=end
+        )
+    start = _count(annotation, "index" if kind == "file_citation" else "start_index")
+    source, title = _str(annotation, "file_id"), _str(annotation, "filename")
     notes = {"type": kind} if isinstance(kind, str) and kind != "file_citation" else {}
     return Citation(source=source, title=title, start=start, end=end, metadata={NAME: notes} if notes else {})
 
 
-def _str(found: dict[str, Any], key: str) -> str | None:
-    return found[key] if isinstance(found.get(key), str) else None
+def _str(box: dict[str, Any], key: str) -> str | None:
+    return box[key] if isinstance(box.get(key), str) else None
 
 
-def _count(found: dict[str, object], key: str) -> int | None:
-    return count_of(found.get(key))
+def _count(box: dict[str, object], key: str) -> int | None:
+    return count_of(box.get(key))
 
 
 _READERS = {

@@ -20,14 +20,14 @@ from antiphon.dialects._assembler import (
     EventError,
     StreamFailure,
     called,
+    ensure_list,
     grow,
     index_in,
-    kept_list,
     object_in,
     objects_in,
-    said,
     settled,
     text_in,
+    text_so_far,
 )
 
 _LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -130,7 +130,9 @@ class ResponsesAssembler(AssemblerBase):
     def _put_item(self, index: str, item: dict[str, object], *, is_done: bool) -> Iterator[Delta]:
         if not item:
             return
-        told = {piece: said(holder, place.field) for piece, holder, place in _texts(index, self.items.get(index, {}))}
+        texts_before = {
+            piece: text_so_far(holder, place.field) for piece, holder, place in _texts(index, self.items.get(index, {}))
+        }
         self.items[index] = item
         is_new = is_done and index not in self.done
         if is_new:
@@ -138,28 +140,28 @@ class ResponsesAssembler(AssemblerBase):
         if item.get("type") in ("function_call", "custom_tool_call"):
             yield from self.tell_call(index, item.get("name"), item.get("call_id"))
         for piece, holder, place in _texts(index, item):
-            yield from self._tell_new(place, piece, told.get(piece, ""), text_in(holder, place.field))
+            yield from self._tell_new(place, piece, texts_before.get(piece, ""), text_in(holder, place.field))
         if is_new and item.get("type") == "reasoning":
             piece = next((piece for piece in self.pieces if piece.startswith(f"{index} ")), f"{index} summary 0")
             yield from self.tell("signature", piece, text_in(item, "encrypted_content"))
 
-    def _tell_new(self, place: _Place, piece: str, told: str, text: str) -> Iterator[Delta]:
+    def _tell_new(self, place: _Place, piece: str, before: str, text: str) -> Iterator[Delta]:
         self.halves.pop(piece, None)  # the whole text was sent again
-        if place.kind is not None and text.startswith(told):
-            yield from self.tell(place.kind, piece, text[len(told) :])
+        if place.kind is not None and text.startswith(before):
+            yield from self.tell(place.kind, piece, text[len(before) :])
 
     def _put_part(self, event: dict[str, object], parts: str, key: str) -> Iterator[Delta]:
         index, item = self._item_of(event)
-        held = kept_list(item, parts)
+        item_parts = ensure_list(item, parts)
         position, part = index_in(event, key, 0), object_in(event, "part")
         place = _PLACES.get(str(part.get("type")))
-        where = self._place(f"{index} {parts}", position, held)
-        before = _part_at(held, where, {})
-        held[where] = part
+        where = self._place(f"{index} {parts}", position, item_parts)
+        before = _part_at(item_parts, where, {})
+        item_parts[where] = part
         if place is not None and place.parts == parts:
-            piece, told = f"{index} {parts} {position}", said(before, place.field)
+            piece, reported = f"{index} {parts} {position}", text_so_far(before, place.field)
             self.number(piece)  # parts are numbered at their start, not at their first text
-            yield from self._tell_new(place, piece, told, text_in(part, place.field))
+            yield from self._tell_new(place, piece, reported, text_in(part, place.field))
 
     def _index(self, event: dict[str, object]) -> str:
         """Return the index of the item that an event refers to; some servers send only an id."""
@@ -170,8 +172,10 @@ class ResponsesAssembler(AssemblerBase):
     def _known(self, item: dict[str, object], *, default: int) -> str:
         """Return the index under which an item was streamed, by its id: some servers leave gaps."""
         ids = [item[key] for key in ("id", "call_id") if item.get(key)]
-        known = (index for index, held in self.items.items() if held.get("id") in ids or held.get("call_id") in ids)
-        return next(known, str(default))
+        indexes = (
+            index for index, streamed in self.items.items() if streamed.get("id") in ids or streamed.get("call_id") in ids
+        )
+        return next(indexes, str(default))
 
     def _item_of(self, event: dict[str, object]) -> tuple[str, dict[str, object]]:
         index = self._index(event)
@@ -193,27 +197,27 @@ class ResponsesAssembler(AssemblerBase):
         if place.parts:
             position = index_in(event, place.position, 0)
             piece = f"{index} {place.parts} {position}"
-            held = kept_list(holder, place.parts)
-            holder = _part_at(held, self._place(f"{index} {place.parts}", position, held), _begun(place))
+            item_parts = ensure_list(holder, place.parts)
+            holder = _part_at(item_parts, self._place(f"{index} {place.parts}", position, item_parts), _begun(place))
         if verb == "done":
-            told, text = said(holder, place.field), text_in(event, place.field)
+            reported, text = text_so_far(holder, place.field), text_in(event, place.field)
             holder[place.field] = text
-            yield from self._tell_new(place, piece, told, text)
+            yield from self._tell_new(place, piece, reported, text)
             return
         text = self.clean(piece, text_in(event, "delta"))
         grow(holder, place.field, text)
         if event.get("logprobs"):
-            kept_list(holder, "logprobs").extend(objects_in(event, "logprobs"))
+            ensure_list(holder, "logprobs").extend(objects_in(event, "logprobs"))
         if place.kind is not None:
             yield from self.tell(place.kind, piece, text)
 
     def _add_annotation(self, event: dict[str, object]) -> Iterator[Delta]:
         index, item = self._item_of(event)
         position = index_in(event, "content_index", 0)
-        held = kept_list(item, "content")
-        where = self._place(f"{index} content", position, held)
-        part = _part_at(held, where, _begun(_PLACES["output_text"]))
-        annotation, annotations = object_in(event, "annotation"), kept_list(part, "annotations")
+        item_parts = ensure_list(item, "content")
+        where = self._place(f"{index} content", position, item_parts)
+        part = _part_at(item_parts, where, _begun(_PLACES["output_text"]))
+        annotation, annotations = object_in(event, "annotation"), ensure_list(part, "annotations")
         _part_at(annotations, min(index_in(event, "annotation_index"), len(annotations)), annotation)
         yield from self.tell_value("citation", f"{index} content {position}", annotation)
 
@@ -225,9 +229,9 @@ class ResponsesAssembler(AssemblerBase):
         opened = (_named(item) for index, item in self.items.items() if index not in self.done and not _is_talk(item))
         return (*opened, *self.half_characters())
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
         items = [(index, self.items[index]) for index in sorted(self.items, key=int)]
-        output = self.final or [item for index, item in items if not whole or index in self.done or _is_talk(item)]
+        output = self.final or [item for index, item in items if not only_complete or index in self.done or _is_talk(item)]
         return cast("dict[str, Any]", settled({"object": "response", **self.response, "output": output}))
 
 

@@ -46,7 +46,6 @@ def alone(group: Sequence[Message], message: Message) -> bool:
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
     """Write a message."""
     message = group[0]
-    writing.is_in_native = writing.is_native(message)
     payload = message.payload
     if type(payload) is OptionCallPayload:
         return _stamped([_call(message, payload, writing)], message, writing.notes(message))
@@ -102,7 +101,7 @@ def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -
         return None
     notes = writing.notes(part)
     if isinstance(part, ForeignPart):
-        return writing.own(part) if part.dialect == NAME and notes.get("item") else None
+        return writing.foreign_value(part) if part.dialect == NAME and notes.get("item") else None
     if role != "assistant" or "id" not in notes:
         return None
     if isinstance(part, ReasoningPart):
@@ -171,11 +170,11 @@ def _texts(parts: Iterable[Part]) -> list[str]:
 def _output(part: Part, writing: BodyWriting) -> dict[str, object] | None:
     """Return a part in the form of the model's output."""
     if isinstance(part, ForeignPart):
-        return writing.own(part) if part.dialect == NAME else None
+        return writing.foreign_value(part) if part.dialect == NAME else None
     if isinstance(part, TextPart) and writing.notes(part).get("refusal"):
         return {"type": "refusal", "refusal": part.text}
     cited = part.citations if isinstance(part, TextPart) else ()
-    return {"type": "output_text", "text": _in_words(part), "annotations": [_annotation(each) for each in cited]}
+    return {"type": "output_text", "text": _in_words(part), "annotations": [_annotation(citation) for citation in cited]}
 
 
 def _annotation(citation: Citation) -> dict[str, object]:
@@ -203,15 +202,15 @@ def _shown(parts: Iterable[Part], writing: BodyWriting) -> list[dict[str, Any]]:
         elif isinstance(part, MediaPart):
             content.append(_medium(part, writing) or {"type": "input_text", "text": described(part)})
         elif isinstance(part, ForeignPart) and part.dialect == NAME and not writing.notes(part).get("item"):
-            content.append(writing.own(part))
+            content.append(writing.foreign_value(part))
     return content
 
 
 def _settings(part: Part, names: Iterable[str], writing: BodyWriting) -> dict[str, Any]:
     if part.__dict__["metadata"] is EMPTY:
         return {}
-    found = {name: writing.setting(part, name, _SIBLING) for name in names}
-    return {name: thaw(value) for name, value in found.items() if value is not None}
+    settings = {name: writing.setting(part, name, _SIBLING) for name in names}
+    return {name: thaw(value) for name, value in settings.items() if value is not None}
 
 
 def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
@@ -225,15 +224,12 @@ def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
     settings = _settings(part, MEDIA_SETTINGS, writing)
     if not as_file:
         return {"type": "input_image", "detail": writing.options.get("image_detail") or "auto", **source, **settings}
-    name = writing.file_name(part) or (_file_name(part) if "file_data" in source else None)
+    name = part.file_name
+    if name is None and "file_data" in source:  # the service refuses bytes without a name
+        mime = mime_of(part)
+        kind = mime.partition("/")[2]
+        name = f"{part.modality}.{_ENDINGS.get(mime) or (kind if kind.isalnum() else 'bin')}"
     return {"type": "input_file", **source, **({"filename": name} if name else {}), **settings}
-
-
-def _file_name(part: MediaPart) -> str:
-    """Return a name for a file that has none: the service refuses bytes without one."""
-    mime = mime_of(part)
-    kind = mime.partition("/")[2]
-    return f"{part.modality}.{_ENDINGS.get(mime) or (kind if kind.isalnum() else 'bin')}"
 
 
 def _source(url: str, *, as_file: bool) -> dict[str, str] | None:
@@ -260,17 +256,13 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
     is_custom = notes.get("custom") or message.invocation_id in writing.memory.get(_CUSTOM, ())
     output: Any = outcome_text(outcome)
     if outcome.parts or notes.get("list"):
-        words = [{"type": "input_text", "text": output}] if output or _is_one_text(outcome) else []
+        is_empty_text = not outcome.parts and outcome.result is not None
+        words = [{"type": "input_text", "text": output}] if output or is_empty_text else []
         output = words + _shown(outcome.parts, writing)
         if not output and not notes.get("list"):
             output = ""
     kind = "custom_tool_call_output" if is_custom else "function_call_output"
     return {"type": kind, "call_id": writing.aliases.invocation(message), "output": output}
-
-
-def _is_one_text(outcome: OptionResultPayload) -> bool:
-    """Whether the only part is an empty text."""
-    return not outcome.parts and outcome.result is not None
 
 
 # ---------------------------------------------------------------- bodies and tools

@@ -37,7 +37,7 @@ from antiphon.dialects._content import (
 )
 from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_object, fresh, kind_of
 from antiphon.dialects._writing import BodyWriting
-from antiphon.dialects.pydantic_ai._wire import NAME, kept, spelled, write_time
+from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, with_defaults, write_time
 from antiphon.messages import (
     Citation,
     DataPart,
@@ -58,37 +58,39 @@ _WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "
 """The modality of a source, by its kind."""
 
 
-def read_citations(given: object) -> tuple[Citation, ...]:
+def read_citations(value: object) -> tuple[Citation, ...]:
     """Return the citations of a text; other data is left to the residue."""
-    if not isinstance(given, list):
+    if not isinstance(value, list):
         return ()
-    found = (as_object(each) or {} for each in cast("list[Any]", given))
-    return tuple(citation for each in found for citation in _of_one(each))
+    citations = (as_object(item) or {} for item in cast("list[Any]", value))
+    return tuple(citation for item in citations for citation in _of_one(item))
 
 
-def _of_one(given: dict[str, object]) -> list[Citation]:
-    sources = given.get("sources")
-    known = [as_object(each) or {} for each in cast("list[Any]", sources)] if isinstance(sources, list) else []
-    if not all(str(each.get("kind")) in _WORDS for each in known):
+def _of_one(citation: dict[str, object]) -> list[Citation]:
+    sources = citation.get("sources")
+    items = [as_object(item) or {} for item in cast("list[Any]", sources)] if isinstance(sources, list) else []
+    if not all(str(item.get("kind")) in _WORDS for item in items):
         return []
-    anchor = as_object(given.get("anchor")) or {}
-    return [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(known)]
+    anchor = as_object(citation.get("anchor")) or {}
+    return [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(items)]
 
 
 def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool) -> Citation:
     words = _WORDS[source["kind"]]
-    said: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
+    fields: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
     notes: dict[str, Any] = {} if is_first else {"joined": True}
     excerpts = source.get("excerpts")
-    quotes = [each for each in cast("list[Any]", excerpts) if isinstance(each, str)] if isinstance(excerpts, list) else []
+    quotes = (
+        [excerpt for excerpt in cast("list[Any]", excerpts) if isinstance(excerpt, str)] if isinstance(excerpts, list) else []
+    )
     if quotes:
-        said["quote"] = quotes[0]
+        fields["quote"] = quotes[0]
     if quotes[1:]:
         notes["excerpts"] = quotes[1:]
     if anchor.get("kind") == "marker":
         notes["anchor"] = "marker"
-    said |= {key: anchor[key] for key in ("start", "end") if type(anchor.get(key)) is int and 0 <= anchor[key] <= 2**53}
-    return Citation(**said, metadata={NAME: notes} if notes else {})
+    fields |= {key: anchor[key] for key in ("start", "end") if type(anchor.get(key)) is int and 0 <= anchor[key] <= 2**53}
+    return Citation(**fields, metadata={NAME: notes} if notes else {})
 
 
 def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | None:
@@ -130,7 +132,7 @@ _MODALITIES = {"image-url": "image", "audio-url": "audio", "video-url": "video",
 _PROVIDERS = ("anthropic", "openai", "google", "google-cloud", "google-gla", "google-vertex", "bedrock", "xai")
 """Providers that store uploaded files."""
 _KEYS = frozenset({"url", "force_download", "vendor_metadata", "kind", "media_type", "identifier"})
-_HELD_KEYS = (_KEYS - {"url", "force_download"}) | {"file_id", "provider_name"}
+_UPLOADED_KEYS = (_KEYS - {"url", "force_download"}) | {"file_id", "provider_name"}
 _LOCATED = ("https://", "http://", "gs://", "s3://")
 _DETAIL = ("openai-chat", "openai-responses")
 """Dialects that have the setting `detail` for images."""
@@ -143,7 +145,7 @@ _TO_STANDARD = str.maketrans("-_", "+/")
 def read_file(item: _Item) -> MediaPart | None:
     """Return the file that an object describes; None if it describes none, or one that the core cannot hold."""
     kind = str(item.get("kind"))
-    located = _bytes(item) if kind == "binary" else _held(item) if kind == "uploaded-file" else _linked(item, kind)
+    located = _bytes(item) if kind == "binary" else _uploaded(item) if kind == "uploaded-file" else _linked(item, kind)
     if located is None:
         return None
     try:
@@ -172,7 +174,7 @@ def _decoded(data: str) -> bytes | None:
         return None
 
 
-def _held(item: _Item) -> dict[str, Any] | None:
+def _uploaded(item: _Item) -> dict[str, Any] | None:
     file, owner = item.get("file_id"), item.get("provider_name")
     if not isinstance(file, str) or owner not in _PROVIDERS:
         return None
@@ -188,19 +190,19 @@ def _linked(item: _Item, kind: str) -> dict[str, Any] | None:
     url, mime = item.get("url"), item.get("media_type")
     if kind not in _MODALITIES or not isinstance(url, str):
         return None
-    notes = {**_vendor(item), **kept(item, kind)}
+    notes = {**_vendor(item), **non_defaults(item, kind)}
     mime = mime if isinstance(mime, str) and mime else None
     return {"modality": _MODALITIES[kind], "url": url, "mime": mime, **_names(item, url.encode()), **_notes(notes)}
 
 
 def _vendor(item: _Item) -> dict[str, object]:
     """Return a provider's settings for a file; the setting that several dialects share has its own name."""
-    given = as_object(item.get("vendor_metadata"))
-    if given is None:
+    settings = as_object(item.get("vendor_metadata"))
+    if settings is None:
         return {}
-    detail = given.get("detail")
+    detail = settings.get("detail")
     named = {"detail": detail} if isinstance(detail, str) else {}
-    rest = {key: value for key, value in given.items() if key not in named}
+    rest = {key: value for key, value in settings.items() if key not in named}
     return {**named, **({"vendor_metadata": rest} if rest or not named else {})}
 
 
@@ -230,7 +232,7 @@ def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | Non
         spelling = {"data": urlsafe_b64encode(data).decode(), "media_type": mime, "kind": "binary"}
         return _written(spelling, part, data, writing)
     notes = writing.notes(part)
-    owner = next((each for each in _PROVIDERS if part.url.startswith(f"urn:{each}-file:")), None)
+    owner = next((provider for provider in _PROVIDERS if part.url.startswith(f"urn:{provider}-file:")), None)
     file = part.url if "provider_name" in notes else file_id(part.url, f"{owner}-file")
     if file is not None:
         holder = notes.get("provider_name", owner)
@@ -239,7 +241,7 @@ def write_file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | Non
     if part.url[:4].lower() == "urn:":
         return None
     kind = f"{part.modality}-url"
-    spelling = {"url": part.url, **spelled(kind, notes), "media_type": mime_of(part), "kind": kind}
+    spelling = {"url": part.url, **with_defaults(kind, notes), "media_type": mime_of(part), "kind": kind}
     return _written(spelling, part, part.url.encode(), writing)
 
 
@@ -261,13 +263,13 @@ def digest(item: object) -> str:
 def is_recorded(item: _Item, digests: list[object] | None) -> bool:
     """Whether a tool's return marks an object in it as a file, as opposed to data that only looks like one.
 
-    Bytes need no digest. A return without any digests was written by an older version: there, a web link is a file.
+    Bytes need no digest. A return without any digests is of an older Pydantic AI: there, a web link is a file.
     """
     kind, mime = str(item.get("kind")), item.get("media_type")
     if kind == "binary":
         return True
     if kind == "uploaded-file":
-        return digests is not None and item.keys() <= _HELD_KEYS and digest(item) in digests
+        return digests is not None and item.keys() <= _UPLOADED_KEYS and digest(item) in digests
     if kind not in _MODALITIES or "media_type" not in item or mime == "":
         return False
     if digests is None:
@@ -297,22 +299,22 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
 
 def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
     """Return the fields of the payload, and the metadata of the message."""
-    given = part.get("tool_call_id")
-    if given is not None and not isinstance(given, str):
-        unit.fail(f"expected text, found {kind_of(given)}", *path, "tool_call_id")
+    invocation = part.get("tool_call_id")
+    if invocation is not None and not isinstance(invocation, str):
+        unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
     payload: ResultFields = {
         "kind": "option_result",
-        "invocation_id": unit.alias(given or f"{NAME}-{unit.position or 0}-{path[-1]}"),
+        "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
         "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
     }
     is_legacy = part["part_kind"] == "retry-prompt"
     outcome = "retried" if is_legacy else part.get("outcome")
-    said, notes = _error(part, str(outcome)) if outcome in ("failed", "retried") else _success(part)
+    result, notes = _error(part, str(outcome)) if outcome in ("failed", "retried") else _success(part)
     if is_legacy:
-        return {**payload, **said}, {**notes, "kind": "retry-prompt"}
+        return {**payload, **result}, {**notes, "kind": "retry-prompt"}
     if outcome not in ("success", "failed", "retried") and isinstance(outcome, str):
         notes["outcome"] = outcome
-    return {**payload, **said}, {**notes, **kept(part, "tool-return")}
+    return {**payload, **result}, {**notes, **non_defaults(part, "tool-return")}
 
 
 def _success(part: dict[str, object]) -> tuple[OutcomeFields, dict[str, object]]:
@@ -331,10 +333,10 @@ def _error(part: dict[str, object], outcome: str) -> tuple[OutcomeFields, dict[s
         words = parts[0].text if isinstance(parts[0], TextPart) else ""
         shown = parts[1:] if words else parts
     error_type, message = error_of(words)
-    said: OutcomeFields = {"is_error": True, "error_type": error_type, "error_message": message, "parts": shown}
+    result: OutcomeFields = {"is_error": True, "error_type": error_type, "error_message": message, "parts": shown}
     if outcome == "retried":
-        said["retryable"] = True
-    return said, notes
+        result["retryable"] = True
+    return result, notes
 
 
 def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
@@ -344,21 +346,21 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
     items: list[object] = cast("list[Any]", content) if isinstance(content, list) else [content]
     files = [_file(item, digests) for item in items]
     seen = {digest(item) for item, file in zip(items, files, strict=True) if file is not None}
-    more = sorted({each for each in digests or () if isinstance(each, str) and each not in seen})
-    notes: dict[str, object] = {"digests": more} if more else {}
+    unshown = sorted({text for text in digests or () if isinstance(text, str) and text not in seen})
+    notes: dict[str, object] = {"digests": unshown} if unshown else {}
     if not any(files):
         return None, notes
     if content is items and len(items) == 1:
         notes["list"] = True
-    return [file or _said(item) for item, file in zip(items, files, strict=True)], notes
+    return [file or _plain_part(item) for item, file in zip(items, files, strict=True)], notes
 
 
 def _file(item: object, digests: list[object] | None) -> MediaPart | None:
-    given = as_object(item)
-    return read_file(given) if given is not None and is_recorded(given, digests) else None
+    fields = as_object(item)
+    return read_file(fields) if fields is not None and is_recorded(fields, digests) else None
 
 
-def _said(item: Any) -> Part:
+def _plain_part(item: Any) -> Part:
     return TextPart(text=item) if isinstance(item, str) else DataPart(data=item)
 
 
@@ -378,26 +380,21 @@ def write_result(
     }
     if notes.get("kind") == "retry-prompt":
         return {**written, "part_kind": "retry-prompt"}
-    written |= spelled("tool-return", notes)
-    written["outcome"] = _outcome(payload, notes)
+    written |= with_defaults("tool-return", notes)
+    failure = "retried" if payload.retryable else "failed"
+    written["outcome"] = failure if payload.is_error else str(notes.get("outcome", "success"))
     written["part_kind"] = "tool-return"
     if type(content) not in _SCALARS:
         written[DIGESTS] = sorted({*digests, *notes.get("digests", ())})
     return written
 
 
-def _outcome(payload: OptionResultPayload, notes: Mapping[str, object]) -> str:
-    if not payload.is_error:
-        return str(notes.get("outcome", "success"))
-    return "retried" if payload.retryable else "failed"
-
-
 def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: BodyWriting) -> tuple[Any, list[str]]:
     """Return the content, and the digests of the files in it that need one."""
-    said = _error_content(payload, notes) if payload.is_error else fresh(payload, "result")
+    result = _error_content(payload, notes) if payload.is_error else fresh(payload, "result")
     if not payload.parts:
-        return said, []
-    items: list[object] = [] if said is None or said == "" else [said]
+        return result, []
+    items: list[object] = [] if result is None or result == "" else [result]
     digests: list[str] = []
     for part in payload.parts:
         match part:
@@ -410,12 +407,12 @@ def _content(payload: OptionResultPayload, notes: Mapping[str, Any], writing: Bo
                 items.append(described(part) if file is None else file)
                 digests += [digest(file)] if file is not None and file["kind"] != "binary" else []
             case ForeignPart() if part.dialect == NAME:
-                items.append(writing.own(part))
+                items.append(writing.foreign_value(part))
             case _:
                 pass
     if len(items) == 1 and "list" not in notes:
         return items[0], digests
-    return items or said, digests
+    return items or result, digests
 
 
 def _error_content(payload: OptionResultPayload, notes: Mapping[str, object]) -> object:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
 from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_result, text_in
-from antiphon.dialects.pydantic_ai._wire import NAME, kept, read_time, read_usage
-from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, is_name
+from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, read_time, read_usage
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage, is_name
 from antiphon.messages.json_values import canonical
 
 INSTRUCTIONS = "instructions"
@@ -29,11 +29,11 @@ _Path: TypeAlias = tuple[str | int, ...]
 _VOICES = {"system-prompt": "system", "instruction-delta": "system", "user-prompt": "user", "speech": "user"}
 """The policy of a part of a request, by its kind; parts of all other kinds are by Pydantic AI itself."""
 _USUAL = ("system-prompt", "user-prompt")
-_TOLD = ("system-prompt", "instruction-delta", "retry-feedback", "retry-prompt", "compaction")
+_TEXTUAL = ("system-prompt", "instruction-delta", "retry-feedback", "retry-prompt", "compaction")
 """Kinds of parts whose content is text; the content of a retry may also be a list of errors."""
 
 
-class _Said(NamedTuple):
+class _Draft(NamedTuple):
     """The content of a message that is about to be made."""
 
     payload: PayloadFields
@@ -63,25 +63,27 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
     return parts
 
 
-def _say(unit: Unit, said: Sequence[_Said], **first: Any) -> None:
-    """Make all messages of a unit; the other arguments are for the first message."""
-    own_id, thread = _own_id(unit), unit.value.get("conversation_id")
-    fields: dict[str, Any] = {"thread_id": thread} if is_name(thread) else {}
-    if len(said) > 1 and unit.value["kind"] == "response":
-        fields["turn_id"] = own_id
-    for payload, policy, role, notes, time in said:
-        metadata = {NAME: notes}
+def _say(unit: Unit, drafts: Sequence[_Draft], usage: Usage | None = None) -> None:
+    """Make all messages of a unit; the usage is that of the first message."""
+    response_id, thread = unit.value.get("provider_response_id"), unit.value.get("conversation_id")
+    if is_name(response_id):
+        own_id = cast("str", response_id)
+    else:
+        own_id = f"{NAME}-{unit.position or 0}-{sha256(canonical(unit.value)).hexdigest()[:12]}"
+    turn = own_id if len(drafts) > 1 and unit.value["kind"] == "response" else None
+    for payload, policy, role, notes, time in drafts:
         unit.say(
-            payload, policy=policy, role_hint_for_llm=role, id=own_id, metadata=metadata, created_at=time, **fields, **first
+            payload,
+            policy=policy,
+            role_hint_for_llm=role,
+            id=own_id,
+            turn_id=turn,
+            thread_id=cast("str", thread) if is_name(thread) else None,
+            created_at=time,
+            usage=usage,
+            metadata={NAME: notes},
         )
-        first = {}
-
-
-def _own_id(unit: Unit) -> str:
-    given = unit.value.get("provider_response_id")
-    if is_name(given):
-        return cast("str", given)
-    return f"{NAME}-{unit.position or 0}-{sha256(canonical(unit.value)).hexdigest()[:12]}"
+        usage = None
 
 
 # ---------------------------------------------------------------- requests
@@ -91,58 +93,58 @@ def _request(unit: Unit) -> None:
     time = read_time(unit.value.get("timestamp"))
     words, is_without = _instructions(unit)
     waiting = (
-        [] if words is None else [_Said(_spoken([TextPart(text=words)]), "system", "system", {INSTRUCTIONS: "here"}, time)]
+        [] if words is None else [_Draft(_spoken([TextPart(text=words)]), "system", "system", {INSTRUCTIONS: "here"}, time)]
     )
-    said: list[_Said] = []
+    drafts: list[_Draft] = []
     for index, part in enumerate(_parts(unit)):
         if waiting and not is_result(part):
-            said.append(waiting.pop())
-        said.append(_of_request(unit, part, ("parts", index), time))
-    said += waiting
-    if not said:
-        said.append(_Said(_spoken([]), "user", "user", {}, time))
+            drafts.append(waiting.pop())
+        drafts.append(_of_request(unit, part, ("parts", index), time))
+    drafts += waiting
+    if not drafts:
+        drafts.append(_Draft(_spoken([]), "user", "user", {}, time))
     if is_without:
-        said[0].notes[INSTRUCTIONS] = "none"
-    _say(unit, said)
+        drafts[0].notes[INSTRUCTIONS] = "none"
+    _say(unit, drafts)
 
 
 def _instructions(unit: Unit) -> tuple[str | None, bool]:
     """Return instructions that are new, and whether there are none though some were given before."""
     words = unit.maybe_text("instructions") or None
-    held = unit.reading.memory.get(INSTRUCTIONS)
+    last = unit.reading.memory.get(INSTRUCTIONS)
     if words is None:
-        return None, held is not None
+        return None, last is not None
     unit.reading.memory[INSTRUCTIONS] = words
-    return None if words == held else words, False
+    return None if words == last else words, False
 
 
 def _spoken(parts: list[Part]) -> PartsFields:
     return {"kind": "parts", "parts": parts}
 
 
-def _of_request(unit: Unit, part: dict[str, Any], path: _Path, time: datetime | None) -> _Said:
+def _of_request(unit: Unit, part: dict[str, Any], path: _Path, time: datetime | None) -> _Draft:
     kind = part["part_kind"]
     if "timestamp" in part:
         time = read_time(part["timestamp"])
     if is_result(part):
         payload, notes = read_result(unit, part, path)
-        return _Said(payload, payload["option_name"], "tool", notes, time)
-    parts, notes = _content(unit, part, path) if kind == "user-prompt" else (_told(unit, part, path), {})
+        return _Draft(payload, payload["option_name"], "tool", notes, time)
+    parts, notes = _content(unit, part, path) if kind == "user-prompt" else (_textual(unit, part, path), {})
     policy = _VOICES.get(kind, "runtime")
     role = "system" if policy == "system" else "user"
     if parts is None:
-        return _Said(_spoken([ForeignPart(dialect=NAME, value=part)]), "runtime", "user", {}, time)
+        return _Draft(_spoken([ForeignPart(dialect=NAME, value=part)]), "runtime", "user", {}, time)
     if kind != "speech":
-        notes |= kept(part, kind) if kind in _USUAL else {"kind": kind, **kept(part, kind)}
-    return _Said(_spoken(parts), policy, role, notes, time)
+        notes |= non_defaults(part, kind) if kind in _USUAL else {"kind": kind, **non_defaults(part, kind)}
+    return _Draft(_spoken(parts), policy, role, notes, time)
 
 
-def _told(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part] | None:
+def _textual(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part] | None:
     """Return the content of a part; None for a part that is only bookkeeping."""
     kind, content = part["part_kind"], part.get("content")
     if kind == "speech":
         return _speech(unit, part, path) or None
-    if kind not in _TOLD or (content is None and kind in ("compaction", "instruction-delta")):
+    if kind not in _TEXTUAL or (content is None and kind in ("compaction", "instruction-delta")):
         return None
     if isinstance(content, list) and kind in ("retry-feedback", "retry-prompt"):
         return [DataPart(data=cast("Any", content))]
@@ -160,18 +162,18 @@ def _content(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[list[Part] 
     return parts, {"list": True} if len(items) <= 1 else {}
 
 
-def _item(unit: Unit, given: Any, path: _Path) -> Part:
-    if isinstance(given, str):
-        return TextPart(text=given)
-    item = as_object(given)
+def _item(unit: Unit, value: Any, path: _Path) -> Part:
+    if isinstance(value, str):
+        return TextPart(text=value)
+    item = as_object(value)
     if item is None:
-        unit.fail(f"expected text or an object, found {kind_of(given)}", *path)
+        unit.fail(f"expected text or an object, found {kind_of(value)}", *path)
     match item.get("kind"):
         case "text-content":
-            notes = {"kind": "text-content", **kept(item, "text-content")}
+            notes = {"kind": "text-content", **non_defaults(item, "text-content")}
             return TextPart(text=text_in(unit, item, "content", path), metadata={NAME: notes})
         case "structured-content" if "value" in item:
-            notes = kept(item, "structured-content")
+            notes = non_defaults(item, "structured-content")
             return DataPart(data=item["value"], metadata={NAME: notes} if notes else {})
         case _:
             return read_file(item) or ForeignPart(dialect=NAME, value=item)
@@ -182,34 +184,33 @@ def _item(unit: Unit, given: Any, path: _Path) -> Part:
 
 def _response(unit: Unit) -> None:
     time = read_time(unit.value.get("timestamp"))
-    said: list[_Said] = []
+    drafts: list[_Draft] = []
     run: list[Part] = []
     for index, part in enumerate(_parts(unit)):
         if part["part_kind"] != "tool-call":
             run += _of_response(unit, part, ("parts", index))
             continue
         if run:
-            said.append(_Said(_spoken(run), "assistant", "assistant", {}, time))
+            drafts.append(_Draft(_spoken(run), "assistant", "assistant", {}, time))
             run = []
         payload, notes = _call(unit, part, ("parts", index))
-        said.append(_Said(payload, "assistant", "assistant", notes, time))
-    if run or not said:
-        said.append(_Said(_spoken(run), "assistant", "assistant", {}, time))
-    usage = read_usage(unit.value.get("usage"))
-    _say(unit, said, **({} if usage is None else {"usage": usage}))
+        drafts.append(_Draft(payload, "assistant", "assistant", notes, time))
+    if run or not drafts:
+        drafts.append(_Draft(_spoken(run), "assistant", "assistant", {}, time))
+    _say(unit, drafts, read_usage(unit.value.get("usage")))
 
 
 def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part]:
     match part["part_kind"]:
         case "text":
-            notes = kept(part, "text")
+            notes = non_defaults(part, "text")
             text, citations = text_in(unit, part, "content", path), read_citations(part.get("citations"))
             return [TextPart(text=text, citations=citations, metadata={NAME: notes} if notes else {})]
         case "thinking":
             return [_thought(unit, part, path)]
         case "file":
             file = read_file(as_object(part.get("content")) or {})
-            return [ForeignPart(dialect=NAME, value=part) if file is None else _noted(file, kept(part, "file"))]
+            return [ForeignPart(dialect=NAME, value=part) if file is None else _noted(file, non_defaults(part, "file"))]
         case "speech":
             return _speech(unit, part, path) or [ForeignPart(dialect=NAME, value=part)]
         case _:
@@ -219,7 +220,7 @@ def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part
 def _thought(unit: Unit, part: dict[str, Any], path: _Path) -> ReasoningPart:
     signature = part.get("signature")
     proof = signature if isinstance(signature, str) else None
-    text, metadata = text_in(unit, part, "content", path), {NAME: kept(part, "thinking")}
+    text, metadata = text_in(unit, part, "content", path), {NAME: non_defaults(part, "thinking")}
     if part.get("id") in _REDACTED:
         return ReasoningPart(text=text, encrypted_content=proof, metadata=metadata)
     return ReasoningPart(text=text, signature=proof, metadata=metadata)
@@ -227,7 +228,7 @@ def _thought(unit: Unit, part: dict[str, Any], path: _Path) -> ReasoningPart:
 
 def _speech(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part]:
     """Return speech: its transcript, its audio, or both; nothing if neither was stored."""
-    notes = {"kind": "speech", **kept(part, "speech")}
+    notes = {"kind": "speech", **non_defaults(part, "speech")}
     parts: list[Part] = []
     if part.get("transcript") is not None:
         parts.append(TextPart(text=text_in(unit, part, "transcript", path), metadata={NAME: {"part": notes}}))
@@ -245,12 +246,12 @@ def _noted(part: MediaPart, notes: dict[str, Any]) -> MediaPart:
 
 
 def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[CallFields, dict[str, Any]]:
-    given, invocation = part.get("args"), part.get("tool_call_id")
-    if given is not None and not isinstance(given, str | dict):
-        unit.fail(f"expected an object or its text, found {kind_of(given)}", *path, "args")
+    args, invocation = part.get("args"), part.get("tool_call_id")
+    if args is not None and not isinstance(args, str | dict):
+        unit.fail(f"expected an object or its text, found {kind_of(args)}", *path, "args")
     if invocation is not None and not isinstance(invocation, str):
         unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
-    arguments, text = read_arguments(given) if isinstance(given, str) else (cast("dict[str, Any]", given or {}), None)
+    arguments, text = read_arguments(args) if isinstance(args, str) else (cast("dict[str, Any]", args or {}), None)
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
@@ -258,5 +259,5 @@ def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[CallFields, di
         "arguments": arguments,
         "arguments_text": text,
     }
-    form = {} if isinstance(given, dict) else {"args": "none" if given is None else "text"}
-    return payload, {**form, **kept(part, "tool-call")}
+    form = {} if isinstance(args, dict) else {"args": "none" if args is None else "text"}
+    return payload, {**form, **non_defaults(part, "tool-call")}

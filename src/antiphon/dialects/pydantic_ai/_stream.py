@@ -19,17 +19,17 @@ from antiphon.dialects._assembler import (
     DeltaKind,
     EventError,
     called,
+    ensure_list,
     grow,
     index_in,
-    kept_list,
     object_in,
     objects_in,
-    said,
     settled,
     text_in,
+    text_so_far,
 )
 
-_SAID: dict[str, tuple[str, DeltaKind]] = {
+_TEXTS: dict[str, tuple[str, DeltaKind]] = {
     "text": ("content", "text"),
     "thinking": ("content", "reasoning"),
     "tool-call": ("args", "arguments"),
@@ -90,31 +90,31 @@ class PydanticAssembler(AssemblerBase):
 
     def _end(self, index: str, part: dict[str, object]) -> Iterator[Delta]:
         """Replace the part by its final form."""
-        key, _ = _SAID.get(str(part.get("part_kind")), ("", None))
-        told = said(self.parts.get(index, {}), key)
+        key, _ = _TEXTS.get(str(part.get("part_kind")), ("", None))
+        reported = text_so_far(self.parts.get(index, {}), key)
         self.parts[index] = part
         self.halves.pop(index, None)
         if self._is_open(index):
             self.opened.remove(index)
             self.open_indices.discard(index)
-        yield from self._tell_new(index, told, part)
+        yield from self._tell_new(index, reported, part)
 
     def _is_open(self, index: str) -> bool:
         if len(self.open_indices) != len(self.opened):  # after the stream was resumed
             self.open_indices = set(self.opened)
         return index in self.open_indices
 
-    def _tell_new(self, index: str, told: str, part: dict[str, Any]) -> Iterator[Delta]:
-        key, kind = _SAID.get(str(part.get("part_kind")), ("", None))
+    def _tell_new(self, index: str, reported: str, part: dict[str, Any]) -> Iterator[Delta]:
+        key, kind = _TEXTS.get(str(part.get("part_kind")), ("", None))
         if kind is None:
             return
         if kind == "arguments":
             yield from self.tell_call(index, part.get("tool_name"), part.get("tool_call_id"))
         value = part.get(key)
-        if isinstance(value, dict) and value and not told and self._is_open(index):
+        if isinstance(value, dict) and value and not reported and self._is_open(index):
             yield from self.tell_value("arguments", index, value)
-        elif isinstance(value, str) and value.startswith(told):
-            yield from self.tell(kind, index, value[len(told) :])
+        elif isinstance(value, str) and value.startswith(reported):
+            yield from self.tell(kind, index, value[len(reported) :])
 
     # ---------------------------------------------------------------- changes
 
@@ -140,7 +140,7 @@ class PydanticAssembler(AssemblerBase):
         text = self.clean(index, text_in(delta, "content_delta"))
         if text:
             grow(part, "content", text)
-            yield from self.tell(_SAID[str(part["part_kind"])][1], index, text)
+            yield from self.tell(_TEXTS[str(part["part_kind"])][1], index, text)
         if delta.get("citations_delta") is not None:
             part["citations"] = objects_in(delta, "citations_delta")
             for citation in part["citations"]:
@@ -154,17 +154,17 @@ class PydanticAssembler(AssemblerBase):
             grow(part, "tool_name", delta["tool_name_delta"])
         if text_in(delta, "tool_call_id"):
             part["tool_call_id"] = delta["tool_call_id"]
-        given = delta.get("args_delta")
-        if isinstance(given, dict):
-            part["args"] = {**object_in(part, "args"), **given}
-            told = self.tell_value("arguments", index, given)
+        added = delta.get("args_delta")
+        if isinstance(added, dict):
+            part["args"] = {**object_in(part, "args"), **added}
+            deltas = self.tell_value("arguments", index, added)
         else:
             text = self.clean(index, text_in(delta, "args_delta"))
             if text:
                 grow(part, "args", text)
-            told = self.tell("arguments", index, text)
+            deltas = self.tell("arguments", index, text)
         if part["part_kind"] == "tool-call":
-            yield from told
+            yield from deltas
 
     def _add_speech(self, index: str, part: dict[str, Any], delta: dict[str, Any]) -> Iterator[Delta]:
         """Add to speech; a revised transcript yields no delta."""
@@ -178,7 +178,7 @@ class PydanticAssembler(AssemblerBase):
         if audio and text_in(delta, "audio_chunk"):
             audio["data"] = _joined(text_in(audio, "data"), delta["audio_chunk"])
         if objects_in(delta, "timestamps"):
-            kept_list(part, "timestamps").extend(delta["timestamps"])
+            ensure_list(part, "timestamps").extend(delta["timestamps"])
 
     # ---------------------------------------------------------------- the body so far
 
@@ -186,11 +186,13 @@ class PydanticAssembler(AssemblerBase):
         parts = ((index, self.parts[index]) for index in self.opened)
         return (*(_named(index, part) for index, part in parts if part.get("part_kind") not in _TALK), *self.half_characters())
 
-    def body(self, *, whole: bool = False) -> dict[str, Any]:
+    def body(self, *, only_complete: bool = False) -> dict[str, Any]:
         parts = [(index, self.parts[index]) for index in sorted(self.parts, key=int)]
-        kept = [part for index, part in parts if not whole or not self._is_open(index) or part.get("part_kind") in _TALK]
+        complete = [
+            part for index, part in parts if not only_complete or not self._is_open(index) or part.get("part_kind") in _TALK
+        ]
         state = {} if self.is_finished else {"state": "interrupted"}
-        return cast("dict[str, Any]", settled({"parts": kept, "kind": "response", **state}))
+        return cast("dict[str, Any]", settled({"parts": complete, "kind": "response", **state}))
 
 
 ASSEMBLER = PydanticAssembler

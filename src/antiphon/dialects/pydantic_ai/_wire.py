@@ -81,9 +81,9 @@ def open_body(value: object) -> Body:
     """Take a history apart."""
     if isinstance(value, list):
         return Body("list", cast("list[Any]", value))
-    found = as_object(value)
-    if found is not None and "kind" in found:
-        return Body("one", [found])
+    body = as_object(value)
+    if body is not None and "kind" in body:
+        return Body("one", [body])
     raise DecodeError("expected a list of requests and responses, or one of them", dialect=NAME)
 
 
@@ -117,12 +117,12 @@ def _has_parts(unit: dict[str, object]) -> bool:
 # ---------------------------------------------------------------- defaults
 
 
-def kept(given: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def non_defaults(fields: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return the values of an object of a kind that differ from the defaults, for its metadata."""
-    return {key: given[key] for key, default in DEFAULTS[kind].items() if key in given and given[key] != default}
+    return {key: fields[key] for key, default in DEFAULTS[kind].items() if key in fields and fields[key] != default}
 
 
-def spelled(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of a kind, overridden by the stored values."""
     written = dict(DEFAULTS[kind])
     if notes:
@@ -133,12 +133,12 @@ def spelled(kind: str, notes: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- times
 
 
-def read_time(given: Any) -> datetime | None:
+def read_time(value: Any) -> datetime | None:
     """Return a time; None if there is none, or if it cannot be read (the residue keeps it)."""
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         return None
     try:
-        time = datetime.fromisoformat(given)
+        time = datetime.fromisoformat(value)
         time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
@@ -153,15 +153,15 @@ def write_time(time: datetime | None) -> str:
 # ---------------------------------------------------------------- usage
 
 
-def read_usage(given: Any) -> Usage | None:
+def read_usage(value: Any) -> Usage | None:
     """Return the usage of an answer. A count of zero is ignored, because it is the default."""
-    usage = as_object(given)
+    usage = as_object(value)
     if usage is None:
         return None
-    found: dict[str, Any] = {name: count for name, key in _COUNTS.items() if (count := count_of(usage.get(key)))}
+    counts: dict[str, Any] = {name: count for name, key in _COUNTS.items() if (count := count_of(usage.get(key)))}
     if (cost := _cost(usage.get("cost"))) is not None:
-        found["cost"] = cost
-    return Usage(**found) if found else None
+        counts["cost"] = cost
+    return Usage(**counts) if counts else None
 
 
 def _cost(value: object) -> Decimal | None:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from antiphon.dialects._body import said_together
+from antiphon.dialects._body import continues_utterance
 from antiphon.dialects._content import arguments_text, described, text_of
 from antiphon.dialects._reading import as_object, fresh
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._content import write_citations, write_file, write_result
 from antiphon.dialects.pydantic_ai._read import AUDIO, INSTRUCTIONS
-from antiphon.dialects.pydantic_ai._wire import NAME, NOT_IN_REQUESTS, NOT_IN_RESPONSES, spelled, write_time, write_usage
+from antiphon.dialects.pydantic_ai._wire import NAME, NOT_IN_REQUESTS, NOT_IN_RESPONSES, with_defaults, write_time, write_usage
 from antiphon.messages import (
     DataPart,
     ForeignPart,
@@ -42,7 +42,7 @@ def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit: results after results, and parts of one utterance."""
     if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
         return True
-    return said_together(group, message)
+    return continues_utterance(group, message)
 
 
 def invocation_in(part: dict[str, object]) -> object:
@@ -55,21 +55,21 @@ def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]
     if len(group) == 1:
         return _unit(group, writing)
     sides = groupby(group, lambda message: writing.role(message) == "assistant")
-    return [unit for _, said in sides for unit in _unit(list(said), writing)]
+    return [unit for _, messages in sides for unit in _unit(list(messages), writing)]
 
 
-def _unit(said: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
-    unit = _response(said, writing) if writing.role(said[0]) == "assistant" else _request(said, writing)
+def _unit(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, object]]:
+    unit = _response(group, writing) if writing.role(group[0]) == "assistant" else _request(group, writing)
     return [] if unit is None else [unit]
 
 
 # ---------------------------------------------------------------- requests
 
 
-def _request(said: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
+def _request(group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     parts: list[dict[str, object]] = []
     has_words = False
-    for message in said:
+    for message in group:
         notes = writing.notes(message)
         if type(message.payload) is OptionResultPayload:
             parts.append(write_result(message, message.payload, notes, writing))
@@ -80,16 +80,16 @@ def _request(said: Sequence[Message], writing: BodyWriting) -> dict[str, object]
             parts += _system(message, notes, writing)
         else:
             parts += _user(message, notes, writing)
-    if not parts and not has_words and not writing.is_native(said[0]):
+    if not parts and not has_words and not writing.is_native(group[0]):
         return None
-    is_without = writing.notes(said[0]).get(INSTRUCTIONS) == "none"
+    is_without = writing.notes(group[0]).get(INSTRUCTIONS) == "none"
     return {
         "parts": parts,
         "timestamp": None,
         "instructions": None if is_without else writing.memory.get(INSTRUCTIONS),
         "kind": "request",
         "run_id": None,
-        "conversation_id": said[0].thread_id,
+        "conversation_id": group[0].thread_id,
         "metadata": None,
         "state": "complete",
     }
@@ -110,15 +110,15 @@ def _line(part: Part) -> Iterable[str]:
 
 
 def _system(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> list[dict[str, object]]:
-    own = [whole for part in message.parts if (whole := _whole(part, NOT_IN_REQUESTS, writing)) is not None]
+    foreign = [value for part in message.parts if (value := _foreign(part, NOT_IN_REQUESTS, writing)) is not None]
     if not any(_line(part) for part in message.parts):
-        return own
-    return [_told(message, notes.get("kind", "system-prompt"), _words(message), notes), *own]
+        return foreign
+    return [_request_part(message, notes.get("kind", "system-prompt"), _words(message), notes), *foreign]
 
 
-def _told(message: Message, kind: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
+def _request_part(message: Message, kind: str, content: Any, notes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part of a request with its content, and with its time if parts of that kind have one."""
-    part = {"content": content, **spelled(kind, notes), "part_kind": kind}
+    part = {"content": content, **with_defaults(kind, notes), "part_kind": kind}
     if kind in _TIMED:
         part["timestamp"] = write_time(message.created_at)
     return part
@@ -128,27 +128,27 @@ def _user(message: Message, notes: Mapping[str, Any], writing: BodyWriting) -> l
     if "kind" in notes:
         only = message.parts[0] if len(message.parts) == 1 else None
         content = fresh(only, "data") if isinstance(only, DataPart) else _words(message)
-        return [_told(message, notes["kind"], content, notes)]
+        return [_request_part(message, notes["kind"], content, notes)]
     written: list[dict[str, Any]] = []
     items: list[Any] = []
     for part in writing.labelled(message.parts):
-        whole = _whole(part, NOT_IN_REQUESTS, writing)
-        if whole is None and not _is_spoken(part, writing):
+        foreign = _foreign(part, NOT_IN_REQUESTS, writing)
+        if foreign is None and not _is_spoken(part, writing):
             items += _item(part, writing)
             continue
         if items:
             written.append(_prompt(message, items, notes))
             items = []
-        if whole is None:
+        if foreign is None:
             _add_speech(part, written, "user", writing)
         else:
-            written.append(whole)
+            written.append(foreign)
     return [*written, _prompt(message, items, notes)] if items or "list" in notes else written
 
 
 def _prompt(message: Message, items: list[object], notes: Mapping[str, object]) -> dict[str, object]:
     is_plain = len(items) == 1 and type(items[0]) is str and "list" not in notes
-    return _told(message, "user-prompt", items[0] if is_plain else items, notes)
+    return _request_part(message, "user-prompt", items[0] if is_plain else items, notes)
 
 
 def _item(part: Part, writing: BodyWriting) -> list[object]:
@@ -157,20 +157,20 @@ def _item(part: Part, writing: BodyWriting) -> list[object]:
         case TextPart():
             notes = writing.notes(part)
             is_tagged = notes.get("kind") == "text-content"
-            return [_of("text-content", {"content": part.text}, notes) if is_tagged else part.text]
+            return [_tagged("text-content", {"content": part.text}, notes) if is_tagged else part.text]
         case DataPart():
             return [_data(part, writing)]
         case MediaPart():
             return [write_file(part, writing) or described(part)]
         case ForeignPart() if part.dialect == NAME:
-            own = as_object(writing.own(part))
-            return [] if own is None or "part_kind" in own else [own]
+            value = as_object(writing.foreign_value(part))
+            return [] if value is None or "part_kind" in value else [value]
         case _:
             return []
 
 
-def _of(kind: str, said: dict[str, object], notes: Mapping[str, object]) -> dict[str, object]:
-    return {**said, **spelled(kind, notes), "kind": kind}
+def _tagged(kind: str, fields: dict[str, object], notes: Mapping[str, object]) -> dict[str, object]:
+    return {**fields, **with_defaults(kind, notes), "kind": kind}
 
 
 def _data(part: DataPart, writing: BodyWriting) -> dict[str, object]:
@@ -181,18 +181,18 @@ def _data(part: DataPart, writing: BodyWriting) -> dict[str, object]:
         text = f"<{tag}>{text}</{tag}>"
     if (description := notes.get("description")) is not None:
         text = f"{description}\n{text}"
-    return _of("structured-content", {"value": fresh(part, "data"), "content": text}, notes)
+    return _tagged("structured-content", {"value": fresh(part, "data"), "content": text}, notes)
 
 
 # ---------------------------------------------------------------- speech, and parts that only this format knows
 
 
-def _whole(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, object] | None:
+def _foreign(part: Part, misplaced: frozenset[str], writing: BodyWriting) -> dict[str, object] | None:
     """Return a part that was kept complete, if its kind is allowed in a request or response."""
     if not isinstance(part, ForeignPart) or part.dialect != NAME:
         return None
-    own = as_object(writing.own(part)) or {}
-    return own if isinstance(own.get("part_kind"), str) and own["part_kind"] not in misplaced else None
+    value = as_object(writing.foreign_value(part)) or {}
+    return value if isinstance(value.get("part_kind"), str) and value["part_kind"] not in misplaced else None
 
 
 def _is_spoken(part: Part, writing: BodyWriting) -> bool:
@@ -215,22 +215,22 @@ def _add_speech(part: Part, written: list[dict[str, object]], speaker: str, writ
         written[-1]["audio"] = sound
         return
     words = part.text if isinstance(part, TextPart) else None
-    said = {"speaker": speaker, "transcript": words, "audio": sound}
-    written.append({**said, **spelled("speech", notes), "part_kind": "speech"})
+    speech = {"speaker": speaker, "transcript": words, "audio": sound}
+    written.append({**speech, **with_defaults("speech", notes), "part_kind": "speech"})
 
 
 # ---------------------------------------------------------------- responses
 
 
-def _response(said: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
+def _response(group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
     parts: list[dict[str, object]] = []
-    for message in said:
+    for message in group:
         if type(message.payload) is OptionCallPayload:
             parts.append(_call(message, message.payload, writing))
             continue
         for part in message.parts:
             _answer(part, parts, writing)
-    first = said[0]
+    first = group[0]
     if not parts and not writing.is_native(first):
         return None
     return {
@@ -263,7 +263,7 @@ def _answer(part: Part, written: list[dict[str, object]], writing: BodyWriting) 
         return
     match part:
         case TextPart():
-            text = {"content": part.text, **spelled("text", writing.notes(part)), "part_kind": "text"}
+            text = {"content": part.text, **with_defaults("text", writing.notes(part)), "part_kind": "text"}
             written.append({**text, "citations": write_citations(part.citations)})
         case DataPart():
             written.append(_text(text_of(part)))
@@ -272,12 +272,12 @@ def _answer(part: Part, written: list[dict[str, object]], writing: BodyWriting) 
         case ReasoningPart():
             written += _thought(part, writing)
         case _:
-            whole = _whole(part, NOT_IN_RESPONSES, writing)
-            written += [] if whole is None else [whole]
+            foreign = _foreign(part, NOT_IN_RESPONSES, writing)
+            written += [] if foreign is None else [foreign]
 
 
 def _text(text: str) -> dict[str, Any]:
-    return {"content": text, **spelled("text", _NONE), "citations": None, "part_kind": "text"}
+    return {"content": text, **with_defaults("text", _NONE), "citations": None, "part_kind": "text"}
 
 
 def _file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
@@ -285,7 +285,7 @@ def _file(part: MediaPart, writing: BodyWriting) -> dict[str, object] | None:
     file = write_file(part, writing)
     if file is None or file["kind"] != "binary":
         return None
-    return {"content": file, **spelled("file", _note(part, writing)), "part_kind": "file"}
+    return {"content": file, **with_defaults("file", _note(part, writing)), "part_kind": "file"}
 
 
 def _thought(part: ReasoningPart, writing: BodyWriting) -> list[dict[str, Any]]:
@@ -294,7 +294,7 @@ def _thought(part: ReasoningPart, writing: BodyWriting) -> list[dict[str, Any]]:
     if not is_own and not part.text:
         return []
     proof = (part.signature or part.encrypted_content) if is_own else None
-    thought = {"content": part.text, "signature": proof, **spelled("thinking", writing.notes(part))}
+    thought = {"content": part.text, "signature": proof, **with_defaults("thinking", writing.notes(part))}
     return [{**thought, "part_kind": "thinking"}]
 
 
@@ -304,7 +304,7 @@ def _call(message: Message, call: OptionCallPayload, writing: BodyWriting) -> di
         "tool_name": writing.aliases.option(call.option_name),
         "args": _arguments(call, notes.get("args")),
         "tool_call_id": writing.aliases.invocation(message),
-        **spelled("tool-call", notes),
+        **with_defaults("tool-call", notes),
         "part_kind": "tool-call",
     }
 

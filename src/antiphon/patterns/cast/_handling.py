@@ -22,8 +22,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, cast
 
-from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.toolkit import Approval
+from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError, WithdrawnError
 from antiphon.ledger import Ledger, Record, Tailed
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload, current_port

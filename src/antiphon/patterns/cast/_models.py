@@ -37,7 +37,6 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, PreparedToolset, ToolsetTool, WrapperToolset
 from typing_extensions import override
 
-from antiphon.agents import current_run
 from antiphon.agents.extending import (
     counting_deeds,
     has_deeds,
@@ -47,6 +46,7 @@ from antiphon.agents.extending import (
     is_tried,
     may_pass,
 )
+from antiphon.durable import current_run
 from antiphon.errors import (
     AntiphonError,
     DeliveryError,

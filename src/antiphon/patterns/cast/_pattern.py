@@ -27,11 +27,11 @@ from pydantic_ai import ModelRetry, Tool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
 
 from antiphon import protocol
-from antiphon.agents import current_run
 from antiphon.agents.extending import Quotation, note_deed
 from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
-from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, StoppedError
+from antiphon.durable import current_run
+from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, is_foreign
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
@@ -45,7 +45,7 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
-from antiphon.messages.arguments import check_type
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.keys import parent_of
 from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
 from antiphon.patterns.cast._handling import waiting_for
@@ -97,7 +97,8 @@ class TaskInput:
         before = as_messages(message_history)
         if isinstance(task, str):
             return cls(task, None, before)
-        said = (*before, *((task,) if isinstance(task, Message) else task))
+        messages = (task,) if isinstance(task, Message) else check_each("a task", task, Message, "Message(…)")
+        said = (*before, *messages)
         if not said:
             raise ValueError("the conversation is empty: give it at least one message")
         *earlier, last = said
@@ -340,8 +341,7 @@ class PatternOptions(CastOptions, total=False):
 class Pattern(ABC):
     """An `async with` block in which the actors of a pattern run."""
 
-    system: System
-    """The system of its actors, inside the block."""
+    _system: System | None = None
 
     def __init__(
         self,
@@ -365,6 +365,18 @@ class Pattern(ABC):
         self.cast_options = checked_options(cast)
         self._settings, self._observer, self._recover = settings, observer, recover
         self._stack = AsyncExitStack()
+
+    @property
+    def system(self) -> System:
+        """The system of its actors, inside the block.
+
+        Raises:
+            SetupError: the block has not begun.
+        """
+        if self._system is None:
+            name = type(self).__name__
+            raise SetupError(f"this {name} is not open; use it in a block, such as `async with {name}(…) as pattern:`")
+        return self._system
 
     @abstractmethod
     def host(self, system: System) -> None:
@@ -509,7 +521,7 @@ async def together(
         await each.check()
     system = System(ledger, settings=settings, observer=observer)
     for each in patterns:
-        each.system = system
+        each._system = system
         each.host(system)
     try:
         async with system:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from antiphon.agents import LedgerRun
 from antiphon.agents.extending import name_among
 from antiphon.agents.toolkit.taint import Taint, current_taint, untrusted_source
+from antiphon.durable import LedgerRun
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (
     RUNTIME_POLICY,

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents import LedgerRun
 from antiphon.agents.extending import ThreadTalk, name_among, run_scope
 from antiphon.agents.toolkit import ToolkitTool
+from antiphon.durable import LedgerRun
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
 from antiphon.messages import (

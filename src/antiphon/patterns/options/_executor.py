@@ -16,9 +16,9 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.agents import LedgerRun, current_run
 from antiphon.agents.config import known_names
 from antiphon.agents.extending import Bounds, ThreadTalk
+from antiphon.durable import LedgerRun, current_run
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw

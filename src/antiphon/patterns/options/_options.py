@@ -21,10 +21,11 @@ from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, Mode
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from antiphon.agents import Toolkit, current_run
+from antiphon.agents import Toolkit
 from antiphon.agents.extending import as_messages as answer_messages
 from antiphon.agents.extending import note_deed, note_price, permitted, price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
+from antiphon.durable import current_run
 from antiphon.messages import (
     RESERVED_POLICIES,
     Conversation,

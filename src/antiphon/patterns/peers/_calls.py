@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from antiphon import errors
-from antiphon.agents import LedgerRun
+from antiphon.durable import LedgerRun
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload, current_port
 from antiphon.patterns.peers._letters import Exchange, InvokePeer, PeerLimits, Refusal, address_of, letter_of

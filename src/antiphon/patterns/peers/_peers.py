@@ -17,11 +17,11 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 from typing_extensions import override
 
-from antiphon.agents import LedgerRun, current_run, ledger_run
 from antiphon.agents.config import known_names
 from antiphon.agents.extending import note_deed, own_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.dialects import marsys
+from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, Message, current_port
@@ -294,6 +294,7 @@ class Peers(Pattern):
             SetupError: two agents have the same name, the topology names an unknown agent, or a tool does not exist.
         """
         super().__init__(ledger, **common)
+        check_type("limits", limits, PeerLimits, "PeerLimits(max_depth=3)")
         self.limits = limits
         self.registry = PeerRegistry(_placed(agents, topology))
         self._cast = Cast(self.ledger, **self.cast_options)

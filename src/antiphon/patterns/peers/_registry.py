@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, cast
 
 from antiphon.agents.config import known_names
 from antiphon.errors import SetupError
+from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.peers._letters import PeerLimits, Refusal
 
@@ -70,6 +71,7 @@ class PeerRegistry:
         Raises:
             SetupError: the name is taken.
         """
+        check_type("a peer", spec, PeerSpec, 'PeerSpec(name="ada")')
         with self._lock:
             if spec.name in self._peers:
                 raise SetupError(f"there is a peer {spec.name!r} already; give this one another name, or unregister that one")

@@ -29,9 +29,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
-from antiphon.agents import LedgerRun, ledger_run
 from antiphon.agents.extending import failed_call, is_recorded, may_pass, retried_run
 from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import (
     DataPart,
@@ -414,26 +414,25 @@ def _result(
     messages = answer.run.new_messages()
     calls = _calls(messages)
     used = answer.run.usage
-    extra: dict[str, Any] = {
-        "model": next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
-        or answer.model
-        or "",
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-    }
-    if untrusted is not None:
-        extra["untrusted"] = untrusted
-    if prompt is not None:
-        extra[PROMPT] = prompt
-    called = tuple(protocol.ToolCall(**call) for call in calls[:_CALLS])
+    # A field that is not set is not written: None would be.
+    fields = {name: value for name, value in (("untrusted", untrusted), ("prompt", prompt)) if value is not None}
     if form is not None:
-        text, more = recorded(answer.output, form)
-        confidence = more.get("judgement", {}).get("confidence")  # without one, the phase decides
-        return protocol.AgentResult(response=cut(text), confidence=confidence, tool_calls=called, **extra, **more)
-    if not isinstance(answer.output, str):
-        extra["data"] = to_jsonable_python(answer.output, fallback=str)
-    confidence = _SHOWN if any("result" in call for call in calls) else _SAID
-    return protocol.AgentResult(response=cut(text_of(answer.output)), confidence=confidence, tool_calls=called, **extra)
+        text, typed = recorded(answer.output, form)
+        confidence = typed.get("judgement", {}).get("confidence")  # without one, the phase decides
+        fields |= typed
+    else:
+        text, confidence = text_of(answer.output), _SHOWN if any("result" in call for call in calls) else _SAID
+        if not isinstance(answer.output, str):
+            fields["data"] = to_jsonable_python(answer.output, fallback=str)
+    model = next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
+    return protocol.AgentResult(
+        response=cut(text),
+        confidence=confidence,
+        tool_calls=tuple(protocol.ToolCall(**call) for call in calls[:_CALLS]),
+        model=model or answer.model or "",
+        input_tokens=used.input_tokens,
+        output_tokens=used.output_tokens,
+    ).model_copy(update=fields)
 
 
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 
 from antiphon import protocol
 from antiphon._listeners import listener
-from antiphon.agents import LedgerRun
 from antiphon.agents.extending import Amount, ThreadTalk
+from antiphon.durable import LedgerRun
 from antiphon.errors import DeliveryError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
@@ -346,7 +346,7 @@ class TalkCache:
         new = self._new.pop(run.thread_id, None)
         talk = self._known.pop(run.thread_id, new)
         if talk is not None and is_first:
-            talk.spending.run = Amount(began=run.opened.began)
+            talk.spending.run = Amount(began=run.opened.recorded.began)
             run.opened.shared[ThreadTalk] = talk
         ThreadTalk.of(run).is_handler_next = True
 

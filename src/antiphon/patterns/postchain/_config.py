@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
@@ -92,7 +92,7 @@ class RecordedAgent(AgentConfig, frozen=True):
 async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:
     """Return the text of a prompt that a thread has recorded, by its name; None if it has not.
 
-    The talk with the model has the text of a prompt of the program. Earlier versions recorded it when the phase started.
+    The talk with the model has the text of a prompt of the program, the context of a phase that of a prompt of antiphon.
     """
     digest = name.rpartition("@")[2]
     async for record in ledger.read(thread_id, reverse=True):
@@ -106,9 +106,6 @@ async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | No
             told: Any = [turn["content"] for turn in said["context"]["messages"][:1] if turn["role"] == "system"]
             if told:
                 return str(told[0])
-        found = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
-        if payload.option_name == "prepare" and found.get(PROMPT) == name and "text" in found:
-            return str(found["text"])
     return None
 
 

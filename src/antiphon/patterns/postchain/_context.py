@@ -461,7 +461,7 @@ class _Prompt:
 
 def _is_doubted(output: PhaseOutput) -> bool:
     """Whether an agent itself considers its answer probably wrong."""
-    return output.unknown("by") == "agent" and output.confidence is not None and output.confidence < DOUBTED
+    return output.by == "agent" and output.confidence is not None and output.confidence < DOUBTED
 
 
 DOUBTED: Final = 0.3

@@ -407,9 +407,9 @@ def text_of(output: Any) -> str:
 
 def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
     """Return the recorded output of an agent; None if it has given only text."""
-    found = said.unknown("judgement")
-    given: Any = thaw(found)
-    return None if found is None else form.model_validate({**given, SPOKEN[phase]: said.response})
+    if said.judgement is None:
+        return None
+    return form.model_validate({**cast("dict[str, Any]", thaw(said.judgement)), SPOKEN[phase]: said.response})
 
 
 # ---------------------------------------------------------------- marks

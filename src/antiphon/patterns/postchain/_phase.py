@@ -66,7 +66,7 @@ from antiphon.runtime.extending import unused
 
 SCRIPTED: Final = "scripted"
 """The scripted model: it would always choose the first source, so code does."""
-_USED = ("model", "input_tokens", "output_tokens", "untrusted", "dropped", "data", PROMPT)
+_PASSED_ON = {"model", "input_tokens", "output_tokens", "untrusted", "dropped", "data", "prompt"}
 """The fields of an agent's answer that are passed on besides its text."""
 
 
@@ -206,11 +206,11 @@ class PhaseActor(Actor):
         output, operations = await self.conclude(work, said.result, context)
         told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
         operations += [Add(item=item) for item in items_given(told, work.question)]
-        used: dict[str, Any] = {name: thaw(value) for name, value in said.result.model_extra.items() if name in _USED}
+        fields = said.result.model_dump(mode="json", exclude_unset=True, include=_PASSED_ON)
         if said.result.tool_calls:
             called = said.result.tool_calls
-            used["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
-        output = output.with_unknown(context_operations=operations_to(operations), **used)
+            fields["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
+        output = output.with_unknown(context_operations=operations_to(operations), **fields)
         if work.is_quoted and self.phase != protocol.PHASES[-1]:
             line = contribution(self.phase, output.model_dump(mode="json"))
             output = output.model_copy(update={"response": line})
@@ -464,18 +464,15 @@ class OwnPhaseActor(PhaseActor):
             self.chain.cast.prompts[name] = text
             return {**said, PROMPT: name}  # the talk with the model has the text
 
-        agent = cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
-        if PROMPT in agent and "text" in agent:  # an earlier version has recorded it here
-            self.chain.cast.prompts[agent[PROMPT]] = agent.pop("text")
-        return agent
+        return cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
 
     @override
     async def conclude(
         self, work: PhaseWork, said: protocol.AgentResult, context: Context
     ) -> tuple[protocol.PhaseOutput, list[ContextOperation]]:
         output: Any = said.response
-        if "data" in said.model_extra:
-            output = TypeAdapter[Any](self._own.output_type).validate_python(thaw(said.model_extra["data"]))
+        if "data" in said.model_fields_set:
+            output = TypeAdapter[Any](self._own.output_type).validate_python(thaw(said.data))
         added = self._own.conclude(work, output)
         item = Item(id=self._own.name, source="agent", title=self._own.name, text=added.response[:MENTIONED])
         more: dict[str, Any] = {**added.data, "by": "agent"}

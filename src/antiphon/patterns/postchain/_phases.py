@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
 from antiphon.agents.extending import is_outside
+from antiphon.durable import ledger_run
 from antiphon.errors import StoppedError
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._cast import GO_ON_WITH
@@ -488,7 +488,7 @@ def wish_in(calls: Iterable[ToolCall]) -> RequestedPhase | None:
     """Return the request of the agent of the last phase: the last accepted one."""
     for call in reversed(tuple(calls)):
         arguments: Any = thaw(call.arguments)
-        if call.name == GO_ON_WITH and "result" in call.model_extra and arguments.get("phase") in PHASES:
+        if call.name == GO_ON_WITH and "result" in call.model_fields_set and arguments.get("phase") in PHASES:
             return RequestedPhase(arguments["phase"], str(arguments.get("reason")))
     return None
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from antiphon import protocol
 from antiphon._listeners import listener
-from antiphon.agents import current_run
+from antiphon.durable import current_run
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
@@ -150,8 +150,6 @@ class PostChain(Pattern):
     def host(self, system: System) -> None:
         """Start all actors in a system on this chain's ledger."""
         chain = self._chain
-        is_six = chain.order == protocol.PHASES
-        self._gateway = Gateway(system, self.ledger, self.config.input_limit, () if is_six else chain.order)
         chain.gates = system.gates
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
@@ -397,7 +395,8 @@ class PostChain(Pattern):
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""
-        return await self._gateway.send(data, within=within)
+        own_phases = () if self._chain.order == protocol.PHASES else self._chain.order
+        return await Gateway(self.system, self.ledger, self.config.input_limit, own_phases).send(data, within=within)
 
     @property
     def at_work(self) -> int:

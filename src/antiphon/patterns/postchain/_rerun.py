@@ -278,18 +278,8 @@ def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> 
 def _difference(then: OptionResultPayload, now: Any) -> str | None:
     if now.is_error and not then.is_error:
         return str(now.error_message)
-    names = _differing(_without_prompt(thaw(then.result)), _without_prompt(thaw(now.result)))
+    names = _differing(thaw(then.result), thaw(now.result))
     return f"another {', another '.join(names)}" if names else None
-
-
-def _without_prompt(answer: Any) -> Any:
-    """Return an answer without the text of a prompt, which earlier versions have recorded: its name has its hash."""
-    said = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
-    context = cast("dict[str, Any]", said["context"]) if isinstance(said.get("context"), dict) else {}
-    if "messages" not in context:
-        return cast("Any", answer)
-    turns = [turn for turn in context["messages"] if turn["role"] != "system"]
-    return {**said, "context": {**context, "messages": turns}}
 
 
 def _differing(then: Any, now: Any, where: str = "") -> list[str]:

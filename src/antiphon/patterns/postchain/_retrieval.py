@@ -254,7 +254,7 @@ def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
 
 
 def _items(call: ToolCall, question: str) -> list[Item]:
-    result: Any = thaw(call.unknown("result"))
+    result: Any = thaw(call.result)
     if result in (None, "", [], {}):
         return []
     if _is_found(result):

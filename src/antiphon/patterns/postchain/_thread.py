@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from antiphon import protocol
-from antiphon.agents import ledger_run
+from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import (
     DataPart,

@@ -29,7 +29,7 @@ Somebody: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,6
 
 
 # The docstrings of the classes below are descriptions in the schemas that models receive. Each request in a ledger has a hash
-# of its schemas, so a changed docstring stops the open runs of earlier versions with HistoryMismatchError.
+# of its schemas, so a changed docstring stops the open runs with HistoryMismatchError.
 
 
 class PhaseDraft(BaseModel):

@@ -16,12 +16,12 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.agents import ledger_run
 from antiphon.dialects.agent_framework import BaseMessageStore, Phase, RecordingMessageStore, StrategicPlanContent
+from antiphon.durable import ledger_run
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.messages.arguments import check_each
+from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,
@@ -283,6 +283,8 @@ class Team(Pattern):
                 no workers or operations.
         """
         super().__init__(ledger, **common)
+        check_type("limits", limits, TeamLimits, "TeamLimits(phases=3)")
+        check_type("orchestrator", orchestrator, AgentSpec, 'AgentSpec(name="ada")')
         led = check_each("managers", managers, ManagerSpec, 'ManagerSpec(name="ada", workers=("bob",))')
         workers = check_each("workers", workers, AgentSpec, 'AgentSpec(name="bob")')
         cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
@@ -294,7 +296,7 @@ class Team(Pattern):
             limits,
             roles,
             message_store,
-            tuple(operations),
+            check_each("operations", operations, str, '"display_message"'),
         )
         self.store = TeamStore(self.ledger)
         """The messages of the team, in several views."""

@@ -24,7 +24,7 @@ from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
 from antiphon._listeners import listener
-from antiphon.agents import Toolkit, current_run, ledger_run
+from antiphon.agents import Toolkit
 from antiphon.agents.extending import SENSITIVE
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models import model as named_model
@@ -32,6 +32,7 @@ from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import current_run, ledger_run
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, UnknownModelError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

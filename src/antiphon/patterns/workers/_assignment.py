@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from pydantic_ai.tools import RunContext
 
-from antiphon.agents import current_run
 from antiphon.agents.extending import as_key, note_deed
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
 from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory

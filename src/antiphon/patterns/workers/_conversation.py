@@ -20,9 +20,9 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from antiphon.agents import current_run
 from antiphon.dialects import decode, encode
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import current_run
 from antiphon.errors import DecodeError, HistoryMismatchError, RefusedError
 from antiphon.ledger import STANDARD_REDACTION, Ledger
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, current_port

@@ -17,10 +17,10 @@ from typing import Any, Final, Unpack
 from typing_extensions import override
 
 from antiphon._listeners import listener
-from antiphon.agents import current_run, ledger_run
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
+from antiphon.durable import current_run, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
@@ -349,6 +349,7 @@ class Workers(Pattern):
             SetupError: two agents have the same name, or a tool does not exist.
         """
         super().__init__(ledger, **common)
+        check_type("limits", limits, WorkerLimits, "WorkerLimits(at_once=4)")
         self.cast = Cast(self.ledger, **self.cast_options)
         self.limits, self._reporting = limits, reporting
         self._sensitive = SensitiveArguments()
@@ -448,6 +449,7 @@ class Workers(Pattern):
             HistoryMismatchError: another program has answered it differently before.
             LedgerError: it could not be stored.
         """
+        check_type("a message", message, StructuredMessage, 'StructuredMessage("How are the sales?")')
         name = message.target_agent or self.controller
         try:
             check(message)

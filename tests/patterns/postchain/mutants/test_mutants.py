@@ -330,8 +330,8 @@ MUTANTS = (
         "a doubted answer is passed on",
         _context,
         "_is_doubted",
-        'return output.unknown("by") == "agent"',
-        'return False and output.unknown("by") == "agent"',
+        'return output.by == "agent"',
+        'return False and output.by == "agent"',
         (outputs.test_a_first_answer_that_its_agent_doubts_is_not_passed_on,),
     ),
     Mutant(

@@ -12,6 +12,7 @@ Only a row from a person counts. Text that says "approved" has no effect.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
-from antiphon.agents.toolkit._tool import APPROVAL_EXPIRED, check_agent
 from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
 from antiphon.ledger import Ledger, Record, Tailed, command_line
 from antiphon.messages import (
@@ -35,14 +35,34 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.runtime.extending import APPROVE
+from antiphon.messages.arguments import check_type
+from antiphon.runtime._rows import APPROVE
 
+ANY: Final = "*"
+"""All tools, or all agents."""
+APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
+"""The code of a call whose question nobody has answered in time."""
+_AGENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
 _PAGE: Final = 1000
 """Questions that are read in one query."""
 _OWN: Final = "antiphon"
 _ID_LENGTH: Final = 16
 
 Standing: TypeAlias = Literal["open", "approved", "denied", "expired"]
+
+
+def check_agent(name: str, *, or_any: bool = False) -> str:
+    """Return the name of an agent, if it is valid.
+
+    Raises:
+        ValueError: the name of the agent is not valid.
+    """
+    check_type("the name of an agent", name, str, "'clerk'")
+    if _AGENT.fullmatch(name) or (or_any and name == ANY):
+        return name
+    raise ValueError(
+        f"{name!r} is not a valid name of an agent: use at most 256 ASCII letters, digits, '_', '-', '.', ':', '/'"
+    )
 
 
 def approval_id(digest: str) -> str:

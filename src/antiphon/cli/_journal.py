@@ -1,4 +1,4 @@
-"""`antiphon restore` and `antiphon copy`: threads from a journal, whose format is defined here, or from another ledger."""
+"""Journals, which `antiphon export --journal` writes and `antiphon import --journal` restores: their format."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import typer
 
-from antiphon import service
 from antiphon.cli._input import fail_to_read
 from antiphon.cli._ledger import (
-    JsonOption,
-    LedgerOption,
     complaints,
     ledger_in_use,
     missing_ledger,
-    shown_ledger,
     with_ledger,
-    with_ledgers,
 )
-from antiphon.cli._live import typed
 from antiphon.cli._output import print_json
-from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
+from antiphon.cli._screen import fail, open_console, print_table, wheel
 from antiphon.cli._verify import read_heads
 from antiphon.messages.json_values import write
 
@@ -34,17 +27,8 @@ if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadJournal, ThreadSummary, WrappedKey
 
 
-def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal that `antiphon export --journal` wrote.")],
-    *,
-    heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", help="Heads that were stored elsewhere, to prove the rows."),
-    ] = None,
-    for_programs: JsonOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Restore threads from a journal, with their times and hashes. Restores all of them or none."""
+def restore(file: Path, heads: Path | None, ledger: str | None, *, for_programs: bool) -> None:
+    """Restore threads from a journal, with their times and hashes: all of them or none."""
     found = list(journals(file))
     known = () if heads is None else read_heads(heads)
     with wheel("restoring"):
@@ -72,64 +56,6 @@ def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
 
     with complaints():
         asyncio.run(_restored(MemoryLedger(), found=found, heads=heads))
-
-
-# ---------------------------------------------------------------- from another ledger
-
-
-def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The ledger that has the threads: a path or a URL.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="The ledger that receives them; a missing file is created.")],
-    threads: Annotated[
-        list[str] | None, typer.Argument(metavar="THREAD", help="The ids of threads; default: all except system threads.")
-    ] = None,
-    *,
-    heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", help="Signed heads of FROM, to prove the rows."),
-    ] = None,
-    signer: Annotated[
-        Path | None,
-        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
-    ] = None,
-    trust_source: Annotated[
-        bool, typer.Option("--trust-source", help="Copy journal rows without signed heads: you trust the writers of FROM.")
-    ] = False,
-    for_programs: JsonOption = False,
-) -> None:
-    """Copy threads with their times, hashes, forks and media. FROM marks them as moved; they continue only in TO."""
-    if (heads is None) != (signer is None):
-        fail("--heads and --signer go together: heads prove rows only if you trust the key that signed them", code=2)
-    known = () if heads is None else read_heads(heads, signer)
-    names = threads or []
-    if (missing := missing_ledger(ledger_in_use(target))) is not None:
-        to = f"sqlite:///{missing.absolute()}"
-        with_ledger(source, partial(_planned, to=to, names=names, heads=known, trust_source=trust_source))
-    found = with_ledgers(source, target, partial(_copied, names=names, heads=known, trust_source=trust_source))
-    rows = [{"thread_id": each.thread_id, "messages": each.messages, "was_there": each.was_there} for each in found]
-    if for_programs:
-        print_json(rows)
-        return
-    table = [(each.thread_id, str(each.messages), "was there" if each.was_there else "copied") for each in found]
-    print_table(open_console(), ("thread", "messages", "result"), table)
-    if not found:
-        note(f"{shown_ledger(source)} has no threads to copy; `{typed(source, 'threads', '--all')}` lists them")
-
-
-async def _copied(
-    source: Ledger, target: Ledger, *, names: list[str], heads: tuple[Head, ...], trust_source: bool
-) -> tuple[service.CopiedThread, ...]:
-    chosen = [await service.resolve_thread(source, name) for name in names]
-    with bar("copying") as progress:
-        return await service.copy_threads(source, target, chosen, heads=heads, trust_source=trust_source, progress=progress)
-
-
-async def _planned(source: Ledger, *, to: str, names: list[str], heads: tuple[Head, ...], trust_source: bool) -> None:
-    """Check everything against an empty ledger, so that a refused copy creates none."""
-    from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415 (only where it is used)
-
-    chosen = [await service.resolve_thread(source, name) for name in names]
-    await service.plan_copy(source, MemoryLedger(), chosen, heads=heads, trust_source=trust_source, to=to)
 
 
 # ---------------------------------------------------------------- the file

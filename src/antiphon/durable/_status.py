@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
-from antiphon.agents._opening import FAILED, RUN_KIND
-from antiphon.agents.toolkit._approvals import Approval
+from antiphon.durable._approvals import Approval
+from antiphon.durable._history import FAILED, RUN_KIND
 from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import is_below
-from antiphon.runtime.extending import AGAIN, PARK, RUN, STOPPED
+from antiphon.runtime._rows import AGAIN, PARK, RUN
+from antiphon.runtime._settings import STOPPED
 
 RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
 
@@ -244,7 +245,7 @@ def _state(
 
 def _left_reason(ledger: Ledger, name: str | None) -> str:
     """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
-    recover = command_line(ledger, "recover", options="--app MODULE:NAME")
+    recover = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
     own = "its program" if name is None else f"program {name!r}"
     return f"no process runs it: start {own} again; if that is a @program or an agent, `{recover}` also continues it"
 

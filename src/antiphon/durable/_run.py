@@ -7,222 +7,50 @@ caller of the same run waits, and gets the recorded outcomes (`on_busy`). A proc
 therefore considered dead, is fenced.
 
 Tools, toolkits and models find their run with `current_run()`.
-
-**Missing durability.** Steps that should be recorded and are not cause a `DurabilityWarning`, or an error with
-`required=True`. Two conditions must be detected when an agent starts, before any capability is called: that it has no
-capability for durable execution, and that its history contains messages of an earlier attempt of this run. So `Agent.iter`,
-which all ways to run an agent use, is wrapped when the first run is entered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-import logging
-import warnings
 from asyncio import Lock
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
-from contextvars import ContextVar, Token, copy_context
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from itertools import count
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-from pydantic_ai import Agent
-from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.durable_exec import BaseDurabilityCapability
-from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents._changed_programs import Patches, RunStep, StepOrder, asked, short_hash
-from antiphon.agents._opening import (
-    QUESTION,
-    RETURNED,
-    OnBusy,
-    OnChange,
-    OpenAnswers,
-    Opened,
-    Place,
-    RecordedStep,
-    RetriedCourse,
-    RunCourse,
-    RunPart,
-    block_ended,
-    check_choice,
-    open_run,
-    program_name,
-    to_the_end,
-)
-from antiphon.agents._tool_changes import DepsState, Watch
-from antiphon.errors import (
-    AppendRefusedError,
-    EffectFailedError,
-    HistoryMismatchError,
-    LedgerError,
-    ParkedError,
-    StoppedError,
-)
-from antiphon.ledger import Ledger, Record, check_opened, open_ledger
+from antiphon.durable._course import Place, RunCourse, RunPart, asked
+from antiphon.durable._history import QUESTION, RETURNED, RecordedStep
+from antiphon.durable._ledgers import file_of, shared_ledger
+from antiphon.durable._opened import OnChange, OpenAnswers, Opened, block_ended
+from antiphon.durable._opening import OnBusy, open_run, program_name
+from antiphon.durable._state import Watch
+from antiphon.durable._steps import Patches, RunStep, StepOrder
+from antiphon.durable._tenure import to_the_end
+from antiphon.errors import AppendRefusedError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
+from antiphon.ledger import Ledger, Record, check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
-from antiphon.messages.json_values import JsonError, own
+from antiphon.messages.arguments import check_choice
 from antiphon.messages.keys import as_key, base_of, counted, last_key, parent_of
-from antiphon.runtime import Admit, Context, Effects, Observer, RunOperation
-from antiphon.runtime.extending import Course, Effect, Journal, Park, call_plain, check_function, observed_run
-
-_LOG: Final = logging.getLogger("antiphon.agents")
-
-# ---------------------------------------------------------------- missing durability
-
-
-class DurabilityWarning(UserWarning):
-    """Something in a run is not recorded, so it is repeated when the program runs again."""
-
-
-def report_missing(reason: str, *, required: bool) -> None:
-    """Report that something is not recorded.
-
-    Raises:
-        RuntimeError: the run requires that everything is recorded.
-    """
-    if required:
-        raise RuntimeError(reason)
-    warnings.warn(reason, DurabilityWarning, stacklevel=_callers_level())
-
-
-_NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools", "pydantic_ai"})
-"""The packages whose frames are between a warning and the line of the program that caused it."""
-
-
-def _callers_level() -> int:
-    """Return the `stacklevel` with which the calling function warns about the program's own line."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-AgentWatch: TypeAlias = Callable[[str, str | None], str | None]
-"""Gets the name of an agent that starts, and its name in the journal, or None if it has no durability; returns the id of the
-run that starts, or None outside of one."""
-_watching: list[AgentWatch] = []
-
-
-def watch_agents(watch: AgentWatch) -> None:
-    """Call a function with each agent that starts to run. Only the first call of this function has an effect."""
-    if _watching:
-        return
-    _watching.append(watch)
-    begin = Agent.iter
-
-    @functools.wraps(begin)
-    def begin_watched(agent: Agent[Any, Any], *args: Any, **given: Any) -> Any:
-        question = args[0] if args else given.get("user_prompt")
-        _question.set(None if question is None else short_hash(to_jsonable_python(question, fallback=type)))
-        run_id = watch(agent.name or "agent", _name_in_journal(agent, given.get("capabilities")))
-        return begin(agent, *args, **(given if run_id is None else _without_own(given, run_id)))
-
-    setattr(Agent, "iter", begin_watched)  # noqa: B010 (a method of another package cannot be assigned)
-
-
-_question: ContextVar[str | None] = ContextVar("antiphon.agents.question", default=None)
-"""A digest of the question of the agent that starts: agents of one name that run side by side are told apart by it."""
-_asked: ContextVar[Mapping[str, Json]] = ContextVar("antiphon.agents.asked", default=MappingProxyType({}))
-"""How the program asked for the agent that starts. Its capability may be called in another task."""
-
-
-def _name_in_journal(agent: Agent[Any, Any], given: Any) -> str | None:
-    found: list[AbstractCapability[Any]] = []
-    agent.root_capability.apply(found.append)
-    for each in (*found, *(given or ())):
-        if isinstance(each, BaseDurabilityCapability):
-            return cast("BaseDurabilityCapability[Any]", each).name or agent.name or "agent"
-    return None
-
-
-def _without_own(given: dict[str, Any], run_id: str) -> dict[str, Any]:
-    """Return the arguments without the messages of an earlier attempt of the same run, and everything after them.
-
-    A conversation that was saved after the run has them. With them, the same request would be a different one.
-    """
-    conversation, history = given.get("conversation"), given.get("message_history")
-    messages: list[Any] = list((history if conversation is None else conversation.messages) or ())
-    own = next((number for number, message in enumerate(messages) if message.run_id == run_id), None)
-    if own is None:
-        return given
-    if conversation is None:
-        return {**given, "message_history": messages[:own]}
-    return {**given, "conversation": replace(conversation, messages=messages[:own])}
-
-
-# ---------------------------------------------------------------- ledgers by URL
-
-
-class _Shared:
-    """A ledger and its number of users."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.stack = AsyncExitStack()
-        self.ledger: Ledger | None = None
-        self.users = 0
-
-
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = WeakKeyDictionary()
-
-
-@asynccontextmanager
-async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
-    """Keep a ledger open for an `async with` block. Blocks that overlap share it.
-
-    Raises:
-        LedgerError: it cannot be opened.
-        ValueError: the URL is of an unknown kind.
-    """
-    shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(_file_of(url) or url, _Shared())
-    async with shared.lock:
-        if shared.ledger is None:
-            shared.ledger = await shared.stack.enter_async_context(open_ledger(url))
-        shared.users += 1
-    try:
-        yield shared.ledger
-    finally:
-        async with shared.lock:
-            shared.users -= 1
-            if shared.users == 0:
-                shared.ledger = None
-                await shared.stack.aclose()
-
-
-def _file_of(ledger: Ledger | str) -> str | None:
-    """Return the file of a ledger in a normal form; None if it has no file."""
-    url: str = ledger if isinstance(ledger, str) else getattr(ledger, "url", "")
-    return str(Path(url.removeprefix(_SQLITE)).resolve()) if url.startswith(_SQLITE) else None
-
-
-_SQLITE = "sqlite:///"
-
-# ---------------------------------------------------------------- runs
+from antiphon.runtime._course import Course
+from antiphon.runtime._effects import Effect, Effects, Park, call_plain, check_function
+from antiphon.runtime._journal import Admit, Journal
+from antiphon.runtime._reporting import Observer, RunOperation, observed_run
 
 CurrentT = TypeVar("CurrentT")
-ResultT = TypeVar("ResultT")
 JsonT = TypeVar("JsonT", bound=Json)
 
-_run: ContextVar[LedgerRun | None] = ContextVar("antiphon.agents.run", default=None)
-_effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.agents.effect", default=None)
+RUN: ContextVar[LedgerRun | None] = ContextVar("antiphon.run", default=None)
+_effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.effect", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,49 +69,22 @@ def current_effect() -> CurrentEffect | None:
     return _effect.get()
 
 
-class Deeds:
-    """The tool calls of a block that must not be made again: its work cannot be repeated from the beginning."""
-
-    def __init__(self, around: Deeds | None) -> None:
-        self._around = around
-        self.calls: list[str] = []
-
-    def add(self, call: str) -> None:
-        """Add the id of a call, also to the blocks around this one."""
-        self.calls.append(call)
-        if self._around is not None:
-            self._around.add(call)
-
-
-_deeds: ContextVar[Deeds | None] = ContextVar("antiphon.agents.deeds", default=None)
-
-
-@contextmanager
-def counting_deeds() -> Generator[Deeds, None, None]:
-    """Collect the tool calls in a `with` block that have effects, recorded ones included."""
-    deeds = Deeds(_deeds.get())
-    token = _deeds.set(deeds)
-    try:
-        yield deeds
-    finally:
-        _deeds.reset(token)
-
-
-def note_deed(call: str) -> None:
-    """Note that a tool call has effects, or has other agents at work."""
-    if (deeds := _deeds.get()) is not None:
-        deeds.add(call)
-
-
-def has_deeds() -> bool:
-    """Whether the innermost `counting_deeds` block has any so far."""
-    deeds = _deeds.get()
-    return deeds is not None and bool(deeds.calls)
-
-
 def current_run() -> LedgerRun | None:
     """Return the current run; None outside of one."""
-    return _run.get()
+    return RUN.get()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStart:
+    """How a program starts an agent: noted where it does, because the agent may do its steps in another task."""
+
+    question: str | None = None
+    """A digest of its question: agents of one name that run side by side are told apart by it."""
+    asked: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """How the program asked for it, as its first intent records it; empty: after the steps before it."""
+
+
+agent_start: ContextVar[AgentStart] = ContextVar("antiphon.agent_start", default=AgentStart())  # noqa: B039 (it is frozen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +201,7 @@ class LedgerRun:
     @property
     def forgiven(self) -> Collection[str]:
         """The effects whose failure ended the previous attempt: they are retried."""
-        return self.opened.forgiven
+        return self.opened.recorded.forgiven
 
     @property
     def is_again(self) -> bool:
@@ -410,8 +211,8 @@ class LedgerRun:
     @property
     def input(self) -> Json:
         """The input of the run, as plain JSON: the same in every process that continues it. None if it had no input."""
-        found: Json = thaw(self.opened.input)
-        return found
+        value: Json = thaw(self.opened.recorded.input)
+        return value
 
     @property
     def is_parked(self) -> bool:
@@ -623,8 +424,8 @@ class LedgerRun:
         """Whether it is the ledger of this run, or its URL in any spelling."""
         if ledger is self.ledger or ledger == self._url:
             return True
-        file = _file_of(ledger)
-        return file is not None and file == _file_of(self.ledger)
+        file = file_of(ledger)
+        return file is not None and file == file_of(self.ledger)
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
@@ -649,7 +450,10 @@ class LedgerRun:
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
-            StepOrder.of(self._opened).agents |= self._taken_up
+            order = StepOrder.of(self._opened)
+            order.agents |= self._taken_up
+            if is_trial():
+                order.patience = _TRIAL_PATIENCE
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -706,10 +510,10 @@ class LedgerRun:
         """
         recorded = () if self._opened is None else self._recorded_agents(name)
         left = [each for each in recorded if each.id not in self._taken_up]
-        if not _asked.get():
+        if not agent_start.get().asked:
             if in_order := [each for each in left if each.mark is None] or left:
                 return in_order[0].id
-        elif same := [each for each in left if self.opened.agents[each.id] == _question.get()]:
+        elif same := [each for each in left if self.opened.recorded.agents[each.id] == agent_start.get().question]:
             return same[0].id
         elif left and len(left) == len(recorded):
             return left[0].id  # none was matched: the questions have changed, and the first request says how
@@ -720,7 +524,7 @@ class LedgerRun:
     def _recorded_agents(self, name: str) -> list[RecordedStep]:
         """Return the recorded runs of agents of a name in this run or part."""
         own, key = self.course.invocation_id, as_key(name)
-        agents = [each for each in self.opened.steps if each.is_agent]
+        agents = [each for each in self.opened.recorded.steps if each.is_agent]
         return [each for each in agents if each.course == own and last_key(each.id) == key]
 
     def of_agent(self, run_id: str, name: str) -> LedgerRun:
@@ -740,10 +544,13 @@ class LedgerRun:
             HistoryMismatchError: the thread records another agent here. Its requests would be paid for again.
         """
         own = part.course.invocation_id
-        part.start = {QUESTION: _question.get(), **_asked.get()}
+        start = agent_start.get()
+        part.start = {QUESTION: start.question, **start.asked}
         self._taken_up.add(own)
-        if own not in self.opened.agents and not _asked.get():  # agents that run in parallel may start in another order
-            in_order = {step.id for step in self.opened.steps if step.mark is None}
+        if (
+            own not in self.opened.recorded.agents and not agent_start.get().asked
+        ):  # agents that run in parallel may start in another order
+            in_order = {step.id for step in self.opened.recorded.steps if step.mark is None}
             self._check_agents(f"runs agent {own!r}", in_order)
         self._at_work[own] = question
         try:
@@ -756,7 +563,7 @@ class LedgerRun:
         own, around = self.course.invocation_id, self._around
         if around is None:
             return []
-        known = dict.fromkeys((*sorted(self.opened.agents), *around._at_work))
+        known = dict.fromkeys((*sorted(self.opened.recorded.agents), *around._at_work))
         others = [
             each for each in known if each != own and parent_of(each) == parent_of(own) and last_key(each) == last_key(own)
         ]
@@ -768,7 +575,7 @@ class LedgerRun:
         prefix = f"{self.course.invocation_id}/"
         # A restarted agent has the name of the one before it.
         left = [each for each in agents if each.startswith(prefix) and base_of(each) not in self._taken_up]
-        left = [each for each in left if each in self.opened.agents]
+        left = [each for each in left if each in self.opened.recorded.agents]
         if missing := sorted(each for each in left if "/" not in each.removeprefix(prefix)):
             reason = f"the program {deed}, and thread {self.thread_id!r} says that {missing[0]!r} ran before that"
             advice = "a choice of the program, such as a time limit, is made in run.effect(…)"
@@ -815,10 +622,10 @@ class LedgerRun:
     @property
     def returned(self) -> Mapping[str, Any] | None:
         """The return value of its program, under one key, if the run is finished and has one."""
-        if (said := self.opened.returned) is None:
+        if (returned := self.opened.recorded.returned) is None:
             return None
         self._is_used = self._is_read = True
-        return said
+        return returned
 
     async def close(self) -> None:
         """Record its end.
@@ -828,7 +635,7 @@ class LedgerRun:
             LedgerError: it cannot be stored.
         """
         if self._opened is not None and not self._is_read:
-            self._check_agents("ends", self.opened.agents)
+            self._check_agents("ends", self.opened.recorded.agents)
             await StepOrder.of(self._opened).check_end(self._opened)
             await self._opened.close(self._returned)
 
@@ -920,7 +727,8 @@ class _Reading(Effect):
 
     @override
     async def check_order(self) -> None:
-        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, self._opened.on_change or "stop")
+        on_change = self._opened.on_change or "stop"
+        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, on_change, "none")
 
     @override
     async def begin(self) -> Message:
@@ -945,7 +753,11 @@ class Trial:
     admit: Admit
 
 
-_trial: ContextVar[Trial | None] = ContextVar("antiphon.agents.trial", default=None)
+_trial: ContextVar[Trial | None] = ContextVar("antiphon.trial", default=None)
+
+
+_TRIAL_PATIENCE: Final = 0.5
+"""Seconds for which a new step of a trial waits for recorded ones: somebody waits for the forecast."""
 
 
 def is_trial() -> bool:
@@ -974,7 +786,7 @@ class _Scope(AbstractContextManager[CurrentT, None]):
 
 def run_scope(run: LedgerRun) -> AbstractContextManager[LedgerRun, None]:
     """Make a run the current run."""
-    return _Scope(_run, run)
+    return _Scope(RUN, run)
 
 
 def trial_scope(trial: Trial) -> AbstractContextManager[Trial, None]:
@@ -985,270 +797,3 @@ def trial_scope(trial: Trial) -> AbstractContextManager[Trial, None]:
 def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect, None]:
     """Make an effect the current effect."""
     return _Scope(_effect, effect)
-
-
-class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextManager[LedgerRun, None]):
-    """The block of a run: `async with`, or `with` if no event loop runs, as around `agent.run_sync`."""
-
-    def __init__(self, thread_id: str, block: AbstractAsyncContextManager[LedgerRun]) -> None:
-        self._thread_id = thread_id
-        self._block = block
-        self._is_entered = False
-        self._context = copy_context()
-        """The context in which the block is entered and left, if no single task does both."""
-        self._token: Token[LedgerRun | None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop of a block without `async`. The program may set another one in the block: `asyncio.run` does."""
-
-    @override
-    async def __aenter__(self) -> LedgerRun:
-        self._is_entered = True
-        return await self._block.__aenter__()
-
-    @override
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._block.__aexit__(*raised)
-
-    @override
-    def __enter__(self) -> LedgerRun:
-        self._is_entered = True
-        run = self._in_loop(self._block.__aenter__())
-        self._token = _run.set(run)
-        return run
-
-    @override
-    def __exit__(self, *raised: Any) -> None:
-        assert self._token is not None  # noqa: S101 (it was entered)
-        _run.reset(self._token)
-        self._in_loop(self._block.__aexit__(*raised))
-
-    def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a step on the loop that `run_sync` uses when the block is entered."""
-        loop = self._loop = self._loop or _current_loop()
-        if loop.is_running():
-            step.close()
-            raise RuntimeError(f"an event loop is running: use `async with ledger_run({self._thread_id!r})`")
-        return loop.run_until_complete(loop.create_task(step, context=self._context))
-
-    def __del__(self) -> None:
-        if not self._is_entered:
-            reason = (
-                f"ledger_run({self._thread_id!r}) was never entered, so nothing is recorded: use `async with ledger_run(…)`"
-            )
-            report_missing(reason, required=False)
-
-
-def _current_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of this thread, as Pydantic AI finds it for `run_sync`: a new one, if there is none."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the warning that there is no loop
-            loop = asyncio.get_event_loop()
-    except RuntimeError:
-        loop = None
-    if loop is None or loop.is_closed():
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-    return loop
-
-
-def ledger_run(
-    thread_id: str | Context,
-    *,
-    id: str = "run",
-    name: str | None = None,
-    ledger: Ledger | str | None = None,
-    admit: Admit | None = None,
-    observer: Observer | None = None,
-    on_busy: OnBusy = "join",
-    input: Json = None,
-    on_change: OnChange | None = None,
-    state: DepsState[Any] | None = None,
-    debug: bool = False,
-    required: bool = False,
-) -> RunBlock:
-    """Record all steps of the agents in the block in a thread, and reuse the records when the program runs again.
-
-    A run is identified by its thread and its `id`. The same thread and id continue the run where it stopped, or return the
-    recorded results if it has finished. For another run in the same thread, give another id. The ledger is that of the agents'
-    `LedgerDurability`, unless you give one. In a handler of an actor, give its context instead of a thread: the effects belong
-    to the handled message. `admit` is called with the thread before each effect, and returns an `async with` block in which
-    the effect starts: while the block waits on entry, the effect does not start, and if it raises, the effect never starts (in
-    a handler, the system's `admit` is used). `observer` is notified of the effects, like the observer of a system; in a
-    handler, it is the system's.
-
-    If the same run is open elsewhere, in this process or another, or another process owns the thread, this call joins: it
-    waits, and when the run has ended, the block returns the recorded results. If the owner dies meanwhile, this process
-    continues the run. Limit the wait with `asyncio.timeout`. With `on_busy="raise"` it raises `OwnedError` at once.
-
-    The process owns the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
-    kind `run/NAME`; the default is the name of the main module or file. Give one if several programs continue the same
-    threads. `input` is recorded when the run starts, so that another process can continue it (`program`, `recover_runs`):
-    `run.input` is the recorded value.
-
-    `on_change` is the behaviour where a changed program differs from the records: `stop` raises `HistoryMismatchError` with
-    the differences; `continue` uses the records unchanged and continues under the new program; `restart` repeats the changed
-    part, unless a `once` effect has started. The default is the value of the agents' `LedgerDurability`, else `stop`.
-
-    `state` has dependencies that tools change: they are stored with each call that changes them, and restored when the run
-    continues. With `debug`, a tool that changes its dependencies unrecorded raises a `UserError` that names the tool and the
-    change.
-
-    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or
-    as stopped if something outside has failed: a provider, a key, a spent budget. A cancelled or interrupted run waits for a
-    program that continues it.
-
-    A block in which nothing is recorded, and an agent in it without `LedgerDurability`, cause a `DurabilityWarning`; with
-    `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
-
-    Raises:
-        TypeError: the id is not a text, or the state is not a `DepsState`.
-        UserError: the state cannot be stored and restored.
-        ValueError: `on_busy` or `on_change` is not one of the values above, or `input` is not JSON.
-        ParkedError: a person must settle something first.
-        RuntimeError: something that is required to be recorded is not.
-        OwnedError: the run is already open, or another living process owns the thread, and `on_busy` is "raise". Nothing
-            was done.
-        FencedError: another process has taken over the thread.
-        HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
-        LedgerError: the ledger cannot be used.
-    """
-    if not isinstance(given := cast("object", id), str):
-        raise TypeError(f"the id of a run is a text, such as {str(given)!r}, not {given!r}")
-    check_choice("on_busy", on_busy, OnBusy)
-    check_choice("on_change", on_change, OnChange)
-    _check_input(input)
-    watch = Watch(state, debug=debug)
-    if isinstance(thread_id, Context):
-        return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
-    more: dict[str, Any] = {"on_busy": on_busy, "on_change": on_change, "input": input, "watch": watch, "required": required}
-    make = functools.partial(LedgerRun, thread_id, id=id, name=name, admit=admit, observer=observer, **more)
-    return RunBlock(thread_id, _in_program(make, ledger))
-
-
-def _check_input(value: object) -> None:
-    """Refuse an input that cannot be stored, where it is given.
-
-    Raises:
-        ValueError: it is not JSON; the text says where.
-    """
-    try:
-        own(value)
-    except JsonError as exc:
-        place = "".join(f"[{each!r}]" for each in exc.path)
-        raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
-
-
-@asynccontextmanager
-async def _in_handler(context: Context, watch: Watch) -> AsyncGenerator[LedgerRun, None]:
-    with run_scope(_within(context, watch)) as run:
-        try:
-            yield run
-            run.check_parked()
-        finally:
-            run.forget_parts()
-
-
-@asynccontextmanager
-async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
-    watch_agents(_watch_agent)
-    run = make()
-    run.loop = asyncio.get_running_loop()
-    with run.observed():
-        try:
-            if ledger is not None:
-                await run.open(ledger)
-            with run_scope(run):
-                yield run
-            run.check_parked()
-            if not run.is_used:
-                reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
-            if run.streaming:
-                reason = f"while a stream of agent {run.streaming[0]!r} is open, so the answer is not recorded; "
-                advice = "read it in the block, or give it to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
-            else:
-                await run.close()
-        except (Exception, BaseExceptionGroup) as exc:
-            await _end_with_error(run, exc)
-            raise
-        finally:
-            await run.leave()
-
-
-async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
-    """Record how a block has ended. The errors of a task group count individually."""
-    errors = list(_errors_of(error))
-    # Not the text of the error, which may have content in it: the ledger has it, redacted.
-    how = "waits for a person" if run.is_parked or all(isinstance(each, ParkedError) for each in errors) else "ended"
-    names = ", ".join(sorted({type(each).__qualname__ for each in errors}))
-    _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, how, names)
-    if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
-        await run.give_up(mismatches[0])
-    elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
-        await run.fail(error)
-    elif run.is_parked or all(isinstance(each, ParkedError) for each in errors):
-        await run.end_waiting()
-
-
-def _is_not_the_programs(error: BaseException) -> bool:
-    """Whether another process continues the run, or this one does after a person's answer."""
-    return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
-
-
-def _errors_of(error: BaseException) -> Iterator[BaseException]:
-    """Return an error, or the errors in a group, at any depth."""
-    if isinstance(error, BaseExceptionGroup):
-        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _errors_of(each)
-    else:
-        yield error
-
-
-def _watch_agent(name: str, name_in_journal: str | None) -> str | None:
-    """Return the id of the run that starts. Report an agent without durability, except in an effect, which records it.
-
-    Raises:
-        RuntimeError: the agent runs in another event loop than its run, whose ledger it cannot use.
-    """
-    run = current_run()
-    if run is None:
-        return None
-    _asked.set(asked(run.place))
-    if name_in_journal is not None:
-        if run.loop not in (None, asyncio.get_running_loop()):
-            reason = f"agent {name!r} runs in another event loop than ledger_run({run.thread_id!r}), and cannot be recorded"
-            raise RuntimeError(f"{reason}: use `async with ledger_run(…)` and `await agent.run(…)` in the same loop")
-        return run.peek_agent(name_in_journal)
-    if run.is_of_program and current_effect() is None:
-        reason = f"agent {name!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability: it is not recorded"
-        report_missing(reason, required=run.required)
-    return None
-
-
-@asynccontextmanager
-async def retried_run(context: Context, invocation_id: str, forgiven: Collection[str]) -> AsyncGenerator[LedgerRun, None]:
-    """Continue the run of a message that failed, in the handler of a RETRY. The effects in `forgiven` are made again.
-
-    Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it
-    that no other handler is at work on the same run.
-    """
-    course = RetriedCourse(context.course, invocation_id, context.address)
-    run = LedgerRun(context.thread_id or "", id=invocation_id)
-    began = current_port().now()
-    run.attach(Opened(context.journal, course, context.park, forgiven, root=invocation_id, began=began))
-    with run_scope(run):
-        try:
-            yield run
-        finally:
-            run.forget_parts()
-
-
-def _within(context: Context, watch: Watch) -> LedgerRun:
-    if context.thread_id is None:
-        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
-    run = LedgerRun(context.thread_id, id=context.course.invocation_id, watch=watch)
-    invocation_id = context.course.invocation_id
-    run.attach(Opened(context.journal, context.course, context.park, root=invocation_id, began=current_port().now()))
-    return run

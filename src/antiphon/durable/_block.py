@@ -1,0 +1,336 @@
+"""`ledger_run`: the block of a run, how it ends, and the warning that nothing was recorded in it.
+
+In a handler of an actor, the run belongs to the handled message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextvars import Token, copy_context
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from typing_extensions import override
+
+from antiphon.durable._course import RetriedCourse
+from antiphon.durable._history import Recorded
+from antiphon.durable._opened import OnChange, Opened
+from antiphon.durable._opening import OnBusy
+from antiphon.durable._run import RUN, LedgerRun, run_scope
+from antiphon.durable._state import DepsState, Watch
+from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
+from antiphon.ledger import Ledger
+from antiphon.messages import Json, current_port
+from antiphon.messages.arguments import check_choice
+from antiphon.messages.json_values import JsonError, own
+from antiphon.runtime._course import Course
+from antiphon.runtime._effects import Park
+from antiphon.runtime._journal import Admit, Journal
+from antiphon.runtime._reporting import Observer
+
+ResultT = TypeVar("ResultT")
+_LOG: Final = logging.getLogger("antiphon.durable")
+
+
+class DurabilityWarning(UserWarning):
+    """Something in a run is not recorded, so it is repeated when the program runs again."""
+
+
+def report_missing(reason: str, *, required: bool) -> None:
+    """Report that something is not recorded.
+
+    Raises:
+        RuntimeError: the run requires that everything is recorded.
+    """
+    if required:
+        raise RuntimeError(reason)
+    warnings.warn(reason, DurabilityWarning, stacklevel=_callers_level())
+
+
+_NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools", "pydantic_ai"})
+"""The packages whose frames are between a warning and the line of the program that caused it."""
+
+
+def _callers_level() -> int:
+    """Return the `stacklevel` with which the calling function warns about the program's own line."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextManager[LedgerRun, None]):
+    """The block of a run: `async with`, or `with` if no event loop runs, as around `agent.run_sync`."""
+
+    def __init__(self, thread_id: str, block: AbstractAsyncContextManager[LedgerRun]) -> None:
+        self._thread_id = thread_id
+        self._block = block
+        self._is_entered = False
+        self._context = copy_context()
+        """The context in which the block is entered and left, if no single task does both."""
+        self._token: Token[LedgerRun | None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop of a block without `async`. The program may set another one in the block: `asyncio.run` does."""
+
+    @override
+    async def __aenter__(self) -> LedgerRun:
+        self._is_entered = True
+        return await self._block.__aenter__()
+
+    @override
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._block.__aexit__(*raised)
+
+    @override
+    def __enter__(self) -> LedgerRun:
+        self._is_entered = True
+        run = self._in_loop(self._block.__aenter__())
+        self._token = RUN.set(run)
+        return run
+
+    @override
+    def __exit__(self, *raised: Any) -> None:
+        assert self._token is not None  # noqa: S101 (it was entered)
+        RUN.reset(self._token)
+        self._in_loop(self._block.__aexit__(*raised))
+
+    def _in_loop(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a step on the loop that `run_sync` uses when the block is entered."""
+        loop = self._loop = self._loop or _current_loop()
+        if loop.is_running():
+            step.close()
+            raise RuntimeError(f"an event loop is running: use `async with ledger_run({self._thread_id!r})`")
+        return loop.run_until_complete(loop.create_task(step, context=self._context))
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            reason = (
+                f"ledger_run({self._thread_id!r}) was never entered, so nothing is recorded: use `async with ledger_run(…)`"
+            )
+            report_missing(reason, required=False)
+
+
+class HandlerContext(Protocol):
+    """What a run needs of the context of a handler: `antiphon.runtime.Context`."""
+
+    @property
+    def thread_id(self) -> str | None: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def course(self) -> Course: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def park(self) -> Park: ...
+
+
+def _current_loop() -> asyncio.AbstractEventLoop:
+    """Return the loop of this thread, as Pydantic AI finds it for `run_sync`: a new one, if there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # the warning that there is no loop
+            loop = asyncio.get_event_loop()
+    except RuntimeError:
+        loop = None
+    if loop is None or loop.is_closed():
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+    return loop
+
+
+def ledger_run(
+    thread_id: str | HandlerContext,
+    *,
+    id: str = "run",
+    name: str | None = None,
+    ledger: Ledger | str | None = None,
+    admit: Admit | None = None,
+    observer: Observer | None = None,
+    on_busy: OnBusy = "join",
+    input: Json = None,
+    on_change: OnChange | None = None,
+    state: DepsState[Any] | None = None,
+    debug: bool = False,
+    required: bool = False,
+) -> RunBlock:
+    """Record all steps of the agents in the block in a thread, and reuse the records when the program runs again.
+
+    A run is identified by its thread and its `id`. The same thread and id continue the run where it stopped, or return the
+    recorded results if it has finished. For another run in the same thread, give another id. The ledger is that of the agents'
+    `LedgerDurability`, unless you give one. In a handler of an actor, give its context instead of a thread: the effects belong
+    to the handled message. `admit` is called with the thread before each effect, and returns an `async with` block in which
+    the effect starts: while the block waits on entry, the effect does not start, and if it raises, the effect never starts (in
+    a handler, the system's `admit` is used). `observer` is notified of the effects, like the observer of a system; in a
+    handler, it is the system's.
+
+    If the same run is open elsewhere, in this process or another, or another process owns the thread, this call joins: it
+    waits, and when the run has ended, the block returns the recorded results. If the owner dies meanwhile, this process
+    continues the run. Limit the wait with `asyncio.timeout`. With `on_busy="raise"` it raises `OwnedError` at once.
+
+    The process owns the thread until the block ends. `name` is the name of the program in the ledger, where the thread has the
+    kind `run/NAME`; the default is the name of the main module or file. Give one if several programs continue the same
+    threads. `input` is recorded when the run starts, so that another process can continue it (`program`, `recover_runs`):
+    `run.input` is the recorded value.
+
+    `on_change` is the behaviour where a changed program differs from the records: `stop` raises `HistoryMismatchError` with
+    the differences; `continue` uses the records unchanged and continues under the new program; `restart` repeats the changed
+    part, unless a `once` effect has started. The default is the value of the agents' `LedgerDurability`, else `stop`.
+
+    `state` has dependencies that tools change: they are stored with each call that changes them, and restored when the run
+    continues. With `debug`, a tool that changes them unrecorded raises an error that names the tool and the change.
+
+    If the block raises, the run stays open. An exception is recorded, and the run counts as failed until it is continued, or
+    as stopped if something outside has failed: a provider, a key, a spent budget. A cancelled or interrupted run waits for a
+    program that continues it.
+
+    A block in which nothing is recorded, and an agent in it without `LedgerDurability`, cause a `DurabilityWarning`; with
+    `required=True`, an error. A program without an event loop uses `with` instead of `async with`, and `agent.run_sync` in it.
+
+    Raises:
+        TypeError: the id is not a text, or the state is not a `DepsState`.
+        SetupError: the state cannot be stored and restored.
+        ValueError: `on_busy` or `on_change` is not one of the values above, or `input` is not JSON.
+        ParkedError: a person must settle something first.
+        RuntimeError: something that is required to be recorded is not.
+        OwnedError: the run is already open, or another living process owns the thread, and `on_busy` is "raise". Nothing
+            was done.
+        FencedError: another process has taken over the thread.
+        HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
+        LedgerError: the ledger cannot be used.
+    """
+    if not isinstance(cast("object", id), str):
+        raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")
+    check_choice("on_busy", on_busy, OnBusy)
+    check_choice("on_change", on_change, OnChange)
+    _check_input(input)
+    watch = Watch(state, debug=debug)
+    if not isinstance(thread_id, str):
+        return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
+    make = functools.partial(
+        LedgerRun,
+        thread_id,
+        id=id,
+        name=name,
+        admit=admit,
+        observer=observer,
+        required=required,
+        on_busy=on_busy,
+        input=input,
+        on_change=on_change,
+        watch=watch,
+    )
+    return RunBlock(thread_id, _in_program(make, ledger))
+
+
+def _check_input(value: object) -> None:
+    """Refuse an input that cannot be stored, where it is given.
+
+    Raises:
+        ValueError: it is not JSON; the text says where.
+    """
+    try:
+        own(value)
+    except JsonError as exc:
+        place = "".join(f"[{each!r}]" for each in exc.path)
+        raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
+
+
+@asynccontextmanager
+async def _in_handler(context: HandlerContext, watch: Watch) -> AsyncGenerator[LedgerRun, None]:
+    with run_scope(_within(context, watch)) as run:
+        try:
+            yield run
+            run.check_parked()
+        finally:
+            run.forget_parts()
+
+
+@asynccontextmanager
+async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
+    run = make()
+    run.loop = asyncio.get_running_loop()
+    with run.observed():
+        try:
+            if ledger is not None:
+                await run.open(ledger)
+            with run_scope(run):
+                yield run
+            run.check_parked()
+            if not run.is_used:
+                reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
+                report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
+            if run.streaming:
+                reason = f"while a stream of agent {run.streaming[0]!r} is open, so the answer is not recorded; "
+                advice = "read it in the block, or give it to durable_stream"
+                report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
+            else:
+                await run.close()
+        except (Exception, BaseExceptionGroup) as exc:
+            await _end_with_error(run, exc)
+            raise
+        finally:
+            await run.leave()
+
+
+async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
+    """Record how a block has ended. The errors of a task group count individually."""
+    errors = list(_errors_of(error))
+    # Not the text of the error, which may have content in it: the ledger has it, redacted.
+    how = "waits for a person" if run.is_parked or all(isinstance(each, ParkedError) for each in errors) else "ended"
+    names = ", ".join(sorted({type(each).__qualname__ for each in errors}))
+    _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, how, names)
+    if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
+        await run.give_up(mismatches[0])
+    elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
+        await run.fail(error)
+    elif run.is_parked or all(isinstance(each, ParkedError) for each in errors):
+        await run.end_waiting()
+
+
+def _is_not_the_programs(error: BaseException) -> bool:
+    """Whether another process continues the run, or this one does after a person's answer."""
+    return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
+
+
+def _errors_of(error: BaseException) -> Iterator[BaseException]:
+    """Return an error, or the errors in a group, at any depth."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _errors_of(each)
+    else:
+        yield error
+
+
+@asynccontextmanager
+async def retried_run(
+    context: HandlerContext, invocation_id: str, forgiven: Collection[str]
+) -> AsyncGenerator[LedgerRun, None]:
+    """Continue the run of a message that failed, in the handler of a RETRY. The effects in `forgiven` are made again.
+
+    Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it
+    that no other handler is at work on the same run.
+    """
+    course = RetriedCourse(context.course, invocation_id, context.address)
+    run = LedgerRun(context.thread_id or "", id=invocation_id)
+    recorded = Recorded(current_port().now(), forgiven=forgiven)
+    run.attach(Opened(context.journal, course, context.park, invocation_id, recorded))
+    with run_scope(run):
+        try:
+            yield run
+        finally:
+            run.forget_parts()
+
+
+def _within(context: HandlerContext, watch: Watch) -> LedgerRun:
+    if context.thread_id is None:
+        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
+    course, recorded = context.course, Recorded(current_port().now())
+    run = LedgerRun(context.thread_id, id=course.invocation_id, watch=watch)
+    run.attach(Opened(context.journal, course, context.park, course.invocation_id, recorded))
+    return run

@@ -1,0 +1,170 @@
+"""Programs: named functions, so that another process can continue the runs of a dead one.
+
+A run is continued by calling the same function again in the same run: recorded steps return their outcomes, and it continues
+from there. So the function must take everything from the run: its input is recorded with the run, and the rest is code. A
+program is found by its name, among those that the caller gives. Nothing is ever imported because a ledger names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter
+
+from antiphon.durable._block import ledger_run
+from antiphon.durable._history import RETURNED
+from antiphon.durable._opening import OnBusy
+from antiphon.durable._run import LedgerRun
+from antiphon.errors import SetupError
+from antiphon.ledger import Ledger
+from antiphon.messages import Json, current_limits, is_name
+from antiphon.messages.json_values import copy_checked
+from antiphon.runtime._rows import is_too_large
+
+ResultT = TypeVar("ResultT")
+
+Work: TypeAlias = Callable[[LedgerRun], Awaitable[ResultT]]
+
+
+class RunProgram(Generic[ResultT]):
+    """A function that starts, joins and continues the runs of one name."""
+
+    def __init__(self, name: str, work: Work[ResultT], *, returns: object = None) -> None:
+        """Create a program; threads of its runs have the kind `run/NAME`.
+
+        `returns` is the type of its return values, by default the return annotation of the function. They are recorded as
+        JSON, and read as that type.
+
+        Raises:
+            ValueError: the name is not valid.
+        """
+        if not is_name(name):
+            raise ValueError(f"the name of a program is a name of 1 to 512 visible characters, not {name!r}")
+        self.name = name
+        self._work = work
+        self._values = _Returned(name, work, returns)
+
+    async def run(
+        self,
+        thread_id: str,
+        input: Json = None,
+        *,
+        id: str = "run",
+        ledger: Ledger | str,
+        on_busy: OnBusy = "join",
+        **options: Any,
+    ) -> ResultT:
+        """Return the result for a thread and an id: start, join or continue the run, or read the recorded result.
+
+        `input` is recorded when the run starts, and is `run.input` in the function. The return value of the function is
+        recorded with the end of the run. For a finished run, the function is not called. `options` are further options of
+        `ledger_run`.
+
+        Raises:
+            TypeError: the function is not async, or returned a value that cannot be recorded: then the run stays open.
+            HistoryMismatchError: the run was started with another input, or the function does not repeat its recorded steps.
+            OwnedError: the run is already open, and `on_busy` is "raise".
+            ParkedError: a person must settle something first.
+            LedgerError: the ledger cannot be used.
+        """
+        opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
+        async with opening as run:
+            if (recorded := run.returned) is not None:
+                return self._values.load(recorded[RETURNED])
+            working = self._work(run)
+            if not inspect.isawaitable(working):
+                raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
+            result = await working
+            run.returns(self._values.dump(result))
+            return result
+
+    def __repr__(self) -> str:
+        return f"<RunProgram {self.name!r}>"
+
+
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
+
+
+class _Returned(Generic[ResultT]):
+    """The return values of a program as JSON."""
+
+    def __init__(self, name: str, work: Work[ResultT], declared: object) -> None:
+        self._name = name
+        self._work = work
+        self._declared = declared
+
+    @functools.cached_property
+    def _type(self) -> TypeAdapter[Any]:
+        declared: Any = self._declared
+        try:
+            if declared is None:
+                declared = get_type_hints(self._work).get("return", Any)
+            return _ANYTHING if declared is Any else TypeAdapter(declared)
+        except Exception:  # noqa: BLE001 (a name that is imported for type checkers only, a class without a schema)
+            return _ANYTHING
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nothing tells the type of its values, so that they must be JSON."""
+        return self._declared is None and self._type is _ANYTHING
+
+    def dump(self, value: ResultT) -> Json:
+        """Return a value in its recorded form.
+
+        Raises:
+            TypeError: it cannot be recorded, or could not be read again.
+        """
+        try:
+            dumped: Json = copy_checked(self._type.dump_python(value, mode="json", warnings="error"), current_limits())
+            loaded = self.load(dumped)
+            is_other = self._is_plain and loaded != value
+        except ValueError as exc:  # of Pydantic, or not JSON
+            what = f"program {self._name!r} returned a {type(value).__qualname__}, which cannot be recorded: {exc}"
+            raise TypeError(f"{what}. Return JSON, or annotate the function with a type that Pydantic reads back") from exc
+        if is_other:
+            what = f"program {self._name!r} returned a {type(value).__qualname__}, and a later caller would get another value"
+            raise TypeError(f"{what}. Return JSON, or annotate the function with the type")
+        if is_too_large(dumped):
+            raise TypeError(f"program {self._name!r} returned more than fits into a row: return what refers to it")
+        return dumped
+
+    def load(self, recorded: Json) -> ResultT:
+        """Return a recorded value."""
+        return cast("ResultT", self._type.validate_python(recorded))
+
+
+def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:
+    """Make a function the program of a name: `@program("desk")` above `async def refund(run: LedgerRun) -> str`.
+
+    Raises:
+        TypeError: there is no name.
+    """
+    if callable(name):
+        own = getattr(name, "__name__", "desk")
+        raise TypeError(f"write @program({own!r}), with the name of the program, above the function")
+
+    def named(work: Work[ResultT]) -> RunProgram[ResultT]:
+        return RunProgram(name, work)
+
+    return named
+
+
+def programs_by_name(programs: Iterable[RunProgram[Any]]) -> dict[str, RunProgram[Any]]:
+    """Return programs by name.
+
+    Raises:
+        SetupError: one is not a program, or two have the same name.
+    """
+    by_name: dict[str, RunProgram[Any]] = {}
+    for program in cast("Iterable[object]", programs):
+        if not isinstance(program, RunProgram):
+            advice = "write @program('name') above an async function, or give an agent, as agent_program(agent)"
+            own = "; a program that calls ledger_run itself continues when you start it again" if callable(program) else ""
+            raise SetupError(f"a {type(program).__qualname__} is no program: {advice}{own}")
+        named = cast("RunProgram[Any]", program)
+        if by_name.setdefault(named.name, named) is not named:
+            raise SetupError(f"two programs are called {named.name!r}; runs are found by the name, so give one another name")
+    return by_name

@@ -1,0 +1,206 @@
+"""An attempt of a handler or a run that has ended, or whose effect has an unknown outcome, starts nothing more. G7.
+
+No process dies here: programs leave tasks behind, give up waiting, and ask again.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from antiphon.durable import LedgerRun, ledger_run, program
+from antiphon.errors import DeliveryError, ParkedError, WithdrawnError
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.protocol import Reply, Request
+from antiphon.runtime import Actor, Context, System, UnknownOutcomeError, handles
+from antiphon.runtime.extending import confirmed
+
+
+class Paid(Reply, frozen=True, type="ONE_START_PAID"):
+    text: str
+
+
+class Pay(Request[Paid], frozen=True, type="ONE_START_PAY"):
+    pass
+
+
+class Bank:
+    """Knows under which keys payments have started."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    async def pay(self, key: str) -> str:
+        self.keys.append(key)
+        return "paid"
+
+    async def pay_slowly(self, key: str) -> str:
+        """Take longer than the first caller waits."""
+        self.keys.append(key)
+        await asyncio.sleep(0.2 if len(self.keys) == 1 else 0)
+        return "paid"
+
+    def pay_slowly_in_a_thread(self, key: str) -> str:
+        self.keys.append(key)
+        time.sleep(0.2 if len(self.keys) == 1 else 0)
+        return "paid"
+
+    async def lose_the_answer(self, key: str) -> str:
+        self.keys.append(key)
+        raise UnknownOutcomeError("the line went dead")
+
+
+# ---------------------------------------------------------------- attempts that have ended
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["effect", "ask", "run"])
+async def test_a_task_that_a_failed_handler_has_left_behind_pays_nothing_in_the_next_attempt(how: str) -> None:
+    """G7, G16: `gather(pay(), check())` leaves `pay` behind if `check` fails, and the next attempt pays."""
+    bank, late = Bank(), list[asyncio.Task[str]]()
+
+    class Cashier(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            return Paid(text=await context.effect("pay", {}, bank.pay))
+
+    class Desk(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            if context.attempt == 1:
+                late.append(asyncio.create_task(self.pay_in(5, context)))
+                raise ValueError("as told")
+            await asyncio.sleep(10)
+            return Paid(text=await self.pay_in(0, context))
+
+        async def pay_in(self, seconds: float, context: Context) -> str:
+            if how == "run":
+                async with ledger_run(context) as run:
+                    await asyncio.sleep(seconds)
+                    return await run.effect("pay", {}, bank.pay)
+            await asyncio.sleep(seconds)
+            if how == "ask":
+                return (await context.ask("cashier/1", Pay())).text
+            return str(await context.effect("pay", {}, bank.pay))
+
+    async with System(MemoryLedger()) as system:
+        system.register("desk", Desk)
+        system.register("cashier", Cashier)
+        assert (await system.ask("desk/1", Pay(), thread_id="t", id="m", within=60)).text == "paid"
+    assert bank.keys == ["m/1/pay" if how == "ask" else "m/pay"]
+    with pytest.raises(WithdrawnError, match="has ended"):
+        await late[0]
+
+
+async def test_a_task_that_a_block_has_left_behind_starts_nothing_though_another_run_has_the_thread() -> None:
+    """G7: the process still owns the thread, for the other run. A person may have said meanwhile that nothing was done."""
+    ledger, bank, go_on, started = MemoryLedger(), Bank(), asyncio.Event(), list[str]()
+
+    async def start() -> str:
+        started.append("start")
+        return "paid"
+
+    async def pay(key: str) -> str:
+        await go_on.wait()
+        return await confirmed(start)
+
+    async def fail() -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            late.append(asyncio.create_task(run.effect("pay", {}, pay)))
+            await asyncio.sleep(0.02)
+            raise ValueError("as told")
+
+    late = list[asyncio.Task[str]]()
+    async with ledger_run("t", id="other", ledger=ledger) as other:
+        await other.effect("look", {}, bank.pay, effects="none")
+        with pytest.raises(ValueError, match="as told"):
+            await fail()
+        go_on.set()
+        with pytest.raises(WithdrawnError, match="has ended"):
+            await late[0]
+    assert started == []
+
+
+# ---------------------------------------------------------------- effects that were cancelled
+
+
+async def _persistently(pay: Callable[[], Awaitable[str]]) -> str:
+    for _ in range(3):
+        try:
+            async with asyncio.timeout(0.05):
+                return await pay()
+        except TimeoutError:
+            continue
+    return "gave up"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+async def test_a_program_that_gives_up_waiting_for_a_payment_and_tries_again_pays_once(is_plain: bool) -> None:
+    """G7: its outcome is unknown, so the run waits. A plain function is awaited to its end, and its outcome recorded."""
+    ledger, bank = MemoryLedger(), Bank()
+    function = bank.pay_slowly_in_a_thread if is_plain else bank.pay_slowly
+
+    async def work(run: LedgerRun) -> str:
+        return await _persistently(lambda: run.effect("pay", {}, function))
+
+    desk = program("desk")(work)
+    with pytest.raises(ParkedError, match="'pay' was cancelled, and must not be done twice"):
+        await desk.run("t", ledger=ledger)
+    if not is_plain:
+        with pytest.raises(ParkedError, match="nobody knows whether 'pay' was done"):
+            await desk.run("t", ledger=ledger)
+        async with System(ledger) as system:
+            await system.settle("t", "t/run/pay", result="paid")
+    assert await desk.run("t", ledger=ledger) == "paid"
+    assert bank.keys == ["t/run/pay"]
+
+
+@pytest.mark.virtual_time
+async def test_a_handler_that_gives_up_waiting_for_a_payment_and_tries_again_pays_once() -> None:
+    """G7: its message ends with an error, and the payment is parked."""
+    bank = Bank()
+
+    class Cashier(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            return Paid(text=await _persistently(lambda: context.effect("pay", {}, bank.pay_slowly)))
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        with pytest.raises(ParkedError, match="must not be done twice"):
+            await system.ask("cashier/1", Pay(), thread_id="t", id="m")
+        assert [parked.invocation_id for parked in await system.parked()] == ["m/pay"]
+    assert bank.keys == ["m/pay"]
+
+
+# ---------------------------------------------------------------- handlers that ask again
+
+
+@pytest.mark.virtual_time
+async def test_a_handler_whose_question_was_parked_asks_nothing_more_and_gives_no_answer() -> None:
+    """G7: asked again, the other actor would pay again, for another message."""
+    bank = Bank()
+
+    class Cashier(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            return Paid(text=await context.effect("pay", {}, bank.lose_the_answer))
+
+    class Front(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            for _ in range(3):
+                try:
+                    return await context.ask("cashier/1", Pay())
+                except DeliveryError:
+                    continue
+            return Paid(text="gave up")
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        system.register("front", Front)
+        with pytest.raises(ParkedError, match="the line went dead"):
+            await system.ask("front/1", Pay(), thread_id="t", id="m")
+    assert bank.keys == ["m/1/pay"]
