@@ -29,7 +29,7 @@ def try_out(archive: Path, folder: Path) -> str:
     """Install one archive into a new environment, use it there, and return the version that it says it has."""
     python = folder / "bin" / "python"
     floors.run(floors.UV, "venv", "--quiet", "--python", sys.executable, folder)
-    floors.run(floors.UV, "pip", "install", "--quiet", "--python", python, f"antiphon[cli,sqlite] @ {archive.as_uri()}")
+    floors.run(floors.UV, "pip", "install", "--quiet", "--python", python, f"antiphon[cli] @ {archive.as_uri()}")
     floors.run(folder / "bin" / "antiphon", "--help")
     version = floors.run(python, "-I", "-c", USE).strip()
     lacking = ask(folder)

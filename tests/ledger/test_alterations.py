@@ -263,8 +263,8 @@ TABLES = {
     "limits": ("model",),
     "counters": ("name",),
     "sqlite_sequence": ("rowid",),
-    "media": ("key",),
-    "media_uses": ("position", "place"),
+    "media": ("hash",),
+    "media_uses": ("thread", "seq", "place"),
     "search_data": ("id",),
     "search_idx": ("segid", "term"),
     "search_docsize": ("id",),
@@ -361,7 +361,7 @@ def whole_threads() -> Iterator[str]:
         yield f"UPDATE sqlite_sequence SET seq = {other.format(table)} WHERE name = '{table}'"
     yield "INSERT INTO sqlite_sequence VALUES ('messages', 99)"
     yield "INSERT INTO media (hash, text) VALUES (X'00', X'00')"
-    yield "INSERT INTO media_uses VALUES (25, 0, 1)"
+    yield "INSERT INTO media_uses VALUES (1, 2, 0, X'00')"
     yield "INSERT INTO search (rowid, words) VALUES (3, 'zebra')"
     yield "INSERT INTO search (search, rowid, words) VALUES ('delete', 3, 'north by train')"
     yield "INSERT INTO search (search) VALUES ('delete-all')"
@@ -395,8 +395,8 @@ def schema_alterations() -> Iterator[str]:
     for index, on in {
         "messages_by_seq": "(thread, seq)",
         "messages_by_id": "(thread, id_key)",
-        "messages_by_invocation": "(invocation_number)",
-        "messages_by_correlation": "(correlation_number)",
+        "messages_by_invocation": "(invocation_key)",
+        "messages_by_correlation": "(correlation_key)",
     }.items():
         yield f"DROP INDEX {index}"
         yield f"DROP INDEX {index}; CREATE INDEX {index} ON messages {on}"

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,11 @@ from antiphon.ledger._records import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger._stored import PageOfThread, PageRequest, read_pages
-from antiphon.ledger.sqlite import _appends, _changes, _hosts, _ledger, _rows, _verify, _writer
+from antiphon.ledger.sql import appends, branches, rows, verify
+from antiphon.ledger.sql.rows import key_of
+from antiphon.ledger.sqlite import _driver, _ledger, _writer
 from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
-from antiphon.ledger.sqlite._rows import key_of
+from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._sql import Connection
 
 
@@ -262,7 +263,7 @@ def test_a_branch_of_what_was_deleted_meanwhile_is_refused(again: bool, tmp_path
         if again:
             await ledger.append("t0", [called() for _ in range(20)])
         with pytest.raises(UnknownThreadError, match="it was deleted while it was forked"):
-            await ledger._writer.do(lambda connection: _changes.branch(connection, head, 3, Pairing(), closing))
+            await ledger._change(lambda: branches.branch(head, 3, Pairing(), closing))
         assert await ledger.thread("branch") is None
 
     with_ledger(tmp_path / "ledger.db", work)
@@ -293,7 +294,10 @@ def test_a_damaged_thread_is_not_forked(sql: str, words: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("sql", "words"),
     [
-        ("UPDATE media SET hash = zeroblob(32)", "a medium in it is not what it was"),
+        (
+            "UPDATE media SET hash = zeroblob(32); UPDATE media_uses SET hash = zeroblob(32)",
+            "a medium in it is not what it was",
+        ),
         ("DELETE FROM messages WHERE seq = 6", "the messages that it shares with its origin are missing"),
         ("UPDATE threads SET base = 999 WHERE base IS NOT NULL", "the messages that it shares with its origin are missing"),
     ],
@@ -319,7 +323,7 @@ def test_verify_names_what_is_wrong(sql: str, words: str, tmp_path: Path) -> Non
 
 
 def test_a_long_thread_is_verified_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_verify, "_STEP", 5)
+    monkeypatch.setattr(verify, "_STEP", 5)
     fill(tmp_path / "ledger.db", threads=1, turns=5)
 
     async def work(ledger: Ledger) -> int:
@@ -351,7 +355,7 @@ def test_a_row_of_another_thread_is_noticed(tmp_path: Path) -> None:
     """Also if a whole chain was made for it by hand."""
     plant(tmp_path / "ledger.db", dumps(said(id="x", thread_id="other")))
     connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5))
-    connection.run("UPDATE messages SET id_key = ?, invocation_number = NULL, correlation_number = NULL", (key_of("x"),))
+    connection.run("UPDATE messages SET id_key = ?, invocation_key = NULL, correlation_key = NULL", (key_of("x"),))
     connection.close()
 
     async def verified(ledger: Ledger) -> list[str]:
@@ -380,19 +384,8 @@ def test_reading_a_branch_whose_shared_rows_are_missing_is_an_error(tmp_path: Pa
 
 def test_a_thread_that_is_gone_is_not_examined(tmp_path: Path) -> None:
     connection = connect(LedgerFile(str(tmp_path / "ledger.db"), 5), create=True)
-    assert _verify.begin(connection, "gone") is None
+    assert run(connection, verify.begin("gone")) is None
     connection.close()
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "antiphon.ledger.sqlite", None)
-
-    async def run() -> None:
-        async with open_ledger("sqlite:///ledger.db"):
-            pass
-
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "antiphon\[sqlite\]"'):
-        asyncio.run(run())
 
 
 def test_ids_with_equal_hashes_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,8 +394,8 @@ def test_ids_with_equal_hashes_are_distinguished(tmp_path: Path, monkeypatch: py
     def poor(name: str, salt: int = 0) -> int:
         return (sum(name.encode()) + 31 * salt) % 3 + 3 * salt
 
-    number_of = _rows.number_of.__wrapped__  # without its cache, which would keep poor numbers for other tests
-    for module in (_rows, _appends, _verify):
+    number_of = rows.number_of.__wrapped__  # without its cache, which would keep poor numbers for other tests
+    for module in (rows, appends, verify):
         monkeypatch.setattr(module, "key_of", poor)
         monkeypatch.setattr(module, "number_of", number_of)
 
@@ -434,9 +427,9 @@ def test_a_statement_that_fails_leaves_nothing_behind_for_the_next(wrong: str) -
     """Statements share a cursor; wherever one ends, the next is run as if it were the first."""
     connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     connection.run("CREATE TABLE t (x UNIQUE NOT NULL)")
-    for run in (connection.run, connection.rows):
+    for execute in (connection.run, connection.rows):
         with pytest.raises(apsw.Error):
-            run(wrong)
+            execute(wrong)
         assert connection.rows("SELECT 7") == [(7,)]
     with pytest.raises(apsw.ConstraintError):
         connection.run_all("INSERT INTO t VALUES (?)", [(1,), (2,), (1,)])
@@ -504,8 +497,9 @@ async def test_a_claim_that_is_written_in_part_leaves_nothing(tmp_path: Path, mo
 
     async with at(tmp_path / "ledger.db") as ledger:
         await ledger.beat(host)
+        await ledger.append("other", [said()])
         with monkeypatch.context() as patched:
-            patched.setattr(_hosts, "set_checksum", failing)
+            patched.setattr(_driver, "set_checksum", failing)
             outcomes = await asyncio.gather(
                 ledger.append("other", [said()]), ledger.claim("t", by=host), return_exceptions=True
             )

@@ -32,8 +32,9 @@ from antiphon.errors import (
 from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
 from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger._records import Record, genesis, link
-from antiphon.ledger.postgres import _careful
-from antiphon.ledger.sqlite._checksums import message_checksum
+from antiphon.ledger._stored import message_checksum
+from antiphon.ledger.postgres import _driver
+from antiphon.ledger.sql.statements import PutThread
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase
 
@@ -659,15 +660,15 @@ async def test_a_thread_that_begins_during_a_rotation_can_be_read_after_it(
     """Its key was made under the old master key: if the rotation left it so, the message was lost with that master key."""
     old, new = key(), key()
     begun, goes_on = asyncio.Event(), asyncio.Event()
-    insert = _careful.insert_thread
+    insert = _driver._ANSWERS[PutThread]
 
-    async def late(session: Any, thread: Any) -> int:
-        if thread.state.thread_id == "late":
+    async def late(session: Any, request: PutThread) -> Any:
+        if request.thread.state.thread_id == "late":
             begun.set()
             await goes_on.wait()
-        return await insert(session, thread)
+        return await insert(session, request)
 
-    monkeypatch.setattr(_careful, "insert_thread", late)
+    monkeypatch.setitem(_driver._ANSWERS, PutThread, late)
     place: Any = {"url": postgres.url, "tenant": "rotated meanwhile"}
     async with open_ledger(**place, master_key=old) as one, open_ledger(**place, master_key=old) as other:
         await one.append("early", [said("a")])

@@ -25,7 +25,7 @@ from tools.soak.witness import check_witness, gather_evidence, read_events
 from antiphon.errors import FencedError, LedgerUnavailableError
 from antiphon.ledger import Ledger
 from antiphon.ledger._admission import admit
-from antiphon.ledger.sqlite import _appends
+from antiphon.ledger.sqlite import _driver
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.testing import Event, content_of
 
@@ -301,7 +301,7 @@ def test_a_build_without_fencing_is_caught(store: str, tmp_path: Path, monkeypat
     path = None if store == "memory" else tmp_path / "ledger.db"
     assert with_ledger(path, two_owners) == set()
 
-    for module in ("antiphon.ledger.memory", "antiphon.ledger.sqlite._appends"):
+    for module in ("antiphon.ledger.sqlite._appends", "antiphon.ledger.sql.appends"):
         monkeypatch.setattr(f"{module}.admit", _unfenced)
     other = None if path is None else tmp_path / "unfenced.db"
     assert "R8" in with_ledger(other, two_owners)
@@ -342,5 +342,5 @@ def test_a_relay_by_number_on_numbers_that_are_used_again_is_caught(tmp_path: Pa
     assert with_ledger(tmp_path / "ledger.db", relayed) == set()
 
     last = "SELECT coalesce(max(position), 0) FROM messages"
-    monkeypatch.setattr(_appends, "_LAST", last)
+    monkeypatch.setattr(_driver, "_LAST", last)
     assert "R9" in with_ledger(tmp_path / "broken.db", relayed)

@@ -13,8 +13,10 @@ from tests.ledger.histories import answered, at, called, everything, said, with_
 from antiphon import Message, OptionCallPayload, Usage
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger import STANDARD_REDACTION, Fold, Host, Ledger, Record, Snapshot, ThreadSummary, Verification
-from antiphon.ledger.sqlite import SqliteLedger, _changes, _verify
+from antiphon.ledger.sql import branches, verify
+from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._driver import run
 
 HOST = Host("host", "1", ("x",), 600.0, "instance")
 STORES = pytest.mark.parametrize("store", ["memory", "sqlite"])
@@ -306,11 +308,11 @@ COLUMNS = {
         "unfit",
     ),
     "messages": ("thread", "seq", "id_key", "recorded_at", "hash", "body"),
-    "open_calls": ("seq", "is_effect", "invocation_id", "turn", "option_name", "position"),
+    "open_calls": ("seq", "option_key", "call", "position"),
     "snapshots": ("fold", "seq", "hash", "state"),
     "hosts": ("name", "instance", "build", "kinds", "lease", "boot", "ends", "since", "beaten_at", "left_at"),
     "media": ("hash", "text"),
-    "media_uses": ("place", "media"),
+    "media_uses": ("seq", "place", "hash"),
 }
 
 
@@ -431,21 +433,21 @@ def test_a_deletion_after_a_search_is_no_damage(tmp_path: Path) -> None:
 
 def test_a_thread_that_is_deleted_while_it_is_examined_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.db"
-    look = _verify.look
+    look = verify.look
 
-    def late(connection: Any, subject: Any, after: int, heads: Any) -> Any:
+    def late(subject: Any, after: int, *values: Any) -> Any:
         if after == 4:
             other = connect(LedgerFile(str(path), 5.0))
-            _changes.delete(other, "t", with_branches=False)
+            run(other, branches.delete("t", with_branches=False))
             other.close()
-        return look(connection, subject, after, heads)
+        return (yield from look(subject, after, *values))
 
     async def work(ledger: Ledger) -> bool:
         await ledger.append("t", [said(str(number)) for number in range(10)])
         return (await ledger.verify()).is_whole
 
-    monkeypatch.setattr(_verify, "_STEP", 2)
-    monkeypatch.setattr(_verify, "look", late)
+    monkeypatch.setattr(verify, "_STEP", 2)
+    monkeypatch.setattr(verify, "look", late)
     assert with_ledger(path, work)
 
 

@@ -19,10 +19,10 @@ from antiphon.ledger import Ledger, ThreadFilter
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._listing import terms_of, words_of
 from antiphon.ledger._records import genesis, link
+from antiphon.ledger._stored import Thread, message_checksum
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.sqlite._appends import insert_thread
-from antiphon.ledger.sqlite._checksums import message_checksum, set_checksum
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._driver import put_thread
 from antiphon.messages import Limits, thaw, use_limits
 
 TRACE = Path("antiphon-was-here")
@@ -72,7 +72,7 @@ def plant(path: Path, content: bytes) -> None:
     connection = connect(LedgerFile(str(path), 5), create=True)
     digest = link(genesis("t"), 1, content)
     state = new_state("t", 1)._replace(seq=1, hash=digest)
-    set_checksum(connection, insert_thread(connection, state, None, 0), state)
+    put_thread(connection, Thread(0, state, 0, None, 0))
     row = (1, 1, 1, 7, 7, 7, None, 1, digest, None, content, message_checksum(1, digest))
     connection.run("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     connection.close()

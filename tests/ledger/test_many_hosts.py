@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,9 @@ asyncpg = pytest.importorskip("asyncpg")
 
 from antiphon.ledger.postgres import PostgresLedger  # noqa: E402 (after the check that its driver is there)
 from antiphon.ledger.postgres._connection import Session  # noqa: E402
+from antiphon.ledger.postgres._driver import answered  # noqa: E402
+from antiphon.ledger.sql import hosts  # noqa: E402
+from antiphon.ledger.sql.statements import Verb, moment  # noqa: E402
 
 FEW, MANY = 3, 40
 
@@ -101,7 +105,7 @@ async def test_hosts_that_beat_do_not_wait_for_each_other(postgres: Server) -> N
         connection = await asyncpg.connect(postgres.url, server_settings={"antiphon.tenant": tenant})
         try:
             async with connection.transaction(), asyncio.timeout(20):
-                await connection.execute("UPDATE antiphon.hosts SET beaten_at = 1 WHERE name = 'far-0'")
+                await connection.execute("SELECT 1 FROM antiphon.hosts WHERE name = 'far-0' FOR UPDATE")
                 await ledger.beat(_far(1))
                 assert await ledger.take(_far(1)) == ()
         finally:
@@ -109,7 +113,13 @@ async def test_hosts_that_beat_do_not_wait_for_each_other(postgres: Server) -> N
         assert all(each.is_alive for each in await ledger.hosts())
 
 
-_RENEWED = "UPDATE antiphon.hosts SET lease = 600, ends = extract(epoch FROM clock_timestamp()) + 600 WHERE name = $1"
+def _renewed() -> Verb[None]:
+    """Give the only host of a ledger another lease."""
+    (row,) = yield from hosts.all_hosts()
+    at = yield from moment()
+    yield from hosts._put_host(row._replace(host=replace(row.host, lease=600.0), ends=at.now() + 600))
+
+
 _WAITS = """
 SELECT EXISTS (
     SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
@@ -128,7 +138,7 @@ async def test_a_name_is_not_taken_from_a_host_that_renews_its_lease_in_the_last
         connection = await asyncpg.connect(postgres.url, server_settings={"antiphon.tenant": tenant})
         try:
             async with connection.transaction():
-                await connection.execute(_RENEWED, name)
+                await answered(Session(connection, tenant), _renewed())
                 registering = asyncio.ensure_future(ledger.beat(twin))
                 watching = await asyncpg.connect(postgres.url)
                 while not await watching.fetchval(_WAITS):

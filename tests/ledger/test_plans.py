@@ -13,8 +13,12 @@ import pytest
 from tests.ledger.histories import called, said, with_ledger
 
 from antiphon.ledger import Host, Ledger, ThreadFilter
-from antiphon.ledger.sqlite import _hosts, _queries
+from antiphon.ledger.sql import hosts, lists
+from antiphon.ledger.sql.statements import Sql, spelled
+from antiphon.ledger.sql.threads import Plan, threads_statement
+from antiphon.ledger.sqlite import _queries
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 ORDERS: tuple[Any, ...] = ("-updated_at", "updated_at", "-created_at", "created_at")
@@ -31,10 +35,23 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await ledger.append(f"t{number}", [said(), called("APPROVE")], status="working")
             await ledger.post(f"p{number}", said(to=("agent/1",)))
             await ledger.claim(f"o{number}", by=HOST)
-        await cast("SqliteLedger", ledger)._writer.do(_queries.add_indexes)
+        await cast("SqliteLedger", ledger)._change(_queries.add_indexes)
 
     with_ledger(path, work)
     return path
+
+
+def list_plan(path: Path, filter: ThreadFilter, order: Any, page: str | None, plan: Plan) -> list[str]:
+    sql, values = threads_statement(filter, order, page, 50, plan)
+    return plan_of(path, spelled(sql), (None, *values) if values else ())
+
+
+def few(path: Path, filter: ThreadFilter) -> str | None:
+    connection = connect(LedgerFile(str(path), 5.0))
+    try:
+        return run(connection, _queries.field_with_few(filter))
+    finally:
+        connection.close()
 
 
 def plan_of(path: Path, sql: str, values: Any) -> list[str]:
@@ -59,21 +76,21 @@ def sorts(plan: list[str]) -> bool:
 def test_a_page_of_threads_is_read_in_the_order_of_an_index(path: Path, order: Any, page: str | None) -> None:
     index = f"threads_by_{'update' if 'updated' in order else 'creation'}"
     for wanted in (ThreadFilter(), ThreadFilter(status="x"), ThreadFilter(min_tokens=5), ThreadFilter(open_calls=True)):
-        plan = plan_of(path, *_queries.threads_statement(wanted, order, page, 50))
+        plan = list_plan(path, wanted, order, page, _queries.plan_by(None, order))
         assert is_by_index(plan), plan
         assert not sorts(plan), plan
         assert any(index in step for step in plan), plan
-        assert page is None or any(step.startswith("SEARCH threads") for step in plan), plan
+        assert page is None or any(step.startswith("SEARCH t ") for step in plan), plan
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_threads_of_a_host_and_few_with_open_calls_are_looked_up(path: Path, order: Any) -> None:
     """Only what was found is sorted."""
-    plan = plan_of(path, *_queries.threads_statement(ThreadFilter(owner="h"), order, None, 50, by="owner"))
-    assert any(step.startswith("SEARCH threads USING INDEX threads_owned") for step in plan), plan
-    few = plan_of(path, *_queries.threads_statement(ThreadFilter(open_calls=True), order, None, 50, has_few_open=True))
-    assert is_by_index(few), few
-    assert any(step.startswith("SEARCH threads USING INTEGER PRIMARY KEY") for step in few), few
+    plan = list_plan(path, ThreadFilter(owner="h"), order, None, _queries.plan_by("owner", order))
+    assert any(step.startswith("SEARCH t USING INDEX threads_owned") for step in plan), plan
+    plan = list_plan(path, ThreadFilter(open_calls=True), order, None, Plan("NOT INDEXED"))
+    assert is_by_index(plan), plan
+    assert any(step.startswith("SEARCH t USING INTEGER PRIMARY KEY") for step in plan), plan
 
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -101,30 +118,22 @@ def test_few_threads_that_fit_a_filter_are_looked_up(path: Path, name: str) -> N
     assert FILTERS.keys() | {"open_calls"} == {each.name for each in fields(ThreadFilter)}
     wanted = ThreadFilter(**{name: FILTERS[name]})
     for order in ORDERS:
-        plan = plan_of(path, *_queries.threads_statement(wanted, order, None, 50, by=name))
-        found = f"threads USING INDEX {_queries._INDEXES[name]}"
+        plan = list_plan(path, wanted, order, None, _queries.plan_by(name, order))
+        found = f"t USING INDEX {_queries._INDEXES[name]}"
         # The index of due threads has only those that wait: it is read as a whole, for all kinds.
         assert any(
             step.startswith((f"SEARCH {found} (", f"SCAN {found}" if name == "due_before" else "-")) for step in plan
         ), plan
-    connection = connect(LedgerFile(str(path), 5.0))
-    try:
-        assert _queries._field_with_few(connection, wanted) == name
-    finally:
-        connection.close()
+    assert few(path, wanted) == name
 
 
 def test_threads_that_many_fit_are_read_in_their_order(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The field that few fit counts, wherever it stands; a least value of 0 fits all."""
     monkeypatch.setattr(_queries, "_FEW_THREADS", 10)
-    connection = connect(LedgerFile(str(path), 5.0))
-    try:
-        assert _queries._field_with_few(connection, ThreadFilter(status="working")) is None
-        assert _queries._field_with_few(connection, ThreadFilter(status="working", min_tokens=1)) == "min_tokens"
-        for wanted in (ThreadFilter(min_tokens=0), ThreadFilter(min_cost=Decimal(0)), ThreadFilter(system=False, unfit=False)):
-            assert _queries._field_with_few(connection, wanted) is None
-    finally:
-        connection.close()
+    assert few(path, ThreadFilter(status="working")) is None
+    assert few(path, ThreadFilter(status="working", min_tokens=1)) == "min_tokens"
+    for wanted in (ThreadFilter(min_tokens=0), ThreadFilter(min_cost=Decimal(0)), ThreadFilter(system=False, unfit=False)):
+        assert few(path, wanted) is None
 
 
 def test_indexes_for_filters_are_made_when_there_are_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,22 +168,25 @@ def test_indexes_for_filters_are_made_when_there_are_many_threads(tmp_path: Path
     with_ledger(path, lambda ledger: ledger.verify())
 
 
-@pytest.mark.parametrize("sql", [_queries._CALLS, _queries._CALLS_BACK])
-def test_open_calls_of_an_option_are_looked_up_in_order(path: Path, sql: str) -> None:
-    plan = plan_of(path, sql, ("APPROVE", 5, 50))
+@pytest.mark.parametrize("sql", [lists.CALLS, lists.CALLS_BACK])
+def test_open_calls_of_an_option_are_looked_up_in_order(path: Path, sql: Sql) -> None:
+    plan = plan_of(path, spelled(sql), (None, 1, 0, 0, 5, 50))
     assert all(step.startswith("SEARCH") for step in plan), plan
     assert any("open_calls_by_option" in step for step in plan), plan
 
 
 def test_due_threads_and_woken_ones_are_looked_up(path: Path) -> None:
-    asked = {"now": 1, "build": "1", "limit": 10, "kind": "agent", "owner": 1}
-    due = plan_of(path, _hosts.DUE, asked)
+    """Of each kind only as many due threads as are asked for, so the sort has few."""
+    asked = (None, 1, "1", '["agent"]', 0)
+    due = plan_of(path, spelled(hosts.DUE), (*asked, 10))
     assert any("threads_due (kind=? AND due_at>? AND due_at<?)" in step for step in due), due
-    assert not sorts(due), due
-    for sql, values in ((_hosts.ABANDONED, asked), (_hosts.POSTED, (1,))):
+    assert sum("TEMP B-TREE" in step for step in due) == 1, due
+    assert not any(step.startswith("SCAN t") for step in due), due
+    posted = spelled(hosts.POSTED)
+    for sql, values in ((spelled(hosts.ABANDONED), (*asked, "[1]", 10)), (posted, (None, "h", "i"))):
         plan = plan_of(path, sql, values)
-        assert any(step.startswith("SEARCH threads USING INDEX threads_owned (owner=?") for step in plan), plan
-    assert any("posted>?" in step for step in plan_of(path, _hosts.POSTED, (1,)))
+        assert any("USING INDEX threads_owned (owner=?" in step for step in plan), plan
+    assert any("posted>?" in step for step in plan_of(path, posted, (None, "h", "i")))
 
 
 def test_a_look_that_finds_nothing_writes_nothing(tmp_path: Path) -> None:

@@ -23,11 +23,24 @@ from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
 from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, command_line, open_ledger
-from antiphon.ledger.postgres import PostgresLedger, _appends, _changes, _connection, _schema, _verify
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
-from antiphon.ledger.postgres._queries import vector_of
+from antiphon.ledger.postgres._group_append import (
+    GROUP,
+    GROUP_CLOSED,
+    GROUP_END,
+    GROUP_OPENED,
+    ONE,
+    ONE_CLOSED,
+    ONE_END,
+    ONE_OPENED,
+    ONE_UNSURE,
+    assembled,
+)
 from antiphon.ledger.postgres._schema import FORMAT
+from antiphon.ledger.postgres._search import vector_of
+from antiphon.ledger.sql import branches
 from antiphon.testing import check_ledger
 
 
@@ -361,8 +374,9 @@ async def test_a_new_database_finds_threads_and_calls_by_their_keys(postgres: Se
     async with PostgresLedger.open(url, tenant=tenant) as ledger, ledger._pool.session() as session:
         assert await session.connection.fetchval("SELECT count(*) FROM antiphon.threads") == 0
         await session.connection.execute("SET plan_cache_mode = force_generic_plan")
-        for number, kind in enumerate((_appends._GROUP, _appends._ONE, _appends._ONE_UNSURE)):
-            sql = kind.sql(kind.opened, kind.closed)
+        group = assembled(GROUP, (GROUP_OPENED, GROUP_CLOSED), GROUP_END)
+        ones = [assembled(each, (ONE_OPENED, ONE_CLOSED), ONE_END) for each in (ONE, ONE_UNSURE)]
+        for number, sql in enumerate((group, *ones)):
             await session.connection.execute(f"PREPARE p{number} AS {sql}")
             values = ", ".join(["NULL"] * max(int(each) for each in re.findall(r"\$([0-9]+)", sql)))
             rows = await session.connection.fetch(f"EXPLAIN EXECUTE p{number} ({values})")
@@ -444,7 +458,7 @@ async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -
         assert (await ours.search("plan"), await ours.by_correlation("c")) == ((), ())
         assert (await ours.threads()).threads == ()
         assert (await ours.verify()).messages == 0
-        assert await ours.horizon() == "0.0.0"
+        assert await ours.horizon() == "0"
         await ours.append("t", [said("mine")])
         assert [each.message.text for each in await everything(ours, "t")] == ["mine"]
         assert [each.message.text for each in await everything(theirs, "t")] == ["a secret plan"]
@@ -1074,7 +1088,7 @@ async def test_a_branch_in_another_batch_keeps_its_origin(
     postgres: Server, tenant: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A branch goes before its origin, and what a younger branch needs stays, wherever the batches end."""
-    monkeypatch.setattr(_changes, "_MOST_EXPIRED", most)
+    monkeypatch.setattr(branches, "_MOST_EXPIRED", most)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         for name in ("old", "needed", "alone"):
             await ledger.append(name, [said()])

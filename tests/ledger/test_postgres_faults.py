@@ -40,11 +40,13 @@ from antiphon.ledger import (
     open_ledger,
 )
 from antiphon.ledger._signals import Hints
-from antiphon.ledger._stored import Thread
-from antiphon.ledger.postgres import PostgresLedger, _appends, _careful, _changes, _connection, _hosts, _queries, _rows, _terms
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _search, _terms
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
-from antiphon.ledger.postgres._careful import lock_of
 from antiphon.ledger.postgres._connection import Session
+from antiphon.ledger.postgres._driver import lock_of
+from antiphon.ledger.sql import hosts, lists, rows
+from antiphon.ledger.sql.appends import CarefulAppends
+from antiphon.ledger.sql.statements import Lock
 from antiphon.testing import check_ledger, content_of
 
 THREADS = ("a", "b", "c")
@@ -202,8 +204,8 @@ async def test_a_build_that_acknowledges_before_the_commit_is_caught(
     write = Appender._write_quickly
 
     async def too_early(self: Appender, prepared: Any) -> Any:
-        for each in prepared:
-            _appends._succeed(each.waiting, each.admission.records)
+        for waiting, append in prepared:
+            _appends._succeed(waiting, append.admission.records)
         return await write(self, prepared)
 
     monkeypatch.setattr(Appender, "_write_quickly", too_early)
@@ -471,15 +473,12 @@ async def test_a_change_that_a_failover_has_lost_is_made_again(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The standby that took over has not reached the number of the transaction yet, and does not know it."""
-    make = _changes.branch
 
-    async def branch(session: Session, *values: Any) -> Thread:
-        made = await make(session, *values)
+    def lost(session: Session) -> None:
         number, _, server = (session.transaction or "").partition(" ")
         session.transaction = f"{10**6 + int(number)} {server}"
-        return made
 
-    monkeypatch.setattr(_changes, "branch", branch)
+    _after_verb(monkeypatch, "branch", lost)
     async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
         await ledger.append("t", [said()])
         cuts.arm_commit(is_answered=False)
@@ -517,23 +516,31 @@ async def test_an_append_that_comes_when_all_writers_have_just_ended_is_written(
     await appender.close()
 
 
-def _of_another_server(monkeypatch: pytest.MonkeyPatch, module: Any, verb: str, number: str) -> None:
-    """Have a change remember the number of a transaction of another server; here, a committed transaction has this number."""
-    make = getattr(module, verb)
+def _after_verb(monkeypatch: pytest.MonkeyPatch, verb: str, do: Callable[[Session], Awaitable[None] | None]) -> None:
+    """Do something each time that a verb was run, before its transaction is committed."""
+    answered = _driver.answered
 
-    async def changed(session: Session, *values: Any) -> Any:
-        made = await make(session, *values)
-        session.transaction = f"{number} 1700000000.5"
+    async def changed(session: Session, running: Any) -> Any:
+        made = await answered(session, running)
+        if running.__name__ == verb and (doing := do(session)) is not None:
+            await doing
         return made
 
-    monkeypatch.setattr(module, verb, changed)
+    monkeypatch.setattr(_driver, "answered", changed)
+
+
+def _of_another_server(monkeypatch: pytest.MonkeyPatch, verb: str, number: str) -> None:
+    """Have a change remember the number of a transaction of another server; here, a committed transaction has this number."""
+
+    def changed(session: Session) -> None:
+        session.transaction = f"{number} 1700000000.5"
+
+    _after_verb(monkeypatch, verb, changed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [True, False])
-@pytest.mark.parametrize(
-    "changing", [("claim_thread", _claim), ("release", _release), ("take", _take)], ids=lambda each: each[0]
-)
+@pytest.mark.parametrize("changing", [("claim", _claim), ("release", _release), ("take", _take)], ids=lambda each: each[0])
 async def test_a_change_of_owner_is_made_once_though_a_failover_has_used_its_number_again(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, changing: tuple[str, Change], is_stored: bool
 ) -> None:
@@ -544,7 +551,7 @@ async def test_a_change_of_owner_is_made_once_though_a_failover_has_used_its_num
         expected = await change(ledger, lambda: None)
     async with _connected(postgres.url) as other:
         number = await other.fetchval("SELECT pg_current_xact_id()::text")
-    _of_another_server(monkeypatch, _hosts, verb, number)
+    _of_another_server(monkeypatch, verb, number)
     async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=f"{tenant}-cut") as ledger:
         assert await change(ledger, lambda: cuts.arm_commit(is_answered=is_stored)) == expected
     assert cuts.landed == 1
@@ -561,7 +568,7 @@ async def test_a_branch_that_a_failover_may_have_lost_is_a_typed_unknown(
     """F7: it was taken for made, because the new server has a committed transaction of its number."""
     async with _connected(postgres.url) as other:
         number = await other.fetchval("SELECT pg_current_xact_id()::text")
-    _of_another_server(monkeypatch, _changes, "branch", number)
+    _of_another_server(monkeypatch, "branch", number)
     async with cutting(postgres.url) as (url, cuts), PostgresLedger.open(url, tenant=tenant) as ledger:
         await ledger.append("t", [said()])
         cuts.arm_commit(is_answered=False)
@@ -657,26 +664,27 @@ async def test_f14_a_process_that_is_suspended_in_a_transaction_keeps_no_thread_
 ) -> None:
     """G15, G16: no host could take the thread, and no `tail` went on, until the process continued."""
     monkeypatch.setattr(_connection, "_IDLE_FOR", 1.0)
-    suspended, keep = asyncio.Event(), _hosts._keep
+    suspended, fetch = asyncio.Event(), Session.fetch
 
-    async def kept(session: Session, host: Host, *values: Any) -> None:
-        await keep(session, host, *values)
-        if host.name == "suspended":
+    async def kept(session: Session, sql: str, *values: object) -> Any:
+        found = await fetch(session, sql, *values)
+        if sql == hosts._KEPT and not suspended.is_set():
             suspended.set()
             await asyncio.sleep(WITHIN)
+        return found
 
-    monkeypatch.setattr(_hosts, "_keep", kept)
+    monkeypatch.setattr(Session, "fetch", kept)
     async with (
         PostgresLedger.open(postgres.url, tenant=tenant) as first,
         PostgresLedger.open(postgres.url, tenant=tenant) as other,
     ):
         await first.append("t", [said()])
-        hosts = [Host(name, "1") for name in ("suspended", "other")]
-        await first.beat(hosts[0])
-        await other.beat(hosts[1])
-        claiming = asyncio.create_task(first.claim("t", by=hosts[0]))
+        pair = [Host(name, "1") for name in ("suspended", "other")]
+        await first.beat(pair[0])
+        await other.beat(pair[1])
+        claiming = asyncio.create_task(first.claim("t", by=pair[0]))
         await suspended.wait()
-        assert await other.claim("t", by=hosts[1]) == 1
+        assert await other.claim("t", by=pair[1]) == 1
         claiming.cancel()
         with pytest.raises(asyncio.CancelledError):  # and no attempt to roll back, which would fail and be repeated
             await claiming
@@ -775,7 +783,8 @@ async def test_a_build_whose_readers_ask_for_position_after_the_last_is_caught(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F11: the same test finds a store that reads `place > last` and nothing more."""
-    monkeypatch.setattr(_queries, "_SINCE", _queries._SINCE.replace(_queries.BELOW_HORIZON, "true"))
+    broken = lists.SINCE.postgres.replace(lists.BELOW_HORIZON, "true")
+    monkeypatch.setattr(lists, "SINCE", lists.SINCE._replace(postgres=broken))
     seen = await _followed(postgres.url, tenant, 1, early=1)
     assert seen == ["quick 0 1"]
 
@@ -821,18 +830,20 @@ async def test_all_readers_see_one_order_that_keeps_the_order_of_each_thread(pos
 @pytest.mark.slow
 async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same test finds a store in which writers wait for rows, and no longer for the lock of the thread."""
-    numbers, write = itertools.count(), _careful.CarefulAppends.write
+    numbers, write = itertools.count(), CarefulAppends.write
 
-    async def one_by_one(self: _careful.CarefulAppends, requests: Any) -> Any:
-        outcomes = {each.thread_id: await write(self, [each]) for each in sorted(requests, key=lambda each: each.thread_id)}
+    def one_by_one(self: CarefulAppends, requests: Any) -> Any:
+        outcomes: dict[str, Any] = {}
+        for each in sorted(requests, key=lambda each: each.thread_id):
+            outcomes[each.thread_id] = yield from write(self, [each])
         return [outcome for each in requests for outcome in outcomes[each.thread_id]]
 
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         for number in range(7):
             await ledger.append(f"t{number}", [], status="new")
-    monkeypatch.setattr(_careful, "lock_of", lambda tenant, thread_id: next(numbers))
+    monkeypatch.setattr(_driver, "lock_of", lambda tenant, thread_id: next(numbers))
     monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
-    monkeypatch.setattr(_careful.CarefulAppends, "write", one_by_one)
+    monkeypatch.setattr(CarefulAppends, "write", one_by_one)
     assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
 
 
@@ -862,7 +873,7 @@ async def _after(patch: pytest.MonkeyPatch, sql: str, do: Callable[[], Awaitable
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sql", [_queries._UNINDEXED, _terms._NEXT], ids=["words", "terms"])
+@pytest.mark.parametrize("sql", [_search._UNINDEXED, _terms._NEXT], ids=["words", "terms"])
 async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found_later(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, sql: str
 ) -> None:
@@ -932,14 +943,13 @@ async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_s
     """G4: a picture is stored once. An append and a deletion wait for each other, whichever was first."""
     picture = _picture(tenant)
     written, goes_on = asyncio.Event(), asyncio.Event()
-    holder: Any = _changes if is_deleted_first else _careful.CarefulAppends
-    name = "delete" if is_deleted_first else "write"
-    work = getattr(holder, name)
+    answered = _driver.answered
 
-    async def held(*given: Any) -> Any:
-        done = await work(*given)
-        written.set()
-        await goes_on.wait()  # everything is written, and not committed
+    async def held(session: Session, verb: Any) -> Any:
+        done = await answered(session, verb)
+        if verb.__name__ == ("delete" if is_deleted_first else "write"):
+            written.set()
+            await goes_on.wait()  # everything is written, and not committed
         return done
 
     async with (
@@ -949,7 +959,7 @@ async def test_a_picture_that_is_stored_again_while_its_last_thread_is_deleted_s
     ):
         await ledger.append("old", [picture])
         with monkeypatch.context() as patch:
-            patch.setattr(holder, name, held)
+            patch.setattr(_driver if is_deleted_first else _appends, "answered", held)
             verbs = [lambda: ledger.append("new", [picture]), lambda: other.delete("old")]
             first, second = reversed(verbs) if is_deleted_first else verbs
             doings: list[asyncio.Future[Any]] = [asyncio.ensure_future(first())]
@@ -970,20 +980,21 @@ async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     """G4: an append to the branch would leave its messages behind, or keep them readable."""
-    lock, locked = _changes.lock_threads, list[str]()
+    lock, locked = _driver._ANSWERS[Lock], list[str]()
     place: Any = {"url": postgres.url, "tenant": tenant, "master_key": MasterKey.from_text(MasterKey.generate())}
     async with PostgresLedger.open(**place) as ledger, PostgresLedger.open(**place) as other:
 
-        async def watched(session: Session, names: Any) -> None:
+        async def watched(session: Session, request: Lock) -> None:
+            names = list(request.names)
             if not locked:
                 locked.append("t")  # the branch locks as well
                 await other.fork("t", into="b")
             locked.extend(names)
-            await lock(session, names)
+            await lock(session, Lock(names))
 
         await ledger.append("t", [said()])
         with monkeypatch.context() as patch:
-            patch.setattr(_changes, "lock_threads", watched)
+            patch.setitem(_driver._ANSWERS, Lock, watched)
             assert await getattr(ledger, verb)("t", with_branches=True) == ("t", "b")
         assert locked.count("b") == 2, locked  # by the fork, and by the deletion
 
@@ -1020,10 +1031,10 @@ async def test_a_thread_that_is_deleted_between_two_statements_is_no_damage(
         PostgresLedger.open(postgres.url, tenant=tenant) as other,
     ):
         await ledger.append("t", [said(correlation_id="c")])
-        async with _after(monkeypatch, _rows._BY_KEY["correlation"], lambda: other.delete("t")):
+        async with _after(monkeypatch, rows._BY_NUMBER["correlation"], lambda: other.delete("t")):
             assert await ledger.by_correlation("c") == ()
         await ledger.append("u", [said()])
-        async with _after(monkeypatch, _queries._SINCE, lambda: other.delete("u")):
+        async with _after(monkeypatch, lists.SINCE.postgres, lambda: other.delete("u")):
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.3):
                     async for _ in ledger.tail():
@@ -1114,16 +1125,14 @@ async def test_f7_a_host_learns_of_threads_of_a_take_whose_answer_is_lost(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F7, G16: the commit was executed and its answer cut off. A thread unknown to its host would never run."""
-    host, take, attempts = Host("h", "1", ("agent",)), _hosts.take, itertools.count(1)
+    host, attempts = Host("h", "1", ("agent",)), itertools.count(1)
     async with cutting(postgres.url) as (url, cuts), open_ledger(url, tenant=tenant, signals="off") as ledger:
 
-        async def cut_at_the_commit(*given: Any) -> Any:
-            taken = await take(*given)
+        def cut_at_the_commit(session: Session) -> None:
             if next(attempts) == 1:
                 cuts.arm(1, is_answered=True)
-            return taken
 
-        monkeypatch.setattr(_hosts, "take", cut_at_the_commit)
+        _after_verb(monkeypatch, "take", cut_at_the_commit)
         await ledger.beat(host)
         for name in "abc":
             await ledger.post(name, called(to=("agent/1",), lane="control"))

@@ -25,7 +25,7 @@ class PostgresLedgers(Ledgers):
 
     @initialize()
     def begin(self) -> None:
-        assert self.run(self.sqlite.horizon) == "0.0.0"
+        assert self.run(self.sqlite.horizon) == "0"
 
     @rule()
     def horizon(self) -> None:

@@ -19,7 +19,8 @@ from tests.ledger.talk import conversation, errands
 from antiphon import MediaPart, Message, MessageBuilder, OptionResultBuilder, PartsPayload
 from antiphon.errors import AppendRefusedError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _rows, _writer
+from antiphon.ledger.sql import rows
+from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _writer
 
 # ---------------------------------------------------------------- opening
 
@@ -78,23 +79,6 @@ def test_a_sqlite_with_the_wal_reset_bug_is_refused(version: str, tmp_path: Path
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
     with pytest.raises(LedgerUnavailableError, match=r"WAL-reset bug.*pip install 'apsw>=3.51.3'"):
         opened(f"sqlite:///{tmp_path}/ledger.db")
-
-
-@pytest.mark.slow
-def test_without_apsw_it_says_what_to_install(tmp_path: Path) -> None:
-    code = f"""
-import asyncio, sys
-sys.modules["apsw"] = None
-from antiphon.ledger import open_ledger
-async def run():
-    async with open_ledger("memory:") as ledger:
-        await ledger.append("t", [])
-    async with open_ledger("sqlite:///{tmp_path}/ledger.db"):
-        pass
-asyncio.run(run())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'ModuleNotFoundError: a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"' in done.stderr
 
 
 @contextmanager
@@ -345,9 +329,9 @@ async def test_a_thread_in_use_is_looked_up_again_only_after_another_has_committ
     """Nor after a reader has looked, or the log was copied, which a commit of another's must be told from."""
     path, looked = tmp_path / "ledger.db", list[str]()
 
-    def noted(connection: _connection.Connection, thread_id: str) -> _rows.Thread | None:
+    def noted(thread_id: str) -> Any:
         looked.append(thread_id)
-        return _rows.find_thread(connection, thread_id)
+        return rows.find_thread(thread_id)
 
     monkeypatch.setattr(_appends, "find_thread", noted)
 
@@ -452,13 +436,13 @@ def test_deleted_messages_are_not_in_the_file(tmp_path: Path) -> None:
 def test_a_fork_does_not_read_what_it_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """O(1) in the length: the same rows are looked at for a thread of 2,000 messages as for one of 20."""
     looked_at: list[int] = []
-    link = _rows.link
+    link = rows.link
 
     def counting(previous: bytes, recorded_at: int, body: bytes) -> bytes:
         looked_at.append(1)
         return link(previous, recorded_at, body)
 
-    monkeypatch.setattr(_rows, "link", counting)
+    monkeypatch.setattr(rows, "link", counting)
 
     async def work(ledger: Ledger) -> list[int]:
         counts = []

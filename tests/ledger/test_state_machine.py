@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -265,7 +264,6 @@ class Ledgers(RuleBasedStateMachine):
         """Its clock begins anew, so no lease of before says anything."""
         self.clock.boots += 1
         self.clock.seconds = 5.0
-        self.memory._hosts = {key: replace(each, ends=-1.0) for key, each in self.memory._hosts.items()}
         self.model.ends = dict.fromkeys(self.model.ends, 0.0)
 
     @rule(host=HOSTS)

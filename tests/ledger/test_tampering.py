@@ -23,7 +23,7 @@ COLUMNS = {
     "seq": "?",
     "thread": "?",
     "id_key": "?",
-    "invocation_number": "?",
+    "invocation_key": "?",
     "open_from": "?",
 }
 
@@ -234,7 +234,7 @@ def test_a_cut_tail_is_found_by_a_head_that_was_kept_elsewhere(original: Path, t
         "DELETE FROM media",
         "UPDATE snapshots SET state = CAST('18' AS BLOB)",
         "DELETE FROM open_calls",
-        "UPDATE open_calls SET option_name = 'other'",
+        "UPDATE open_calls SET option_key = option_key + 1",
         "DELETE FROM threads WHERE thread_id = 't3'",
         "UPDATE threads SET seq = seq + 1 WHERE thread_id = 't3'",
         "UPDATE threads SET hash = zeroblob(32) WHERE thread_id = 't3'",

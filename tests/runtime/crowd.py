@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
 from tests.nats import LocalSignals
@@ -20,6 +21,9 @@ from tests.nats import LocalSignals
 from antiphon.ledger import Host, Ledger, Limit
 from antiphon.ledger._signals import ANYBODY, Hints
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger.sql.hosts import all_hosts
+from antiphon.ledger.sql.rows import find_thread
+from antiphon.ledger.sql.statements import Verb
 from antiphon.messages import Message, OptionCallPayload, use_port
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles
@@ -162,7 +166,8 @@ class _Handle:
     async def post(self, thread_id: str, message: Message, **more: Any) -> Any:
         await self._call("post")
         record = await self._ledger.post(thread_id, message, **more)
-        owner = self._ledger._threads[thread_id].state.owner
+        thread = await self._ledger._read(partial(find_thread, thread_id))
+        owner = None if thread is None else thread.state.owner
         self._hints.note_commit()
         self._hints.note_work(ANYBODY if owner is None else str(owner))
         return record
@@ -170,11 +175,17 @@ class _Handle:
     async def beat(self, host: Host) -> Any:
         await self._call("beat")
         until = await self._ledger.beat(host)
-        self._hints.note_host(host, self._ledger._key_of(host) or 0, len(self._ledger._hosts))
+        self._hints.note_host(host, *await self._ledger._read(partial(_place, host)))
         return until
 
     async def hinted(self, after: int, within: float) -> int:
         return await self._hints.hinted(after, within)
+
+
+def _place(host: Host) -> Verb[tuple[int, int]]:
+    """Return the key of a host, and how many hosts there are."""
+    found = yield from all_hosts()
+    return next((each.key for each in found if each.host.name == host.name), 0), len(found)
 
 
 class _Worker(Actor):

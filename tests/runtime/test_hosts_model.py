@@ -18,7 +18,10 @@ from antiphon.errors import AppendRefusedError, FencedError
 from antiphon.ledger import _ownership
 from antiphon.ledger._admission import State, admit, new_state
 from antiphon.ledger._request import AppendRequest, make_request
-from antiphon.ledger.memory import MemoryLedger, _Thread
+from antiphon.ledger._stored import Thread
+from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger.sql.appends import CarefulAppends, KnownThread
+from antiphon.ledger.sqlite._driver import run
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 
 CALLS = (0, 1)
@@ -78,11 +81,18 @@ def _row(name: str) -> Message:
 
 
 @cache
-def _written(rows: tuple[str, ...]) -> _Thread:
-    """Return the thread with these rows, as the memory ledger has it."""
-    ledger = MemoryLedger()
-    ledger._append(_request(rows, 0))
-    return ledger._threads[THREAD]
+def _written(rows: tuple[str, ...]) -> KnownThread:
+    """Return the thread with these rows, as a store knows it."""
+    appends, ledger = CarefulAppends(), MemoryLedger()
+    if not rows:
+        return KnownThread(Thread(0, new_state(THREAD, 0), 0, None, 0), ())
+    (records,) = run(ledger._writer._connected(), appends.write([_request(rows, 0)]))
+    assert isinstance(records, tuple)
+    messages, known = [record.message for record in records], appends.known[THREAD]
+    known.there = {record.message.id: [record] for record in records}
+    calls = [each for each in messages if each.kind == "option_call"]
+    known.called = {(each.lane == "effect", each.invocation_id or "") for each in calls}
+    return known
 
 
 def _request(rows: tuple[str, ...], epoch: int) -> AppendRequest:

@@ -1,8 +1,7 @@
-"""The parts of lists and search that all stores share: summaries, pages, cursors, the words of a message, and
-how well they match a search.
+"""The parts of lists and search that all stores share: summaries, pages, cursors, the words of a message.
 
-To remove a message from the index of words, the store passes its words again. So a change of what `words_of` returns needs a
-migration that drops the index.
+To remove a message from the index of words, a file passes its words again. So a change of what `words_of` returns needs
+another format.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from antiphon.ledger._values import CallOrder, Head, ThreadCount, ThreadOrder, T
 SYSTEM_PATTERN = "system"
 """The pattern of the runtime's own threads."""
 
-_CURSOR = re.compile("[0-9]{1,18}", re.ASCII)
 _PAGE = re.compile("(-?[0-9]{1,18})\\.([0-9]{1,18})", re.ASCII)
 _ORDERS: dict[str, tuple[str, bool]] = {
     "-updated_at": ("updated_at", True),
@@ -106,19 +104,6 @@ def page_start(page: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def cursor_position(cursor: str | None) -> int:
-    """Return the place of a cursor in the order of commits; without a cursor, the beginning.
-
-    Raises:
-        ValueError: it is not a cursor.
-    """
-    if cursor is None:
-        return 0
-    if not _CURSOR.fullmatch(cursor):
-        raise ValueError(f"expected a cursor of tail or horizon, got {cursor!r}")
-    return int(cursor)
-
-
 def cursor_order(cursor: str) -> tuple[int, ...]:
     """Return a value by which the cursors of one ledger sort: a cursor is one number, or several with dots between them."""
     return tuple(map(int, cursor.split(".")))
@@ -188,24 +173,6 @@ def _texts(value: object) -> Iterator[str]:
     elif isinstance(value, dict):
         for each in cast("dict[str, Any]", value).values():
             yield from _texts(each)
-
-
-def score(terms: Sequence[Term], text: str) -> float:
-    """Return how well a text matches: the number of matches in proportion to its length; 0 if a term has no match."""
-    words = fold_words(text)
-    counts = [len(_places(term, words)) for term in terms]
-    return sum(counts) / (len(words) + 10) if all(counts) else 0
-
-
-def _places(term: Term, words: Sequence[str]) -> list[int]:
-    *first, last = term.words
-    size = len(term.words)
-    return [
-        place
-        for place in range(len(words) - size + 1)
-        if list(words[place : place + size - 1]) == first
-        and (words[place + size - 1].startswith(last) if term.is_beginning else words[place + size - 1] == last)
-    ]
 
 
 def snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:

@@ -16,7 +16,6 @@ from antiphon.ledger._encryption import Mastering
 from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
-from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ async def _opened(
     if tenant is not None:
         raise ValueError(f"{shown!r} has no tenants: a tenant has a file of its own, or a database in PostgreSQL")
     if url == "memory:":
+        from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415 (a program that imports antiphon may open no ledger)
+
         async with MemoryLedger.open(redaction=redaction, master_key=master_key) as memory:
             yield memory
         return
@@ -161,10 +162,8 @@ async def _opened(
         name = shown.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
         raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {shown!r}{hint}")
-    try:
-        from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError as exc:
-        raise ModuleNotFoundError('a ledger on SQLite needs apsw: pip install "antiphon[sqlite]"', name=exc.name) from exc
+    from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (as above)
+
     async with SqliteLedger.open(
         path, create=create, redaction=redaction, busy_timeout=busy_timeout, master_key=master_key
     ) as ledger:

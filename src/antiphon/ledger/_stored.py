@@ -1,4 +1,4 @@
-"""Code that the database stores share: the row of a thread, the segments and pages of its messages, requests, and large media.
+"""The values of a store: the row of a thread and its checksum, segments and pages of messages, requests, and large media.
 
 **Large media** are removed from a message's stored bytes, stored once by content, and put back when the message is read. The
 removed bytes are the inside of a JSON text that begins with `data:`. Only a table of the store records the place; the
@@ -9,9 +9,10 @@ an encrypted thread stay in its sealed bytes: media stored by content would be r
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
+from zlib import crc32
 
 from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import is_sealed
@@ -31,8 +32,6 @@ class Thread(NamedTuple):
     base: int | None
     """The thread that holds the messages up to `base_seq`."""
     base_seq: int
-    checksum: int | None = None
-    """The checksum of epoch, status, pattern, times and owner, where the store has one."""
     owner: str | None = None
     """The name of the host that owns it, where it was asked for."""
 
@@ -40,6 +39,35 @@ class Thread(NamedTuple):
     def summary(self) -> ThreadSummary:
         """The summary that a caller sees."""
         return summary_of(self.state, self.open_calls, self.owner)
+
+
+def checksum_of(columns: Sequence[object]) -> int:
+    """Return the checksum of columns that cannot be computed from messages, as a signed number of 32 bits.
+
+    It has no key: it finds accidents and edits by SQL, and not an attacker.
+    """
+    return crc32(ascii(tuple(columns)).encode()) - 2**31  # as `ascii`: what `repr` escapes depends on the version of Python
+
+
+OWNERSHIP = State._fields.index("owner")
+"""The index of the first field of a state that says who owns the thread and what it has to do; so do all that follow."""
+
+
+def message_checksum(position: int, digest: bytes) -> int:
+    """Return the checksum of a row of `messages`. The row's hash covers everything except the position."""
+    return crc32(digest, position & 0xFFFFFFFF) - 2**31
+
+
+def state_checksum(key: int, state: State) -> int:
+    """Return the part of a thread's checksum that most appends do not change."""
+    of_thread = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
+    covered = (*of_thread, int(state.is_redacted), *state[OWNERSHIP:])
+    return crc32(ascii(covered).encode())  # as `ascii`: what `repr` escapes depends on the version of Python
+
+
+def thread_checksum(part: int, updated_at: int) -> int:
+    """Return the checksum of a row of `threads`: `state_checksum`, and the time."""
+    return crc32(updated_at.to_bytes(8, "big", signed=True), part) - 2**31
 
 
 class ThreadSegment(NamedTuple):

@@ -16,11 +16,9 @@ of two embedders cannot be compared. A vector is removed with its entry, so a re
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from math import hypot, log
+from dataclasses import dataclass
+from math import hypot
 from typing import Protocol, runtime_checkable
 
 from antiphon.errors import DecodeError, RetrievalError
@@ -181,75 +179,6 @@ def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
         if not term or len(term.split()) != 1 or '"' in term or "\0" in term:
             raise ValueError(f"{term!r} is not a term: it is empty, or has white space or a quotation mark")
     return wanted
-
-
-# ---------------------------------------------------------------- in memory
-
-
-@dataclass(slots=True)
-class TermTable:
-    """An index in memory."""
-
-    version: str
-    upto: int = 0
-    """The position of the last message that was examined."""
-    entries: dict[int, TermEntry] = field(default_factory=dict[int, TermEntry])
-    """By the position of their message."""
-    postings: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    sources: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    length: int = 0
-    """How many terms all entries have."""
-    space: VectorSpace | None = None
-    vectors: dict[int, tuple[float, ...]] = field(default_factory=dict[int, "tuple[float, ...]"])
-
-    def add(self, position: int, entry: TermEntry) -> None:
-        """Add an entry, and remove those that it replaces."""
-        there = self.sources.setdefault(entry.source, set())
-        for old in [each for each in there if self.entries[each].version < entry.version]:
-            self.remove(old)
-        if not entry.is_empty:
-            self.entries[position] = entry
-            self.length += entry.length
-            self.sources.setdefault(entry.source, set()).add(position)
-            for term in {*entry.heading.split(), *entry.body.split()}:
-                self.postings.setdefault(term, set()).add(position)
-
-    def remove(self, position: int) -> None:
-        """Remove the entry of a message."""
-        entry = self.entries.pop(position)
-        self.vectors.pop(position, None)
-        self.length -= entry.length
-        self.sources[entry.source].discard(position)
-        for term in {*entry.heading.split(), *entry.body.split()}:
-            self.postings[term].discard(position)
-            if not self.postings[term]:
-                del self.postings[term]
-
-    def frequency(self, terms: Sequence[str]) -> dict[str, int]:
-        """Return in how many entries each term is."""
-        return {term: len(self.postings.get(term, ())) for term in terms}
-
-    def best(self, terms: Sequence[str], source: str | None, limit: int) -> list[int]:
-        """Return the positions of the best matching entries."""
-        scores: Counter[int] = Counter()
-        for term in terms:
-            places = self.postings.get(term, set())
-            weight = log(1 + len(self.entries) / (1 + len(places)))
-            for position in places:
-                entry = self.entries[position]
-                if source is None or fnmatchcase(entry.source, source):
-                    count = entry.body.split().count(term) + HEADING_WEIGHT * entry.heading.split().count(term)
-                    scores[position] += int(1000 * weight * count / (1 + count))
-        return sorted(scores, key=lambda position: (-scores[position], position))[:limit]
-
-    def nearest(self, vector: Sequence[float], source: str | None, limit: int) -> list[int]:
-        """Return the positions of the entries whose vectors are nearest."""
-        fitting = {
-            position: cosine(vector, each)
-            for position, each in self.vectors.items()
-            if source is None or fnmatchcase(self.entries[position].source, source)
-        }
-        return sorted(fitting, key=lambda position: (-fitting[position], position))[:limit]
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

@@ -7,10 +7,12 @@ from pathlib import Path
 from tools.soak.witness import Evidence, Row, WitnessReport, check_witness
 
 from antiphon.ledger import Record
-from antiphon.ledger._stored import PageRequest
+from antiphon.ledger._stored import PageRequest, Subject
+from antiphon.ledger.sql import verify
+from antiphon.ledger.sql.rows import find_thread, page_of_thread
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
-from antiphon.ledger.sqlite._rows import find_thread, page_of_thread
+from antiphon.ledger.sqlite._driver import run
 from antiphon.testing import Event, content_of
 
 
@@ -28,7 +30,7 @@ def evidence_of(path: Path) -> Evidence:
     """Read and verify everything; what is damaged raises."""
     connection = connect(LedgerFile(str(path), 5), create=True)
     try:
-        names, _ = _verify.names(connection)
+        names, _ = run(connection, verify.names())
         for name in names:
             _examine(connection, name)
         assert _verify.damages_of_file(connection) == []
@@ -38,19 +40,19 @@ def evidence_of(path: Path) -> Evidence:
 
 
 def _examine(connection: Connection, name: str) -> None:
-    subject = _verify.begin(connection, name)
-    assert isinstance(subject, _verify.Subject), subject
+    subject = run(connection, verify.begin(name))
+    assert isinstance(subject, Subject), subject
     after: object = subject.thread.base_seq
     while isinstance(after, int):
-        after = _verify.look(connection, subject, after, {})
+        after = run(connection, verify.look(subject, after, {}, None))
     assert after is None, after
 
 
 def _rows(connection: Connection, name: str) -> list[Row]:
     rows: list[Row] = []
-    thread = find_thread(connection, name)
-    while page := page_of_thread(connection, thread, PageRequest(None, len(rows) + 1)):
-        rows += [_row(name, record) for _, record in page]
+    thread = run(connection, find_thread(name))
+    while page := run(connection, page_of_thread(thread, PageRequest(None, len(rows) + 1))):
+        rows += [_row(name, each.record) for each in page]
     return rows
 
 

@@ -7,8 +7,9 @@ import asyncpg
 from tests.ledger.histories import said
 
 from antiphon.ledger._request import make_request
-from antiphon.ledger.postgres._careful import CarefulAppends
 from antiphon.ledger.postgres._connection import Session
+from antiphon.ledger.postgres._driver import answered
+from antiphon.ledger.sql.appends import CarefulAppends
 
 
 @asynccontextmanager
@@ -17,7 +18,7 @@ async def uncommitted(url: str, tenant: str, thread_id: str) -> AsyncIterator[No
     connection = await asyncpg.connect(url, server_settings={"antiphon.tenant": tenant})
     try:
         async with connection.transaction():
-            await CarefulAppends(Session(connection, tenant)).write([make_request(thread_id, [said("late")])])
+            await answered(Session(connection, tenant), CarefulAppends().write([make_request(thread_id, [said("late")])]))
             yield
     finally:
         await connection.close()

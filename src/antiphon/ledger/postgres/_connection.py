@@ -29,6 +29,7 @@ import asyncpg
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring
+from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._secrets import without_password
 from antiphon.messages import is_name
 
@@ -119,14 +120,20 @@ def _mapped(exc: BaseException, cancellations: int) -> BaseException:
 class Session:
     """A connection, as one tenant: the tenant is the first value (`$1`) of every statement."""
 
-    def __init__(self, connection: Connection, tenant: str, keyring: Keyring | None = None) -> None:
+    def __init__(
+        self, connection: Connection, tenant: str, keyring: Keyring | None = None, clock: LeaseClock | None = None
+    ) -> None:
         self.connection = connection
         """For the few statements that do not depend on a tenant."""
         self.tenant = tenant
         self.keyring = _NO_KEYS if keyring is None else keyring
         """The keys of encrypted threads."""
+        self.clock = clock
+        """The clock that measures leases; None for that of the database."""
         self.transaction: str | None = None
         """The transaction as `TRANSACTION` names it, if a statement has returned it."""
+        self.written = 0
+        """How many messages it has written in its transaction, which numbers them."""
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         """Return all rows."""
@@ -140,9 +147,11 @@ class Session:
         """Return the first value of the first row, if there is one."""
         return await self.connection.fetchval(sql, self.tenant, *values)
 
-    async def execute(self, sql: str, *values: object) -> None:
-        """Run a statement."""
-        await self.connection.execute(sql, self.tenant, *values)
+    async def execute(self, sql: str, *values: object) -> int:
+        """Run a statement, and return how many rows it has written."""
+        status = await self.connection.execute(sql, self.tenant, *values)
+        count = status.rpartition(" ")[2]
+        return int(count) if count.isdecimal() else 0
 
 
 _SETTINGS = """
@@ -163,9 +172,19 @@ SELECT CASE WHEN $1::text::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN p
 class Pool:
     """The connections of one tenant."""
 
-    def __init__(self, pool: _AsyncpgPool, tenant: str, patience: float, keyring: Keyring, *, is_pooled: bool) -> None:
+    def __init__(
+        self,
+        pool: _AsyncpgPool,
+        tenant: str,
+        patience: float,
+        keyring: Keyring,
+        clock: LeaseClock | None,
+        *,
+        is_pooled: bool,
+    ) -> None:
         self._pool = pool
         self.keyring = keyring
+        self.clock = clock
         self.tenant = tenant
         self.is_pooled = is_pooled
         """Whether there is a pooler in front of the server, so that a connection keeps no state between transactions."""
@@ -268,7 +287,7 @@ class Pool:
         cancellations = _cancellations()
         try:
             async with self._pool.acquire(timeout=self._patience) as connection:
-                session = Session(connection, self.tenant, self.keyring)
+                session = Session(connection, self.tenant, self.keyring, self.clock)
                 try:
                     if isolation is None:
                         await self._check_format(connection)
@@ -462,7 +481,9 @@ def _may_succeed(exc: BaseException | None) -> bool:
 
 
 @asynccontextmanager
-async def open_pool(url: str, tenant: str, patience: float, keyring: Keyring) -> AsyncGenerator[Pool, None]:
+async def open_pool(
+    url: str, tenant: str, patience: float, keyring: Keyring, clock: LeaseClock | None
+) -> AsyncGenerator[Pool, None]:
     """Connect to a database, as one tenant.
 
     Raises:
@@ -472,7 +493,7 @@ async def open_pool(url: str, tenant: str, patience: float, keyring: Keyring) ->
     if not is_name(tenant):
         raise ValueError(f"a tenant is a name of 1 to 512 visible characters, not {tenant!r}")
     made, is_pooled = await _connected(url, tenant, patience)
-    pool = Pool(made, tenant, patience, keyring, is_pooled=is_pooled)
+    pool = Pool(made, tenant, patience, keyring, clock, is_pooled=is_pooled)
     try:
         yield pool
     finally:

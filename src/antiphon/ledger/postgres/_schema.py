@@ -146,6 +146,7 @@ CREATE TABLE antiphon.hosts (
     since bigint NOT NULL,
     beaten_at bigint NOT NULL,
     left_at bigint,
+    checksum integer NOT NULL,
     PRIMARY KEY (tenant, key)
 );
 CREATE UNIQUE INDEX hosts_by_instance ON antiphon.hosts (tenant, name, instance) WHERE left_at IS NULL;
@@ -190,11 +191,13 @@ CREATE TABLE antiphon.vector_spaces (
 );
 
 CREATE TABLE antiphon.thread_keys (
-    tenant text NOT NULL, thread bigint NOT NULL, master text NOT NULL, wrapped bytea, PRIMARY KEY (tenant, thread)
+    tenant text NOT NULL, thread bigint NOT NULL, master text NOT NULL, wrapped bytea, checksum integer NOT NULL,
+    PRIMARY KEY (tenant, thread)
 );
 CREATE TABLE antiphon.redaction_rules (tenant text PRIMARY KEY, digest bigint NOT NULL);
 CREATE TABLE antiphon.limits (
-    tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, PRIMARY KEY (tenant, model)
+    tenant text NOT NULL, model text COLLATE "C" NOT NULL, state text NOT NULL, checksum integer NOT NULL,
+    PRIMARY KEY (tenant, model)
 );
 """
 

@@ -25,11 +25,12 @@ from antiphon.ledger._terms import (
     check_vector,
     cosine,
 )
-from antiphon.ledger.postgres._careful import hold_indexes, lock_threads
-from antiphon.ledger.postgres._connection import Row, Session
-from antiphon.ledger.postgres._keys import check_collection
-from antiphon.ledger.postgres._queries import INDEXED, SET_INDEXED, horizon
-from antiphon.ledger.postgres._rows import BEGINNING, MESSAGES, CommitPlace, records_of
+from antiphon.ledger.postgres._driver import INDEXES
+from antiphon.ledger.postgres._search import INDEXED, SET_INDEXED
+from antiphon.ledger.sql.keys import check_collection
+from antiphon.ledger.sql.lists import horizon
+from antiphon.ledger.sql.rows import BEGINNING, MESSAGES, CommitPlace, all_records_of, place_in, records_of
+from antiphon.ledger.sql.statements import Lock, Row, Verb, lock, row, rows, value, write
 
 _STEP = 200
 """Messages whose terms are added in one transaction."""
@@ -56,62 +57,62 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING
 """
 
 
-async def update(session: Session, index: TermIndex, after: CommitPlace | None) -> CommitPlace | None:
+def update(index: TermIndex, after: CommitPlace | None) -> Verb[CommitPlace | None]:
     """Add the next messages to an index; return where to continue, or None if it has all of them.
 
     Raises:
         NotSearchableError: it covers an encrypted thread.
     """
-    await check_collection(session, index.name)
-    await hold_indexes(session)
-    await lock_threads(session, [f"terms of {index.name}"])
-    row = await session.fetchrow(INDEXED, _name(index))
-    if row is None or row["version"] != index.version:
-        await drop(session, index.name)
-        row, after = None, None
-    known = BEGINNING if row is None else CommitPlace(row["era"], row["xid"], row["ord"])
-    safe = await horizon(session)  # before the messages, as for words
-    rows = await session.fetch(_NEXT, *(after or known), index.name, _STEP)
-    for each in rows:
-        if (entry := index.entry_in(each["body"])) is not None:
-            await _add(session, index.name, each["thread"], each["seq"], entry)
-    is_last = len(rows) < _STEP
-    upto = safe if is_last else min(safe, CommitPlace(rows[-1]["era"], rows[-1]["xid"], rows[-1]["ord"]))
-    if row is None or upto > known:
-        await session.execute(SET_INDEXED, _name(index), index.version, *max(upto, known))
-    return None if is_last else CommitPlace(rows[-1]["era"], rows[-1]["xid"], rows[-1]["ord"])
+    yield from check_collection(index.name)
+    yield Lock([INDEXES], is_shared=True)
+    yield from lock(_name(index))
+    progress = yield from row(INDEXED, _name(index))
+    if progress is None or progress[0] != index.version:
+        yield from drop(index.name)
+        progress, after = None, None
+    indexed = BEGINNING if progress is None else CommitPlace(*progress[1:])
+    safe = yield from horizon()  # before the messages, as for words
+    found = yield from rows(_NEXT, *(after or indexed), index.name, _STEP)
+    for thread, seq, *_, body in found:
+        if (entry := index.entry_in(body)) is not None:
+            yield from _add(index.name, thread, seq, entry)
+    is_last = len(found) < _STEP
+    upto = safe if is_last else min(safe, place_in(found[-1]))
+    if progress is None or upto > indexed:
+        yield from write(SET_INDEXED, _name(index), index.version, *max(upto, indexed))
+    return None if is_last else place_in(found[-1])
 
 
 def _name(index: TermIndex) -> str:
     return f"terms of {index.name}"
 
 
-async def _add(session: Session, name: str, thread: int, seq: int, entry: TermEntry) -> None:
+def _add(name: str, thread: int, seq: int, entry: TermEntry) -> Verb[None]:
     """Add an entry, and remove those of earlier versions of its source."""
     source = _storable(entry.source)
-    latest = await session.fetchval(_VERSION, name, source)
+    latest = yield from value(_VERSION, name, source)
     if latest is not None and latest > entry.version:
         return
     if latest is None or latest < entry.version:
-        await session.execute(_REPLACE, name, source, entry.version)
-        await session.execute(_SET_VERSION, name, source, entry.version)
+        yield from write(_REPLACE, name, source, entry.version)
+        yield from write(_SET_VERSION, name, source, entry.version)
     if not entry.is_empty:
         heading, body = _storable(entry.heading), _storable(entry.body)
         terms = sorted({*heading.split(), *body.split()})
         values = (thread, seq, source, entry.version, heading, body, entry.length, terms)
-        await session.execute(_INSERT, name, *values)
+        yield from write(_INSERT, name, *values)
 
 
 def _storable(text: str) -> str:
     return text.replace("\0", " ")  # PostgreSQL allows no NUL in texts, and no term contains one
 
 
-async def drop(session: Session, name: str) -> None:
+def drop(name: str) -> Verb[None]:
     """Remove all entries of an index, and its vectors."""
     for table in ("term_entries", "term_sources", "vector_spaces"):
         sql = f"DELETE FROM antiphon.{table} WHERE tenant = $1 AND name = $2"  # noqa: S608 (names of ours)
-        await session.execute(sql, name)
-    await session.execute("DELETE FROM antiphon.indexed WHERE tenant = $1 AND name = $2", f"terms of {name}")
+        yield from write(sql, name)
+    yield from write("DELETE FROM antiphon.indexed WHERE tenant = $1 AND name = $2", f"terms of {name}")
 
 
 # ---------------------------------------------------------------- search
@@ -138,53 +139,47 @@ WHERE m.tenant = $1
 """
 
 
-async def find(session: Session, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
+def find(index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches]:
     """Return the best matches, and the figures of the index."""
-    row = await session.fetchrow(_FIGURES, index.name)
-    entries, length = (0, 0) if row is None else tuple(row.values())
-    frequency = {row[0]: row[1] for row in await session.fetch(_FREQUENCY, index.name, list(terms))}
+    entries, length = (yield from rows(_FIGURES, index.name))[0]
+    frequency: dict[str, int] = {each[0]: each[1] for each in (yield from rows(_FREQUENCY, index.name, list(terms)))}
     there = [term for term, count in frequency.items() if count]
     rare = [term for term in there if frequency[term] <= _COMMON * entries]
     chosen = rare if rare and entries > _MANY else there
     weights = {term: log(1 + entries / (1 + frequency[term])) for term in there}
     if not chosen or not limit:
         return TermMatches((), entries, length, frequency)
-    sources = await _fitting(session, index, source)
-    found = await session.fetch(_CANDIDATES, index.name, chosen, [weights[term] for term in chosen], sources, 4 * limit)
-    best = sorted(found, key=lambda row: -_score(row, weights))[:limit]
-    return TermMatches(await _matches(session, best), entries, length, frequency)
+    sources = yield from _fitting(index, source)
+    found = yield from rows(_CANDIDATES, index.name, chosen, [weights[term] for term in chosen], sources, 4 * limit)
+    best = sorted(found, key=lambda entry: -_score(entry, weights))[:limit]
+    return TermMatches((yield from _matches(best)), entries, length, frequency)
 
 
-def _score(row: Row, weights: Mapping[str, float]) -> float:
-    body: list[str] = row["body"].split()
-    heading: list[str] = row["heading"].split()
+def _score(entry: Row, weights: Mapping[str, float]) -> float:
+    heading: list[str] = entry[4].split()
+    body: list[str] = entry[5].split()
     counts = {term: body.count(term) + HEADING_WEIGHT * heading.count(term) for term in weights}
     return sum(weights[term] * count / (1 + count) for term, count in counts.items())
 
 
-async def _fitting(session: Session, index: TermIndex, pattern: str | None) -> list[str] | None:
+def _fitting(index: TermIndex, pattern: str | None) -> Verb[list[str] | None]:
     """Return the sources that match a pattern; None if there is no pattern."""
     if pattern is None:
         return None
-    rows = await session.fetch(_SOURCES, index.name)
-    return [row[0] for row in rows if fnmatchcase(row[0], pattern)]
+    return [source for (source,) in (yield from rows(_SOURCES, index.name)) if fnmatchcase(source, pattern)]
 
 
-async def _matches(session: Session, rows: Sequence[Row]) -> tuple[TermMatch, ...]:
+def _matches(entries: Sequence[Row]) -> Verb[tuple[TermMatch, ...]]:
     """Return the messages of some entries, in the same order.
 
     Raises:
         LedgerCorruptError: one of the messages was altered.
     """
-    places = [(row["thread"], row["seq"]) for row in rows]
-    records: dict[tuple[int, int], Record] = {}
-    left = await session.fetch(_AT, *map(list, zip(*places, strict=True))) if places else []
-    while left:
-        some = await records_of(session, left)
-        records |= {(each.thread, each.record.seq): each.record for each in some}
-        left = left[len(some) :]
-    entries = [TermEntry(row["source"], row["version"], row["heading"], row["body"]) for row in rows]
-    return tuple(TermMatch(records[place], entry) for place, entry in zip(places, entries, strict=True) if place in records)
+    places = [(thread, seq) for thread, seq, *_ in entries]
+    found = (yield from rows(_AT, *map(list, zip(*places, strict=True)))) if places else []
+    records = {(each.thread, each.record.seq): each.record for each in (yield from all_records_of(found))}
+    matches = zip(places, (TermEntry(*columns[2:6]) for columns in entries), strict=True)
+    return tuple(TermMatch(records[place], entry) for place, entry in matches if place in records)
 
 
 # ---------------------------------------------------------------- vectors
@@ -207,48 +202,45 @@ WHERE tenant = $1 AND name = $2 AND vector IS NOT NULL AND ($3::text[] IS NULL O
 """
 
 
-async def space_of(session: Session, index: TermIndex) -> VectorSpace | None:
+def space_of(index: TermIndex) -> Verb[VectorSpace | None]:
     """Return the space of the vectors that are stored."""
-    row = await session.fetchrow(_SPACE, index.name)
-    return None if row is None else VectorSpace(*row.values())
+    stored = yield from row(_SPACE, index.name)
+    return None if stored is None else VectorSpace(*stored)
 
 
-async def without_vectors(session: Session, index: TermIndex, space: VectorSpace, limit: int) -> tuple[Record, ...]:
+def without_vectors(index: TermIndex, space: VectorSpace, limit: int) -> Verb[tuple[Record, ...]]:
     """Return messages that have no vector yet."""
-    check_vector(space, await space_of(session, index))
-    rows = await session.fetch(_WITHOUT, index.name, limit)
-    return tuple(each.record for each in await records_of(session, rows))
+    check_vector(space, (yield from space_of(index)))
+    found = yield from records_of((yield from rows(_WITHOUT, index.name, limit)))
+    return tuple(each.record for each in found)
 
 
-async def store_vectors(
-    session: Session, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]
-) -> None:
+def store_vectors(index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> Verb[None]:
     """Store vectors of messages that are in the index."""
-    check_vector(space, await space_of(session, index), vectors.values())
-    await session.execute(_SET_SPACE, index.name, space.model, space.dimension)
+    check_vector(space, (yield from space_of(index)), vectors.values())
+    yield from write(_SET_SPACE, index.name, space.model, space.dimension)
     for digest, vector in vectors.items():
         packed = pack(f"<{len(vector)}f", *vector)
-        await session.execute(_SET_VECTOR, index.name, bytes.fromhex(digest), packed)
+        yield from write(_SET_VECTOR, index.name, bytes.fromhex(digest), packed)
 
 
-async def find_vectors(
-    session: Session,
+def find_vectors(
     index: TermIndex,
     space: VectorSpace,
     vector: Sequence[float],
     *,
     source: str | None,
     limit: int,
-) -> tuple[TermMatch, ...]:
+) -> Verb[tuple[TermMatch, ...]]:
     """Return the messages whose vectors are nearest."""
-    check_vector(space, await space_of(session, index), [vector])
-    rows = await session.fetch(_VECTORS, index.name, await _fitting(session, index, source))
-    scored = [(cosine(vector, unpack(f"<{space.dimension}f", row["vector"])), row) for row in rows]
-    best = sorted(scored, key=lambda pair: (-pair[0], pair[1]["thread"], pair[1]["seq"]))[:limit]
-    return await _matches(session, [row for _, row in best])
+    check_vector(space, (yield from space_of(index)), [vector])
+    stored = yield from rows(_VECTORS, index.name, (yield from _fitting(index, source)))
+    scored = [(cosine(vector, unpack(f"<{space.dimension}f", columns[6])), columns) for columns in stored]
+    best = sorted(scored, key=lambda pair: (-pair[0], pair[1][0], pair[1][1]))[:limit]
+    return (yield from _matches([columns for _, columns in best]))
 
 
-async def drop_vectors(session: Session, name: str) -> None:
+def drop_vectors(name: str) -> Verb[None]:
     """Remove all vectors of an index."""
-    await session.execute("UPDATE antiphon.term_entries SET vector = NULL WHERE tenant = $1 AND name = $2", name)
-    await session.execute("DELETE FROM antiphon.vector_spaces WHERE tenant = $1 AND name = $2", name)
+    yield from write("UPDATE antiphon.term_entries SET vector = NULL WHERE tenant = $1 AND name = $2", name)
+    yield from write("DELETE FROM antiphon.vector_spaces WHERE tenant = $1 AND name = $2", name)

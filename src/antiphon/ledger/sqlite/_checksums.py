@@ -18,11 +18,9 @@ kept elsewhere detect that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from zlib import crc32
-
-from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._admission import State
+from antiphon.ledger._stored import OWNERSHIP, state_checksum, thread_checksum
+from antiphon.ledger.sql.statements import check_written
 from antiphon.ledger.sqlite._sql import Connection
 
 COUNTERS = (
@@ -40,28 +38,9 @@ NO_CHECKSUM = -(2**31)
 """The value until the checksum is known; it has the size of a checksum."""
 
 
-_OWNERSHIP = State._fields.index("owner")
-"""The index of the first field of a state that says who owns the thread and what it has to do; so do all that follow."""
 _OWNER = """
 UPDATE threads SET epoch = ?, owner = ?, kind = ?, due_at = ?, posted = ?, unfit = ?, checksum = ? WHERE key = ?
 """
-
-
-def message_checksum(position: int, digest: bytes) -> int:
-    """Return the checksum of a row of `messages`. The row's hash covers everything except the position."""
-    return crc32(digest, position & 0xFFFFFFFF) - 2**31
-
-
-def state_checksum(key: int, state: State) -> int:
-    """Return the part of a thread's checksum that most appends do not change."""
-    of_thread = (key, state.thread_id, state.epoch, state.status, state.pattern, state.created_at)
-    covered = (*of_thread, int(state.is_redacted), *state[_OWNERSHIP:])
-    return crc32(ascii(covered).encode())  # as `ascii`: what `repr` escapes depends on the version of Python
-
-
-def thread_checksum(part: int, updated_at: int) -> int:
-    """Return the checksum of a row of `threads`: `state_checksum`, and the time."""
-    return crc32(updated_at.to_bytes(8, "big", signed=True), part) - 2**31
 
 
 def set_checksum(connection: Connection, key: int, state: State) -> None:
@@ -74,13 +53,8 @@ def set_checksum(connection: Connection, key: int, state: State) -> None:
 def set_owner(connection: Connection, key: int, state: State) -> None:
     """Write a thread's epoch, owner, kind, due time and unfit builds, with its checksum."""
     checksum = thread_checksum(state_checksum(key, state), state.updated_at)
-    connection.run(_OWNER, (state.epoch, *state[_OWNERSHIP:], checksum, key))
+    connection.run(_OWNER, (state.epoch, *state[OWNERSHIP:], checksum, key))
     check_written(connection.changes(), 1)
-
-
-def host_checksum(row: Sequence[object]) -> int:
-    """Return the checksum of a row of `hosts` or `limits`; `row` has all other columns."""
-    return crc32(ascii(tuple(row)).encode()) - 2**31
 
 
 def note_removed(connection: Connection, table: str, rows: int) -> None:
@@ -91,14 +65,3 @@ def note_removed(connection: Connection, table: str, rows: int) -> None:
 def _count(connection: Connection, name: str, value: int) -> None:
     connection.run("UPDATE counters SET value = value + ? WHERE name = ?", (value, name))
     check_written(connection.changes(), 1)
-
-
-def check_written(written: int, expected: int) -> None:
-    """Check that SQLite has written the expected number of rows.
-
-    Raises:
-        LedgerCorruptError: it has not; something in the file prevents it, such as a trigger.
-    """
-    if written != expected:
-        reason = f"{written} rows were written where {expected} should have been"
-        raise LedgerCorruptError(f"{reason}: a trigger swallows or adds rows, or a row is missing; run verify")

@@ -1,8 +1,7 @@
 """The tables of a ledger's file, and the comparison of a file with them.
 
 `messages` is the source of truth; every other table can be computed from it, and `verify` does so. A row holds the house bytes
-and the link of the chain. The bytes already contain ids, invocations and correlations. The index has a number computed from
-each (see `_rows`), a tenth of the usual text, and a lookup by such a number compares the message itself. Rows are in commit
+and the link of the chain. Ids, invocations and correlations are indexed by numbers (see `ledger.sql.rows`). Rows are in commit
 order, and the numbers of invocations and correlations grow with time. So a batch for a hundred threads fills a few pages and
 not a hundred.
 
@@ -76,8 +75,8 @@ CREATE TABLE messages (
     thread INTEGER NOT NULL,
     seq INTEGER NOT NULL,
     id_key INTEGER NOT NULL,
-    invocation_number INTEGER,
-    correlation_number INTEGER,
+    invocation_key INTEGER,
+    correlation_key INTEGER,
     open_from INTEGER,
     recorded_at INTEGER NOT NULL,
     hash BLOB NOT NULL,
@@ -87,25 +86,23 @@ CREATE TABLE messages (
 );
 CREATE UNIQUE INDEX messages_by_seq ON messages (thread, seq);
 CREATE UNIQUE INDEX messages_by_id ON messages (thread, id_key);
-CREATE INDEX messages_by_invocation ON messages (invocation_number) WHERE invocation_number IS NOT NULL;
-CREATE INDEX messages_by_correlation ON messages (correlation_number) WHERE correlation_number IS NOT NULL;
+CREATE INDEX messages_by_invocation ON messages (invocation_key) WHERE invocation_key IS NOT NULL;
+CREATE INDEX messages_by_correlation ON messages (correlation_key) WHERE correlation_key IS NOT NULL;
 
-CREATE TABLE media (key INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, text BLOB NOT NULL);
+CREATE TABLE media (hash BLOB NOT NULL UNIQUE, text BLOB NOT NULL);
 CREATE TABLE media_uses (
-    position INTEGER NOT NULL, place INTEGER NOT NULL, media INTEGER NOT NULL, PRIMARY KEY (position, place)
+    thread INTEGER NOT NULL, seq INTEGER NOT NULL, place INTEGER NOT NULL, hash BLOB NOT NULL, PRIMARY KEY (thread, seq, place)
 ) WITHOUT ROWID;
 
 CREATE TABLE open_calls (
     thread INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    is_effect INTEGER NOT NULL,
-    invocation_id TEXT NOT NULL,
-    option_name TEXT NOT NULL,
-    turn NOT NULL,
+    option_key INTEGER NOT NULL,
+    call BLOB NOT NULL,
     position INTEGER NOT NULL,
     PRIMARY KEY (thread, seq)
 ) WITHOUT ROWID;
-CREATE INDEX open_calls_by_option ON open_calls (option_name, position);
+CREATE INDEX open_calls_by_option ON open_calls (option_key, position);
 
 CREATE TABLE snapshots (
     thread INTEGER NOT NULL,
@@ -193,6 +190,7 @@ CREATE INDEX IF NOT EXISTS threads_by_cost ON threads (CAST(cost AS REAL)) WHERE
 """
 """Created by the first list with a filter in a file with many threads; with few threads, all are examined. None of the indexes
 has the time of the last message: an append writes only the index of these times, however many filters there are."""
+FILTER_INDEX_STATEMENTS = [each.strip() for each in FILTER_INDEXES.split(";") if each.strip()]
 
 
 def prepare(connection: Connection, path: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, cast
 import apsw
 
 from antiphon.ledger._encryption import Keyring
+from antiphon.ledger._hosts import BootClock, LeaseClock
 
 NO_KEYS = Keyring()
 """Opens no encrypted thread."""
@@ -26,6 +27,8 @@ class Connection(apsw.Connection):
         self._run_all = cast("Callable[[str, Sequence[Values]], object]", cursor.executemany)
         self.keyring = NO_KEYS
         """The keys of encrypted threads."""
+        self.clock: LeaseClock = BootClock()
+        """The clock that measures leases."""
 
     def run(self, sql: str, values: Values = ()) -> None:
         """Run a statement, and ignore its rows."""

@@ -1,9 +1,5 @@
 """Indexes of terms in a file: bringing one up to date, searching it, dropping it, and checking it.
 
-`term_entries` has the terms of each message, and the FTS5 table `terms` finds them; its content is that table, so an entry is
-removed from both by its position. `term_indexes` has one row for each index: the version of its function, the position up to
-which messages were examined, and the figures for a ranking.
-
 An update has two steps. A reader reads the next messages and computes their terms, which takes most of the time. The writer
 then stores the result, if the state of the index has not changed since: another process may have been faster, or may have
 dropped the index. So several processes can bring one index up to date, and none keeps the write lock while it computes.
@@ -11,18 +7,19 @@ dropped the index. So several processes can bring one index up to date, and none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from struct import pack
-from typing import Any, NamedTuple
-from zlib import crc32
+from typing import NamedTuple
 
 from antiphon.ledger._records import Record
+from antiphon.ledger._stored import checksum_of
 from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, check_vector
-from antiphon.ledger.sqlite._checksums import check_written
-from antiphon.ledger.sqlite._keys import check_collection
-from antiphon.ledger.sqlite._rows import record_at, records_of
+from antiphon.ledger.sql.keys import check_collection
+from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._schema import TERM_TABLES
+from antiphon.ledger.sqlite._search import records_at
 from antiphon.ledger.sqlite._sql import Connection
+from antiphon.ledger.sqlite._unindex import HAS_TERMS, IndexState, entry_checksum, remove_entries, set_state, state_of
 
 _STEP = 200
 """Messages whose terms are stored in one change."""
@@ -33,8 +30,6 @@ _COMMON = 0.2
 _MANY = 2000
 """The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
 
-_HAS_TABLES = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
-_STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = ?"
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 _NEXT = """
 SELECT position, hash, body FROM messages NOT INDEXED
@@ -46,20 +41,6 @@ WHERE position > ? AND thread IN (
 _REPLACED = """
 SELECT position, heading, body FROM term_entries WHERE name = ? AND source = ? AND version < ?
 """
-_OF_THREAD = """
-SELECT position, heading, body, name FROM term_entries
-WHERE position IN (SELECT position FROM messages WHERE thread = ?)
-"""
-_DELETED = "INSERT INTO terms (terms, rowid, heading, body) VALUES ('delete', ?, ?, ?)"
-
-
-class IndexState(NamedTuple):
-    """The progress of an index."""
-
-    version: str
-    upto: int
-    entries: int
-    length: int
 
 
 class TermUpdate(NamedTuple):
@@ -79,8 +60,8 @@ def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
     Raises:
         NotSearchableError: it covers an encrypted thread.
     """
-    check_collection(connection, index.name)
-    before = _state(connection, index) or IndexState(index.version, 0, 0, 0)
+    run(connection, check_collection(index.name))
+    before = state_of(connection, index.name) or IndexState(index.version, 0, 0, 0)
     if before.version != index.version:
         before = IndexState(index.version, 0, 0, 0)
     last: int = connection.value(_LAST)
@@ -97,9 +78,9 @@ def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
 
 def store(connection: Connection, index: TermIndex, update: TermUpdate) -> bool:
     """Store entries, unless the index has changed since they were computed; return whether they are stored."""
-    if not connection.value(_HAS_TABLES):
+    if not connection.value(HAS_TERMS):
         connection.run(TERM_TABLES)
-    state = _state(connection, index)
+    state = state_of(connection, index.name)
     if state is None or state.version != index.version:
         drop(connection, index.name)
         state = IndexState(index.version, 0, 0, 0)
@@ -107,11 +88,11 @@ def store(connection: Connection, index: TermIndex, update: TermUpdate) -> bool:
         return False
     entries, length = state.entries, state.length
     for position, digest, entry in update.entries:
-        gone = _forget(connection, connection.rows(_REPLACED, (index.name, entry.source, entry.version)))
+        gone = remove_entries(connection, connection.rows(_REPLACED, (index.name, entry.source, entry.version)))
         added = 0 if entry.is_empty else _insert(connection, index.name, position, digest, entry)
         entries += added - len(gone)
         length += added * entry.length - sum(gone)
-    _set_state(connection, index.name, IndexState(index.version, update.upto, entries, length))
+    set_state(connection, index.name, IndexState(index.version, update.upto, entries, length))
     return True
 
 
@@ -125,51 +106,17 @@ def _insert(connection: Connection, name: str, position: int, digest: bytes, ent
     return 1
 
 
-def _forget(connection: Connection, rows: Iterable[tuple[int, str, str]]) -> list[int]:
-    """Remove entries, and return the length of each. The index of words needs their terms again to remove them."""
-    lengths: list[int] = []
-    for position, heading, body in rows:
-        connection.run(_DELETED, (position, heading, body))
-        connection.run("DELETE FROM term_entries WHERE position = ?", (position,))
-        check_written(connection.changes(), 1)
-        connection.run("DELETE FROM term_vectors WHERE position = ?", (position,))
-        lengths.append(len(heading.split()) + len(body.split()))
-    return lengths
-
-
-def _state(connection: Connection, index: TermIndex) -> IndexState | None:
-    row = connection.row(_STATE, (index.name,)) if connection.value(_HAS_TABLES) else None
-    return None if row is None else IndexState(*row)
-
-
-def _set_state(connection: Connection, name: str, state: IndexState) -> None:
-    row = (name, *state)
-    connection.run("INSERT OR REPLACE INTO term_indexes VALUES (?, ?, ?, ?, ?, ?)", (*row, row_checksum(row)))
-    check_written(connection.changes(), 1)
-
-
 def drop(connection: Connection, name: str) -> None:
     """Remove all entries of an index, if there are any."""
-    if not connection.value(_HAS_TABLES):
+    if not connection.value(HAS_TERMS):
         return
     if connection.value("SELECT count(*) FROM term_indexes WHERE name <> ?", (name,)):
-        _forget(connection, connection.rows("SELECT position, heading, body FROM term_entries WHERE name = ?", (name,)))
+        remove_entries(connection, connection.rows("SELECT position, heading, body FROM term_entries WHERE name = ?", (name,)))
     else:  # in one statement, which also works if the index is damaged
         connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
         connection.run("DELETE FROM term_entries")
         connection.run("DELETE FROM term_vectors")
     connection.run("DELETE FROM term_indexes WHERE name = ?", (name,))
-
-
-def forget_thread(connection: Connection, key: int) -> None:
-    """Remove the entries of a thread from all indexes, before its messages are deleted."""
-    if not connection.value(_HAS_TABLES):
-        return
-    rows = connection.rows(_OF_THREAD, (key,))
-    for name in {row[3] for row in rows}:
-        lengths = _forget(connection, [row[:3] for row in rows if row[3] == name])
-        version, upto, entries, length = connection.rows(_STATE, (name,))[0]
-        _set_state(connection, name, IndexState(version, upto, entries - len(lengths), length - sum(lengths)))
 
 
 # ---------------------------------------------------------------- search
@@ -182,18 +129,14 @@ SELECT terms.rowid FROM terms JOIN term_entries ON term_entries.position = terms
 WHERE terms MATCH ?1 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' AND name = ?3 AND (?4 IS NULL OR source GLOB ?4)
 ORDER BY rank LIMIT ?2
 """  # noqa: S608
-_MATCHES = """
-SELECT m.position, m.thread, m.seq, m.recorded_at, m.hash, m.media, m.body, p.hash, e.source, e.version, e.heading, e.body
-FROM term_entries AS e JOIN messages AS m USING (position) LEFT JOIN messages AS p ON p.thread = m.thread AND p.seq = m.seq - 1
-WHERE e.position IN ({})
-"""
+_ENTRIES_AT = "SELECT position, source, version, heading, body FROM term_entries WHERE position IN ({})"
 _AT_ONCE = 200
 """Positions in one statement."""
 
 
 def find(connection: Connection, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
     """Return the best matches, and the figures of the index."""
-    state = _state(connection, index)
+    state = state_of(connection, index.name)
     if state is None:
         return TermMatches((), 0, 0, dict.fromkeys(terms, 0))
     counts = "SELECT doc FROM term_counts WHERE term = ?"
@@ -226,13 +169,12 @@ def _matches(connection: Connection, rows: Sequence[tuple[int]]) -> tuple[TermMa
     found: dict[int, TermMatch] = {}
     for start in range(0, len(rows), _AT_ONCE):
         places = [position for (position,) in rows[start : start + _AT_ONCE]]
-        for row in connection.rows(_MATCHES.format(", ".join("?" * len(places))), places):
-            ((position, record),) = records_of(connection, [row[:_MESSAGE_COLUMNS]])
-            found[position] = TermMatch(record, TermEntry(*row[_MESSAGE_COLUMNS:]))
+        records = run(connection, records_at(places))
+        for position, *entry in connection.rows(_ENTRIES_AT.format(", ".join("?" * len(places))), places):
+            if position in records:
+                found[position] = TermMatch(records[position], TermEntry(*entry))
     return tuple(found[position] for (position,) in rows if position in found)
 
-
-_MESSAGE_COLUMNS = 8
 
 # ---------------------------------------------------------------- vectors
 
@@ -249,18 +191,17 @@ WHERE name = ?1 AND (?2 IS NULL OR source GLOB ?2) ORDER BY vec_distance_cosine(
 def space_of(connection: Connection, index: TermIndex) -> VectorSpace | None:
     """Return the space of the vectors that are stored."""
     sql = "SELECT model, dimension FROM vector_spaces WHERE name = ?"
-    row = connection.row(sql, (index.name,)) if connection.value(_HAS_TABLES) else None
+    row = connection.row(sql, (index.name,)) if connection.value(HAS_TERMS) else None
     return None if row is None else VectorSpace(*row)
 
 
 def without_vectors(connection: Connection, index: TermIndex, space: VectorSpace, limit: int) -> tuple[Record, ...]:
     """Return messages that have no vector yet."""
     check_vector(space, space_of(connection, index))
-    if not connection.value(_HAS_TABLES):
+    if not connection.value(HAS_TERMS):
         return ()
     rows = connection.rows(_WITHOUT, (index.name, limit))
-    records = (record_at(connection, position) for (position,) in rows)
-    return tuple(record for record in records if record is not None)
+    return tuple(run(connection, records_at([position for (position,) in rows])).values())
 
 
 def store_vectors(
@@ -268,10 +209,10 @@ def store_vectors(
 ) -> None:
     """Store vectors of messages that are in the index."""
     check_vector(space, space_of(connection, index), vectors.values())
-    if not connection.value(_HAS_TABLES):
+    if not connection.value(HAS_TERMS):
         connection.run(TERM_TABLES)
     row = (index.name, space.model, space.dimension)
-    connection.run("INSERT OR REPLACE INTO vector_spaces VALUES (?, ?, ?, ?)", (*row, row_checksum(row)))
+    connection.run("INSERT OR REPLACE INTO vector_spaces VALUES (?, ?, ?, ?)", (*row, checksum_of(row)))
     sql = "SELECT position FROM term_entries JOIN messages USING (position) WHERE hash = ? AND name = ?"
     for digest, vector in vectors.items():
         position = connection.value(sql, (bytes.fromhex(digest), index.name))
@@ -286,7 +227,7 @@ def find_vectors(
 ) -> tuple[TermMatch, ...]:
     """Return the messages whose vectors are nearest. Only readers load the extension, and only for this."""
     check_vector(space, space_of(connection, index), [vector])
-    if not connection.value(_HAS_TABLES):
+    if not connection.value(HAS_TERMS):
         return ()
     load_vec(connection)
     rows = connection.rows(_NEAREST, (index.name, source, pack(f"<{len(vector)}f", *vector), limit))
@@ -295,7 +236,7 @@ def find_vectors(
 
 def drop_vectors(connection: Connection, name: str) -> None:
     """Remove all vectors of an index."""
-    if connection.value(_HAS_TABLES):
+    if connection.value(HAS_TERMS):
         connection.run(
             "DELETE FROM term_vectors WHERE position IN (SELECT position FROM term_entries WHERE name = ?)", (name,)
         )
@@ -322,16 +263,6 @@ def load_vec(connection: Connection) -> None:
 
 
 # ---------------------------------------------------------------- checks
-
-
-def entry_checksum(digest: bytes, row: Sequence[Any]) -> int:
-    """Return the checksum of an entry, and of the message that its terms are from."""
-    return crc32(ascii(tuple(row)).encode(), crc32(digest)) - 2**31
-
-
-def row_checksum(row: Sequence[Any]) -> int:
-    """Return the checksum of the row of an index."""
-    return crc32(ascii(tuple(row)).encode()) - 2**31
 
 
 _ENTRIES = """
@@ -371,7 +302,7 @@ def complaints_about_terms(connection: Connection) -> Iterator[str]:
         totals[name] = (count + 1, length + len(heading.split()) + len(body.split()))
     last = connection.value(_LAST)
     for *row, checksum in connection.rows("SELECT name, version, upto, entries, length, checksum FROM term_indexes"):
-        if row_checksum(row) != checksum or totals.pop(row[0], (0, 0)) != (row[3], row[4]) or row[2] > last:
+        if checksum_of(row) != checksum or totals.pop(row[0], (0, 0)) != (row[3], row[4]) or row[2] > last:
             yield "the figures of an index of terms are not what they were"
     if totals:
         yield "an index of terms has entries, and no row of its own"
@@ -391,5 +322,5 @@ def _complaints_about_vectors(connection: Connection) -> Iterator[str]:
             yield "a vector is not what it was, or belongs to no passage"
             return
     for *row, checksum in connection.rows("SELECT name, model, dimension, checksum FROM vector_spaces"):
-        if row_checksum(row) != checksum:
+        if checksum_of(row) != checksum:
             yield "the model of the vectors is not what it was"

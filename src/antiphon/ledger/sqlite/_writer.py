@@ -26,6 +26,7 @@ from threading import Lock, Thread
 from typing import Any, TypeAlias, TypeVar, cast
 
 import apsw
+from typing_extensions import override
 
 from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._records import Record
@@ -58,7 +59,7 @@ class _Change:
     def __init__(
         self,
         work: _Work,
-        done: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        done: asyncio.Future[Any] | concurrent.futures.Future[Any] | None,
         weight: int,
         thread_id: str | None,
     ) -> None:
@@ -71,6 +72,7 @@ class _Change:
 
     def settle(self) -> None:
         """Give the caller the outcome."""
+        assert self.done is not None  # noqa: S101 (a caller that waits has a future)
         if isinstance(self.outcome, _Failed):
             self.done.set_exception(self.outcome.error)
         else:
@@ -86,6 +88,124 @@ class _Failed:
         self.error = error
 
 
+class Committer:
+    """Makes a batch of changes in one transaction over one connection, so that a refused change affects no other."""
+
+    def __init__(self, place: LedgerFile, connection: Connection) -> None:
+        self._place = place
+        self._connection: Connection | None = connection
+        self._appends = Appends()
+        self.trouble: LedgerFullError | None = None
+        """The error of the last commit, if the disk was full; None after a commit that succeeded."""
+
+    def _connected(self) -> Connection:
+        assert self._connection is not None  # noqa: S101 (only a writer of a file gives its connection up)
+        return self._connection
+
+    def _give_up(self, exc: Exception) -> None:
+        """Undo what an error of the machine has left."""
+        self._appends.forget()  # its cached threads were not committed
+        connection = self._connected()
+        if connection.in_transaction:
+            connection.run("ROLLBACK")
+
+    def commit(self, batch: Sequence[_Change]) -> None:
+        try:
+            connection = self._connected()
+            try:
+                self._attempt(connection, batch, is_careful=False)
+            except FATAL:
+                raise  # the file or the machine failed, not one change: all callers get the error
+            except Exception:  # noqa: BLE001 (a message is stored already, or one change cannot be written: find out which)
+                # Undo the whole first attempt: it may have written rows of any change of the batch.
+                if connection.in_transaction:  # some errors have rolled back already
+                    connection.run("ROLLBACK")
+                self._attempt(connection, batch, is_careful=True)
+            self.trouble = None
+        except Exception as exc:  # noqa: BLE001 (the callers get it)
+            for change in batch:
+                change.outcome = _Failed(self._translated(exc))
+            error = self._translated(exc)
+            self.trouble = error if isinstance(error, LedgerFullError) else None
+            self._give_up(exc)
+
+    def _attempt(self, connection: Connection, batch: Sequence[_Change], *, is_careful: bool) -> None:
+        # IMMEDIATE takes the write lock before anything is read. So every epoch, version and id that an admission compares is
+        # still current when its rows are written, whatever other processes do.
+        connection.run("BEGIN IMMEDIATE")
+        self._appends.begin(connection, is_careful=is_careful)  # inside the transaction: no other process commits after it
+        for change in batch:
+            self._try(connection, change, is_careful=is_careful)
+        self._appends.flush(connection)
+        connection.run("COMMIT")
+        self._appends.end(connection)  # after the commit, which changes the version that it remembers
+
+    def _translated(self, exc: Exception) -> Exception:
+        is_refusal = isinstance(exc, ValueError)  # a change may refuse its arguments
+        is_ours = is_refusal or not isinstance(exc, (apsw.Error, *UNEXPECTED))
+        return exc if is_ours else translated(exc, self._place.path)
+
+    def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
+        is_decided_first = isinstance(change.work, AppendRequest) or change.thread_id is not None
+        if is_decided_first and not is_careful:  # a refusal leaves nothing to undo
+            try:
+                change.outcome = self._decided(connection, change)
+            except LedgerCorruptError:
+                raise  # something may be written
+            except LedgerError as exc:
+                change.outcome = _Failed(exc)
+            return
+        # Flush before the savepoint: rolling back to it must undo this change only, not the appends that were admitted before
+        # it. Forget, because the change may alter the threads that are remembered.
+        self._appends.flush(connection)
+        self._appends.forget()
+        connection.run("SAVEPOINT change")
+        try:
+            if is_decided_first:
+                change.outcome = self._decided(connection, change)
+                self._appends.flush(connection)
+            else:
+                change.outcome = cast("Callable[[Connection], Any]", change.work)(connection)
+        except FATAL:
+            raise
+        except Exception as exc:  # noqa: BLE001 (the caller gets it)
+            self._appends.forget()  # its pending rows too: the next flush must not write them
+            connection.run("ROLLBACK TO change")
+            change.outcome = _Failed(self._translated(exc))
+        connection.run("RELEASE change")  # also after ROLLBACK TO, which leaves the savepoint open
+
+    def _decided(self, connection: Connection, change: _Change) -> Any:
+        """Make a change that raises before it writes anything, or not at all."""
+        if isinstance(change.work, AppendRequest):
+            return self._appends.take(connection, change.work)
+        return self._appends.change_thread(connection, change.thread_id or "", cast("ThreadChange", change.work))
+
+
+class InlineWriter(Committer):
+    """Makes each change at once, in the thread that calls: for a database that is in memory, and waits for nothing."""
+
+    def __init__(self, place: LedgerFile, connection: Connection, on_commit: Callable[[], None]) -> None:
+        super().__init__(place, connection)
+        self._on_commit = on_commit
+
+    async def do(self, work: Callable[[Connection], ResultT], weight: int = 1024) -> ResultT:
+        return cast("ResultT", self._made(work, None))
+
+    async def change_thread(self, thread_id: str, work: ThreadChange) -> tuple[StoredThread, Any]:
+        return cast("tuple[StoredThread, Any]", self._made(work, thread_id))
+
+    async def append(self, request: AppendRequest) -> tuple[Record, ...]:
+        return cast("tuple[Record, ...]", self._made(request, None))
+
+    def _made(self, work: _Work, thread_id: str | None) -> Any:
+        change = _Change(work, None, 0, thread_id)
+        self.commit((change,))
+        if isinstance(change.outcome, _Failed):
+            raise change.outcome.error
+        self._on_commit()
+        return change.outcome
+
+
 def _settle_threads(batch: Sequence[_Change]) -> None:
     """Answer the callers in other threads: not through the event loop, which may be blocked."""
     for change in batch:  # in a function of its own: in the loop of the writer, the name would keep the last change alive
@@ -93,11 +213,11 @@ def _settle_threads(batch: Sequence[_Change]) -> None:
             change.settle()
 
 
-class Writer:
-    """Makes changes to a ledger's file, one after the other, many to a commit."""
+class Writer(Committer):
+    """Makes changes to a ledger's file in a thread, one after the other, many to a commit."""
 
     def __init__(self, place: LedgerFile, connection: Connection, on_commit: Callable[[], None]) -> None:
-        self._place = place
+        super().__init__(place, connection)
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
         self._queue: SimpleQueue[_Change | None] = SimpleQueue()
@@ -105,13 +225,9 @@ class Writer:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
         self._closing = Lock()
-        self._connection: Connection | None = connection
         self._is_suspect = False
         self._log_pages = 0
         self._copy_at = _LOG_PAGES
-        self._appends = Appends()
-        self.trouble: LedgerFullError | None = None
-        """The error of the last commit, if the disk was full; None after a commit that succeeded."""
         connection.set_wal_hook(self._count_log)
         self._thread = Thread(target=self._run, name="antiphon-ledger-writer", daemon=True)
         self._thread.start()
@@ -124,13 +240,13 @@ class Writer:
         """
         return cast("ResultT", await self._queued(work, weight))
 
-    async def change_thread(self, thread_id: str, work: ThreadChange) -> StoredThread:
-        """Queue a change of the row of one thread, and return the thread once it is durable.
+    async def change_thread(self, thread_id: str, work: ThreadChange) -> tuple[StoredThread, Any]:
+        """Queue a change of the row of one thread, and return the thread and the result once they are durable.
 
         Raises:
             LedgerError: it was refused, or the store cannot be used.
         """
-        return cast("StoredThread", await self._queued(work, 1024, thread_id))
+        return cast("tuple[StoredThread, Any]", await self._queued(work, 1024, thread_id))
 
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
         """Queue an append, and return its records once they are durable.
@@ -186,7 +302,8 @@ class Writer:
         """Give the callers their outcomes, in the thread of the event loop."""
         for change in batch:
             self._room += change.weight  # first, and also for a cancelled caller: its change has left the queue
-            if not change.done.done():  # otherwise the caller was cancelled, or waits in another thread
+            # Otherwise the caller was cancelled, or waits in another thread.
+            if change.done is not None and not change.done.done():
                 change.settle()
         while self._waiting and self._room > 0:
             waiter = self._waiting.popleft()
@@ -201,7 +318,7 @@ class Writer:
         while is_open:
             batch, is_open = self._take()
             if batch:
-                self._commit(batch)
+                self.commit(batch)
                 _settle_threads(batch)
                 with suppress(RuntimeError):  # the loop was closed: no caller is left
                     self._loop.call_soon_threadsafe(self._settle, batch)
@@ -224,42 +341,7 @@ class Writer:
             change = self._queue.get()
         return batch, False
 
-    def _commit(self, batch: Sequence[_Change]) -> None:
-        try:
-            connection = self._connected()
-            try:
-                self._attempt(connection, batch, is_careful=False)
-            except FATAL:
-                raise  # the file or the machine failed, not one change: all callers get the error
-            except Exception:  # noqa: BLE001 (a message is stored already, or one change cannot be written: find out which)
-                # Undo the whole first attempt: it may have written rows of any change of the batch.
-                if connection.in_transaction:  # some errors have rolled back already
-                    connection.run("ROLLBACK")
-                self._attempt(connection, batch, is_careful=True)
-            self.trouble = None
-        except Exception as exc:  # noqa: BLE001 (the callers get it)
-            for change in batch:
-                change.outcome = _Failed(self._translated(exc))
-            error = self._translated(exc)
-            self.trouble = error if isinstance(error, LedgerFullError) else None
-            self._give_up(exc)
-
-    def _attempt(self, connection: Connection, batch: Sequence[_Change], *, is_careful: bool) -> None:
-        # IMMEDIATE takes the write lock before anything is read. So every epoch, version and id that an admission compares is
-        # still current when its rows are written, whatever other processes do.
-        connection.run("BEGIN IMMEDIATE")
-        self._appends.begin(connection, is_careful=is_careful)  # inside the transaction: no other process commits after it
-        for change in batch:
-            self._try(connection, change, is_careful=is_careful)
-        self._appends.flush(connection)
-        connection.run("COMMIT")
-        self._appends.end(connection)  # after the commit, which changes the version that it remembers
-
-    def _translated(self, exc: Exception) -> Exception:
-        is_refusal = isinstance(exc, ValueError)  # a change may refuse its arguments
-        is_ours = is_refusal or not isinstance(exc, (apsw.Error, *UNEXPECTED))
-        return exc if is_ours else translated(exc, self._place.path)
-
+    @override
     def _give_up(self, exc: Exception) -> None:
         """Close the connection, unless another process held the lock and no transaction has begun."""
         self._appends.forget()  # its cached threads were not committed
@@ -269,41 +351,7 @@ class Writer:
         self._is_suspect = self._is_suspect or connection is not None
         self._disconnect()
 
-    def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
-        is_decided_first = isinstance(change.work, AppendRequest) or change.thread_id is not None
-        if is_decided_first and not is_careful:  # a refusal leaves nothing to undo
-            try:
-                change.outcome = self._decided(connection, change)
-            except LedgerCorruptError:
-                raise  # something may be written
-            except LedgerError as exc:
-                change.outcome = _Failed(exc)
-            return
-        # Flush before the savepoint: rolling back to it must undo this change only, not the appends that were admitted before
-        # it. Forget, because the change may alter the threads that are remembered.
-        self._appends.flush(connection)
-        self._appends.forget()
-        connection.run("SAVEPOINT change")
-        try:
-            if is_decided_first:
-                change.outcome = self._decided(connection, change)
-                self._appends.flush(connection)
-            else:
-                change.outcome = cast("Callable[[Connection], Any]", change.work)(connection)
-        except FATAL:
-            raise
-        except Exception as exc:  # noqa: BLE001 (the caller gets it)
-            self._appends.forget()  # its pending rows too: the next flush must not write them
-            connection.run("ROLLBACK TO change")
-            change.outcome = _Failed(self._translated(exc))
-        connection.run("RELEASE change")  # also after ROLLBACK TO, which leaves the savepoint open
-
-    def _decided(self, connection: Connection, change: _Change) -> Any:
-        """Make a change that raises before it writes anything, or not at all."""
-        if isinstance(change.work, AppendRequest):
-            return self._appends.take(connection, change.work)
-        return self._appends.change_thread(connection, change.thread_id or "", cast("ThreadChange", change.work))
-
+    @override
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = connect(self._place)

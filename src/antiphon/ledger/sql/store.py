@@ -1,0 +1,450 @@
+"""SqlLedger: the contract over verbs, for any driver that can run them.
+
+A driver runs a verb in one transaction, and again if the transaction was rolled back. So it gets functions that make a verb,
+not verbs. `_read` runs one on one snapshot; `_look` without one, for rows that never change; `_change` may run one that was
+committed a second time; `_change_once` may not. The `_note…` methods tell other processes what was committed; a file tells
+nobody.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from types import MappingProxyType
+from typing import TypeVar
+
+from antiphon._listeners import listener
+from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.ledger._encryption import EncryptionStatus, Keyring, MasterKey, WrappedKey
+from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
+from antiphon.ledger._listing import is_newest_first, order_of, page_start
+from antiphon.ledger._ownership import check_host, check_kind, kinds_wanted, make_release, standing_of
+from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants, check_limited
+from antiphon.ledger._records import Pairing, Record, to_micros
+from antiphon.ledger._redaction import LedgerRedaction, Redaction, RedactionRules
+from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
+from antiphon.ledger._signals import ANYBODY, EVERYBODY, CommitSignal
+from antiphon.ledger._stored import Subject, TakeRequest, Thread, read_pages
+from antiphon.ledger._values import (
+    CallOrder,
+    CallPage,
+    Damage,
+    Head,
+    Snapshot,
+    Tailed,
+    ThreadCount,
+    ThreadFilter,
+    ThreadJournal,
+    ThreadOrder,
+    ThreadPage,
+    ThreadStanding,
+    ThreadSummary,
+    Verification,
+)
+from antiphon.ledger._verbs import Verbs
+from antiphon.ledger._verification import missing_threads, proven
+from antiphon.ledger.sql import branches, hosts, keys, limits, lists, threads, verify
+from antiphon.ledger.sql.rows import CommitPlace, place_of
+from antiphon.ledger.sql.statements import Verb
+from antiphon.messages import Json, Message, current_port
+
+ResultT = TypeVar("ResultT")
+
+
+class SqlLedger(Verbs, ABC):
+    """A ledger in a SQL database."""
+
+    redaction: LedgerRedaction
+    _keyring: Keyring
+    _commits: CommitSignal
+    _skew = timedelta()
+    """How far the clock of the database is ahead of the clock of this process, if that matters."""
+
+    # ------------------------------------------------------------ what a driver does
+
+    @abstractmethod
+    async def _read(self, make: Callable[[], Verb[ResultT]]) -> ResultT:
+        """Run a verb that reads, on one snapshot of the database."""
+
+    async def _look(self, make: Callable[[], Verb[ResultT]]) -> ResultT:
+        """Run a verb that reads rows which never change."""
+        return await self._read(make)
+
+    @abstractmethod
+    async def _change(self, make: Callable[[], Verb[ResultT]], weight: int = 1024) -> ResultT:
+        """Run a verb that writes. `weight` is about how many bytes."""
+
+    async def _change_once(
+        self,
+        make: Callable[[], Verb[ResultT]],
+        is_stored: Callable[[ResultT], Verb[bool]] | None = None,
+        weight: int = 1024,
+    ) -> ResultT:
+        """Run a verb that writes and must not be repeated. `is_stored` returns whether the data shows its result."""
+        return await self._change(make, weight)
+
+    @abstractmethod
+    async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
+        """Run a verb that changes the row of one thread only. It gets the thread, if the driver knows it."""
+
+    _planner: threads.Planner | None = None
+    """Chooses how a list finds its threads, if the database cannot."""
+
+    async def _prepare_list(self, filter: ThreadFilter) -> None:
+        """Prepare a list of threads."""
+
+    async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
+        """Return the next messages after a place."""
+        return await self._look(partial(lists.since, place, thread_id))
+
+    @abstractmethod
+    async def _wait_for_commit(self, seen: int, is_more_coming: bool) -> None:
+        """Wait for a commit after the first `seen`. `is_more_coming`: a running transaction holds back committed messages."""
+
+    @abstractmethod
+    async def _append(self, request: AppendRequest) -> tuple[Record, ...]:
+        """Write an append, together with others that wait."""
+
+    def _now(self) -> datetime:
+        return current_port().now() + self._skew
+
+    def _note_commit(self) -> None:
+        """Messages were committed."""
+
+    def _note_work(self, owner: str) -> None:
+        """A thread has work to do for its owner, or for any host."""
+
+    def _note_post(self, thread_id: str) -> None:
+        """A message was posted to a thread."""
+
+    def _note_host(self, host: Host, registration: hosts.Registration) -> None:
+        """A host has beaten."""
+
+    def _note_left(self, host: Host) -> None:
+        """A host has left."""
+
+    def _remember(self, threads: Iterable[Thread]) -> None:
+        """Take over rows of threads that a verb has written."""
+
+    async def _forgotten(self, names: tuple[str, ...]) -> None:
+        """Threads, or their keys, were deleted."""
+
+    # ------------------------------------------------------------ writing
+
+    async def append(
+        self,
+        thread_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_version: int | None = None,
+        epoch: int | None = None,
+        snapshot: Snapshot | None = None,
+        status: str | None = None,
+        pattern: str | None = None,
+        allow_foreign: bool = False,
+        outside: bool = False,
+    ) -> tuple[Record, ...]:
+        request = make_request(
+            thread_id,
+            messages,
+            redaction=self.redaction,
+            expected_version=expected_version,
+            epoch=epoch,
+            snapshot=snapshot,
+            status=status,
+            pattern=pattern,
+            allow_foreign=allow_foreign,
+            outside=outside,
+        )
+        return await self._append(request)
+
+    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
+        request = make_post(thread_id, message, redaction=self.redaction, by=by)
+        record = (await self._append(request))[0]
+        self._note_post(thread_id)  # after the commit: a host that a hint wakes earlier finds no work
+        return record
+
+    async def redaction_of(self, thread_id: str) -> Redaction | None:
+        if not self.redaction.is_on:
+            return None
+        is_redacted = await self._look(partial(lists.is_redacted, thread_id))
+        return self.redaction.rules if is_redacted is None else self.redaction.for_thread(is_redacted)
+
+    async def redaction_rules(self) -> RedactionRules:
+        return self.redaction.beside(await self._read(hosts.rules))
+
+    async def adopt_redaction(self) -> RedactionRules:
+        await self._change(partial(hosts.adopt_rules, self.redaction, self._now()))
+        return self.redaction.beside(self.redaction.digest)
+
+    # ------------------------------------------------------------ hosts and owners
+
+    async def beat(self, host: Host) -> datetime:
+        check_host(host, self.redaction)
+        now = self._now()
+        registration = await self._change(partial(hosts.renew, host, now, self.redaction))
+        if registration is None:
+            registration = await self._change(partial(hosts.beat, host, now, self.redaction))
+        elif registration.is_littered:
+            await self._change(partial(hosts.forget_dead, host))
+        self._note_host(host, registration)
+        return now + timedelta(seconds=host.lease)
+
+    async def leave(self, host: Host) -> None:
+        await self._change(partial(hosts.leave, host, to_micros(self._now())))
+        self._note_left(host)
+        self._note_work(ANYBODY)  # its threads are free
+
+    async def hosts(self) -> tuple[HostStatus, ...]:
+        return await self._read(partial(hosts.hosts, self._now()))
+
+    async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
+        check_name(thread_id, "a thread's id")
+        check_kind(kind, self.redaction)
+        wanted = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
+
+        def claim(thread: Thread | None) -> Verb[tuple[Thread, hosts.Claim]]:
+            made = yield from hosts.claim(wanted, thread)
+            return made.thread, made
+
+        thread, taken_from = await self._change_thread(thread_id, claim)
+        return Epoch(thread.state.epoch, thread.state.seq, taken_from)
+
+    async def release(
+        self,
+        thread_id: str,
+        *,
+        epoch: int,
+        seen: int | None = None,
+        wake_at: datetime | None = None,
+        unfit: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        wanted = make_release(
+            thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
+        )
+        skew = self._skew // timedelta(microseconds=1)
+        wanted = wanted._replace(now=wanted.now + skew, wake_at=None if wanted.wake_at is None else wanted.wake_at + skew)
+
+        def release(thread: Thread | None) -> Verb[tuple[Thread, None]]:
+            return (yield from hosts.release(thread_id, wanted, thread)), None
+
+        await self._change_thread(thread_id, release)
+        if unfit is not None:
+            self._note_work(EVERYBODY)  # only hosts of other builds take it
+        elif wake_at is not None and wake_at <= current_port().now():
+            self._note_work(ANYBODY)
+
+    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
+        check_name(to, "the place of a ledger")
+        now = self._now()
+
+        def move(thread: Thread | None) -> Verb[tuple[Thread, Thread]]:
+            moved = yield from hosts.move(thread_id, to, now, thread)
+            return moved, moved
+
+        return standing_of((await self._change_thread(thread_id, move)).state)
+
+    async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
+        check_limit(limit)
+        wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
+        # A read comes first, so a host that polls an idle ledger never writes. Another host may be faster between the two:
+        # `take` searches again inside its own transaction.
+        if not await self._look(partial(hosts.has_due, wanted)):
+            return ()
+        taken = await self._change_once(
+            partial(hosts.take, wanted), lambda some: hosts.is_owned_so([thread for thread, _ in some])
+        )
+        self._remember(thread for thread, _ in taken)
+        return tuple(summary for _, summary in taken)
+
+    async def woken(self, by: Host, *, seen: Mapping[str, int] = MappingProxyType({})) -> tuple[Woken, ...]:
+        if not seen:
+            return await self._look(partial(hosts.woken, by))
+        changed, posted = await self._change(partial(hosts.note_seen, by, seen))
+        self._remember(changed)
+        return posted
+
+    async def set_limit(self, limit: Limit) -> None:
+        check_limited(limit, self.redaction)
+        await self._change(partial(limits.set_limit, limit))
+
+    async def limits(self) -> tuple[LimitStatus, ...]:
+        return await self._read(partial(limits.limits, self._now()))
+
+    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        return await self._change_once(partial(limits.permits, by, wants, self._now()))
+
+    # ------------------------------------------------------------ branches and deletion
+
+    async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
+        """Create the branch that `fork` has prepared."""
+        made = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
+        self._note_commit()
+        return made.summary
+
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        chosen = proven(journals, heads)
+        weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
+        made = await self._change_once(partial(branches.restore, chosen, self.redaction), weight=weight)
+        self._note_commit()
+        return tuple(thread.summary for thread in made)
+
+    async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = await self._change_once(partial(branches.delete, thread_id, with_branches))
+        await self._forgotten(names)
+        return names
+
+    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = await self._change_once(partial(branches.forget, thread_id, with_branches))
+        self._keyring.drop()
+        await self._forgotten(names)
+        return names
+
+    async def expire(self, before: datetime) -> tuple[str, ...]:
+        micros, gone = to_micros(before), list[str]()
+        for batch in await self._read(partial(branches.old_threads, micros)):
+            gone += await self._change_once(partial(branches.expire, batch, micros))
+        await self._forgotten(tuple(gone))
+        return tuple(sorted(gone))
+
+    async def rotate(self, new: MasterKey) -> int:
+        self._keyring.begin_rotation(new)
+        count = await self._change(partial(keys.rotate, new))
+        self._keyring.end_rotation(new)
+        await self._forgotten(())
+        return count
+
+    async def encryption(self) -> EncryptionStatus | None:
+        return await self._read(keys.encryption)
+
+    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
+        """Return the wrapped key of a thread, if it is encrypted."""
+        return await self._read(partial(lists.wrapped_key, thread_id))
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
+        return read_pages(lambda request: self._read(partial(lists.page, thread_id, request)), after, before, reverse)
+
+    async def head(self, thread_id: str) -> Head:
+        return await self._look(partial(lists.head, thread_id))
+
+    async def heads(self) -> tuple[Head, ...]:
+        return await self._read(lists.heads)
+
+    async def thread(self, thread_id: str) -> ThreadSummary | None:
+        return await self._look(partial(lists.summary, thread_id))
+
+    async def threads(
+        self,
+        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+        order: ThreadOrder = "-updated_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> ThreadPage:
+        check_limit(limit)
+        order_of(order)
+        if page is not None:
+            page_start(page)
+        await self._prepare_list(filter)
+        return await self._read(partial(threads.threads, filter, order, page, limit, self._planner))
+
+    async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
+        return await self._read(partial(threads.count_threads, system))
+
+    async def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
+        place = place_of(after)
+        while True:
+            seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
+            page = await self._since(place, thread_id)
+            for each in page.found:
+                yield Tailed(each.record, str(each.place))
+            is_end, place = page.upto == place, page.upto
+            if is_end:
+                await self._wait_for_commit(seen, page.is_more_coming)
+
+    async def horizon(self) -> str:
+        return str(await self._read(lists.horizon))
+
+    async def tail_lag(self) -> float:
+        return await self._read(partial(lists.tail_lag, to_micros(self._now())))
+
+    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return await self._look(partial(lists.by_name, "invocation", invocation_id, thread_id))
+
+    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        return await self._look(partial(lists.by_name, "correlation", correlation_id, thread_id))
+
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
+        return await self._look(partial(lists.open_calls, thread_id))
+
+    async def open_calls_of(
+        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage:
+        check_limit(limit)
+        is_reversed, start = is_newest_first(order), None if page is None else place_of(page)
+        return await self._read(partial(lists.open_calls_of, option_name, is_reversed, start, limit))
+
+    async def open_from(self, thread_id: str, seq: int) -> int | None:
+        """Return the place of the first call since no call was open, as of a message."""
+        return await self._read(partial(lists.first_open, thread_id, seq))
+
+    async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
+        """Return the place and the state of a fold's latest snapshot up to a message."""
+        return await self._look(partial(lists.snapshot, thread_id, fold, upto))
+
+    # ------------------------------------------------------------ verification
+
+    async def _damages_before(self) -> list[Damage]:
+        """Return what makes every other answer worthless, such as an altered schema."""
+        return []
+
+    @abstractmethod
+    async def _damages_outside(self) -> list[Damage]:
+        """Return damages outside of threads."""
+
+    _check_words: verify.WordsCheck | None = None
+    """Compares an index of words with the rows of a thread, if the store has one that can be read."""
+
+    async def verify(
+        self,
+        thread_id: str | None = None,
+        *,
+        heads: Iterable[Head] = (),
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Verification:
+        progress = listener(progress)
+        if damages := await self._damages_before():
+            return Verification(0, 0, tuple(damages))
+        names, total = await self._read(verify.names)
+        if thread_id is not None and thread_id not in names:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
+        damages, messages = missing_threads(known, names), 0
+        chosen = names if thread_id is None else [thread_id]
+        for name in chosen:
+            try:
+                damage, looked_at = await self._examined(name, known)
+            except LedgerCorruptError as exc:
+                damage, looked_at = Damage(name, exc.seq, str(exc)), 0
+            messages += looked_at
+            damages += [] if damage is None else [damage]
+            if progress is not None:
+                progress(messages, total)
+        if thread_id is None:
+            damages += await self._damages_outside()
+        return Verification(len(chosen), messages, tuple(damages))
+
+    async def _examined(self, name: str, heads: Mapping[str, Head]) -> tuple[Damage | None, int]:
+        subject = await self._read(partial(verify.begin, name))
+        if not isinstance(subject, Subject):
+            return subject, 0
+        after: int | Damage | None = subject.thread.base_seq
+        while isinstance(after, int):
+            after = await self._read(partial(verify.look, subject, after, heads, self._check_words))
+        if after is not None and await self.thread(name) is None:
+            after = None  # the thread was deleted meanwhile, not damaged
+        return after, subject.examination.looked_at
