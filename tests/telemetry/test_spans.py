@@ -296,7 +296,7 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
     class Run:
         """A run that no actor makes, as far as an effect must know it."""
 
-        is_delivery = False
+        delivery = None
         thread_id = "t"
         invocation_id = "run-1"
         to = "me"
