@@ -297,6 +297,8 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         """A run that no actor makes, as far as an effect must know it."""
 
         delivery = None
+        is_over = False
+        cancelled: tuple[Message, ...] = ()
         thread_id = "t"
         invocation_id = "run-1"
         to = "me"
