@@ -30,9 +30,9 @@ from antiphon.ledger import Host, Ledger, Record, open_ledger
 from antiphon.ledger._records import Pairing
 from antiphon.ledger._request import make_request
 from antiphon.ledger._signals import CommitSignal
+from antiphon.ledger._sql import appends, branches, rows, verify
+from antiphon.ledger._sql.rows import key_of
 from antiphon.ledger._stored import PageOfThread, PageRequest, read_pages
-from antiphon.ledger.sql import appends, branches, rows, verify
-from antiphon.ledger.sql.rows import key_of
 from antiphon.ledger.sqlite import _driver, _ledger, _writer
 from antiphon.ledger.sqlite._connection import LedgerFile, connect, translated
 from antiphon.ledger.sqlite._driver import run

@@ -32,9 +32,9 @@ from antiphon.errors import (
 from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
 from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger._records import Record, genesis, link
+from antiphon.ledger._sql.statements import PutThread
 from antiphon.ledger._stored import message_checksum
 from antiphon.ledger.postgres import _driver
-from antiphon.ledger.sql.statements import PutThread
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.retrieval import KnowledgeBase
 

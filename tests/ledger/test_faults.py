@@ -301,7 +301,7 @@ def test_a_build_without_fencing_is_caught(store: str, tmp_path: Path, monkeypat
     path = None if store == "memory" else tmp_path / "ledger.db"
     assert with_ledger(path, two_owners) == set()
 
-    for module in ("antiphon.ledger.sqlite._appends", "antiphon.ledger.sql.appends"):
+    for module in ("antiphon.ledger.sqlite._appends", "antiphon.ledger._sql.appends"):
         monkeypatch.setattr(f"{module}.admit", _unfenced)
     other = None if path is None else tmp_path / "unfenced.db"
     assert "R8" in with_ledger(other, two_owners)

@@ -13,7 +13,7 @@ from tests.ledger.histories import answered, at, called, everything, said, with_
 from antiphon import Message, OptionCallPayload, Usage
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger import STANDARD_REDACTION, Fold, Host, Ledger, Record, Snapshot, ThreadSummary, Verification
-from antiphon.ledger.sql import branches, verify
+from antiphon.ledger._sql import branches, verify
 from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run

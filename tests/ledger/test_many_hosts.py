@@ -18,11 +18,11 @@ from antiphon.ledger._signals import ANYBODY, EVERYBODY, Hints
 
 asyncpg = pytest.importorskip("asyncpg")
 
+from antiphon.ledger._sql import hosts  # noqa: E402
+from antiphon.ledger._sql.statements import Verb, moment  # noqa: E402
 from antiphon.ledger.postgres import PostgresLedger  # noqa: E402 (after the check that its driver is there)
 from antiphon.ledger.postgres._connection import Session  # noqa: E402
 from antiphon.ledger.postgres._driver import answered  # noqa: E402
-from antiphon.ledger.sql import hosts  # noqa: E402
-from antiphon.ledger.sql.statements import Verb, moment  # noqa: E402
 
 FEW, MANY = 3, 40
 

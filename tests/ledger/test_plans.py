@@ -13,9 +13,9 @@ import pytest
 from tests.ledger.histories import called, said, with_ledger
 
 from antiphon.ledger import Host, Ledger, ThreadFilter
-from antiphon.ledger.sql import hosts, lists
-from antiphon.ledger.sql.statements import Sql, spelled
-from antiphon.ledger.sql.threads import Plan, threads_statement
+from antiphon.ledger._sql import hosts, lists
+from antiphon.ledger._sql.statements import Sql, spelled
+from antiphon.ledger._sql.threads import Plan, threads_statement
 from antiphon.ledger.sqlite import _queries
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run

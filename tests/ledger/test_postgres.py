@@ -23,6 +23,7 @@ from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
 from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, command_line, open_ledger
+from antiphon.ledger._sql import branches
 from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
@@ -40,7 +41,6 @@ from antiphon.ledger.postgres._group_append import (
 )
 from antiphon.ledger.postgres._schema import FORMAT
 from antiphon.ledger.postgres._search import vector_of
-from antiphon.ledger.sql import branches
 from antiphon.testing import check_ledger
 
 

@@ -13,7 +13,7 @@ from tests.ledger.histories import called, everything, fill, said, with_ledger
 
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger import Fold, Host, Ledger, Verification
-from antiphon.ledger.sql.rows import key_of, number_of
+from antiphon.ledger._sql.rows import key_of, number_of
 from antiphon.ledger.sqlite import SqliteLedger, _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._sql import Connection

@@ -19,7 +19,7 @@ from tests.ledger.talk import conversation, errands
 from antiphon import MediaPart, Message, MessageBuilder, OptionResultBuilder, PartsPayload
 from antiphon.errors import AppendRefusedError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.ledger.sql import rows
+from antiphon.ledger._sql import rows
 from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _writer
 
 # ---------------------------------------------------------------- opening

@@ -19,9 +19,8 @@ from antiphon.ledger._hosts import HostRow
 from antiphon.ledger._ownership import Release, claimed
 from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
-from antiphon.ledger._stored import PageRequest, Thread, checksum_of
-from antiphon.ledger.sql import appends, branches, hosts, keys, limits, lists, rows, threads, verify
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql import appends, branches, hosts, keys, limits, lists, rows, threads, verify
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
     Moment,
@@ -37,6 +36,7 @@ from antiphon.ledger.sql.statements import (
     WriteMany,
     spelled,
 )
+from antiphon.ledger._stored import PageRequest, Thread, checksum_of
 from antiphon.ledger.sqlite._connection import LedgerFile, in_memory
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -88,7 +88,7 @@ def thread_row(owner: int | None = None) -> tuple[Any, ...]:
 
 
 def claim(by: Host | None) -> Verb[hosts.Claim]:
-    return hosts.claim(hosts.ClaimRequest("t", by, None, NOW, LedgerRedaction.of("off")))
+    return hosts.claim_thread(hosts.ClaimRequest("t", by, None, NOW, LedgerRedaction.of("off")))
 
 
 def test_a_claim_of_a_free_thread_writes_the_next_epoch_and_its_owner() -> None:
@@ -215,7 +215,7 @@ ALLOWED = {
 
 
 def test_no_verb_is_written_for_both_databases() -> None:
-    """A name that comes back in both drivers is a verb that belongs in `ledger/sql`, or it is listed with its reason."""
+    """A name that comes back in both drivers is a verb that belongs in `ledger/_sql`, or it is listed with its reason."""
     folder = Path(ledger_package.__file__).parent
     names: dict[str, set[str]] = defaultdict(set)
     for driver in ("sqlite", "postgres"):
@@ -225,5 +225,5 @@ def test_no_verb_is_written_for_both_databases() -> None:
                     names[node.name.strip("_")].add(driver)
     twice = {name for name, drivers in names.items() if len(drivers) > 1}
     allowed = {name for names_of_reason in ALLOWED.values() for name in names_of_reason.split()}
-    assert twice - allowed == set(), "move it to ledger/sql"
+    assert twice - allowed == set(), "move it to ledger/_sql"
     assert allowed - twice == set(), "it is not there twice: take it off the list"

@@ -1,11 +1,12 @@
 """Arguments of a wrong type are refused with a sentence. G21."""
 
 import re
+from typing import Literal
 
 import pytest
 
 from antiphon.messages import Conversation, MessageBuilder, OptionResultBuilder
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages.arguments import check_choice, check_each, check_type
 
 
 def test_an_argument_of_another_type_is_refused_with_what_was_expected() -> None:
@@ -35,3 +36,11 @@ def test_a_result_builder_says_which_call_it_answers() -> None:
     call = MessageBuilder(policy="user").add_option_call("look", {}).last_option_call
     builder = OptionResultBuilder.response_to(call)
     assert (builder.invocation_id, builder.option_name) == (call.invocation_id, "look")
+
+
+def test_a_choice_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    Shape = Literal["round", "square", "flat"]  # noqa: N806 (a type)
+    check_choice("shape", "round", Shape)
+    check_choice("shape", None, Shape)
+    with pytest.raises(ValueError, match="shape is 'round', 'square' or 'flat', not 'deep'"):
+        check_choice("shape", "deep", Shape)

@@ -20,10 +20,10 @@ from tests.nats import LocalSignals
 
 from antiphon.ledger import Host, Ledger, Limit
 from antiphon.ledger._signals import ANYBODY, Hints
+from antiphon.ledger._sql.hosts import all_hosts
+from antiphon.ledger._sql.rows import find_thread
+from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.sql.hosts import all_hosts
-from antiphon.ledger.sql.rows import find_thread
-from antiphon.ledger.sql.statements import Verb
 from antiphon.messages import Message, OptionCallPayload, use_port
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles

@@ -18,9 +18,9 @@ from antiphon.errors import AppendRefusedError, FencedError
 from antiphon.ledger import _ownership
 from antiphon.ledger._admission import State, admit, new_state
 from antiphon.ledger._request import AppendRequest, make_request
+from antiphon.ledger._sql.appends import CarefulAppends, KnownThread
 from antiphon.ledger._stored import Thread
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.sql.appends import CarefulAppends, KnownThread
 from antiphon.ledger.sqlite._driver import run
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 

@@ -15,8 +15,8 @@ from antiphon.ledger._encryption import Keyring, Mastering
 from antiphon.ledger._hosts import Host, LeaseClock, LoopClock
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
 from antiphon.ledger._signals import CommitSignal
+from antiphon.ledger._sql import verify
 from antiphon.ledger._values import Damage
-from antiphon.ledger.sql import verify
 from antiphon.ledger.sqlite._connection import InlineReader, LedgerFile, in_memory
 from antiphon.ledger.sqlite._ledger import SqliteStore
 from antiphon.ledger.sqlite._writer import InlineWriter

@@ -378,8 +378,8 @@ class ApprovalValue(Value):
     @classmethod
     def of(cls, approval: Approval) -> ApprovalValue:
         """Return the question to a person."""
-        fields = {name: getattr(approval, name) for name in cls.model_fields}
-        return cls.model_construct(**{**fields, "arguments": dict(approval.arguments)})
+        fields = {name: getattr(approval, name) for name in cls.model_fields} | {"arguments": dict(approval.arguments)}
+        return cls.model_construct(None, **fields)
 
 
 class ParkedValue(Value):

@@ -7,9 +7,9 @@ from pathlib import Path
 from tools.soak.witness import Evidence, Row, WitnessReport, check_witness
 
 from antiphon.ledger import Record
+from antiphon.ledger._sql import verify
+from antiphon.ledger._sql.rows import find_thread, page_of_thread
 from antiphon.ledger._stored import PageRequest, Subject
-from antiphon.ledger.sql import verify
-from antiphon.ledger.sql.rows import find_thread, page_of_thread
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run

@@ -7,9 +7,9 @@ import asyncpg
 from tests.ledger.histories import said
 
 from antiphon.ledger._request import make_request
+from antiphon.ledger._sql.appends import CarefulAppends
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import answered
-from antiphon.ledger.sql.appends import CarefulAppends
 
 
 @asynccontextmanager

@@ -44,11 +44,11 @@ from antiphon.ledger._admission import admit
 from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import ANYBODY, EVERYBODY
+from antiphon.ledger._sql.appends import CarefulAppends, KnownThread
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger.postgres._connection import Pool, Session
 from antiphon.ledger.postgres._driver import answered
 from antiphon.ledger.postgres._group_append import PreparedAppend, statement_of
-from antiphon.ledger.sql.appends import CarefulAppends, KnownThread
 
 _MOST_REMEMBERED = 10_000
 """The number of threads whose state is cached."""

@@ -13,11 +13,8 @@ from typing import Any, TypeVar
 
 from antiphon.ledger._admission import State
 from antiphon.ledger._hosts import BootClock, LeaseClock
-from antiphon.ledger._stored import Thread
-from antiphon.ledger.postgres._connection import TRANSACTION, Session
-from antiphon.ledger.postgres._schema import ERA
-from antiphon.ledger.sql.rows import CommitPlace
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql.rows import CommitPlace
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
     Moment,
@@ -32,6 +29,9 @@ from antiphon.ledger.sql.statements import (
     Write,
     WriteMany,
 )
+from antiphon.ledger._stored import Thread
+from antiphon.ledger.postgres._connection import TRANSACTION, Session
+from antiphon.ledger.postgres._schema import ERA
 
 ResultT = TypeVar("ResultT")
 

@@ -24,9 +24,9 @@ import orjson
 from antiphon.ledger._admission import Admission
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._sql.appends import KnownThread, message_keys
 from antiphon.ledger.postgres._driver import lock_of
 from antiphon.ledger.postgres._schema import ERA
-from antiphon.ledger.sql.appends import KnownThread, message_keys
 
 
 class PreparedAppend(NamedTuple):

@@ -27,6 +27,11 @@ from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
 from antiphon.ledger._request import AppendRequest, check_limit
 from antiphon.ledger._signals import Hints, NoSignals, ScopedSignals, Signalling, Signals, carrying, signal_subject
+from antiphon.ledger._sql import hosts, lists, verify
+from antiphon.ledger._sql.keys import ledger_key
+from antiphon.ledger._sql.rows import CommitPlace
+from antiphon.ledger._sql.statements import Verb
+from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
@@ -41,11 +46,6 @@ from antiphon.ledger.postgres._appends import Appender
 from antiphon.ledger.postgres._connection import NotifySignals, Pool, open_pool, shown_url, tenant_in
 from antiphon.ledger.postgres._driver import answered, running
 from antiphon.ledger.postgres._schema import check_format, prepare
-from antiphon.ledger.sql import hosts, lists, verify
-from antiphon.ledger.sql.keys import ledger_key
-from antiphon.ledger.sql.rows import CommitPlace
-from antiphon.ledger.sql.statements import Verb
-from antiphon.ledger.sql.store import SqlLedger
 
 ResultT = TypeVar("ResultT")
 

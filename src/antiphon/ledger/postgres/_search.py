@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 
 from antiphon.ledger._encryption import not_searchable
 from antiphon.ledger._listing import Term, fold_words, snippet, terms_of, words_of
+from antiphon.ledger._sql.keys import find_key
+from antiphon.ledger._sql.lists import horizon
+from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, find_thread, lineage, place_in, records_of
+from antiphon.ledger._sql.statements import Lock, Verb, row, rows, write
 from antiphon.ledger._values import Hit
 from antiphon.ledger.postgres._driver import INDEXES
-from antiphon.ledger.sql.keys import find_key
-from antiphon.ledger.sql.lists import horizon
-from antiphon.ledger.sql.rows import BEGINNING, MESSAGES, CommitPlace, find_thread, lineage, place_in, records_of
-from antiphon.ledger.sql.statements import Lock, Verb, row, rows, write
 
 _MOST_WORDS = 16_000
 """PostgreSQL counts the positions of words up to 16,383."""

@@ -15,6 +15,10 @@ from math import log
 from struct import pack, unpack
 
 from antiphon.ledger._records import Record
+from antiphon.ledger._sql.keys import check_collection
+from antiphon.ledger._sql.lists import horizon
+from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, all_records_of, place_in, records_of
+from antiphon.ledger._sql.statements import Lock, Row, Verb, lock, row, rows, value, write
 from antiphon.ledger._terms import (
     HEADING_WEIGHT,
     TermEntry,
@@ -27,10 +31,6 @@ from antiphon.ledger._terms import (
 )
 from antiphon.ledger.postgres._driver import INDEXES
 from antiphon.ledger.postgres._search import INDEXED, SET_INDEXED
-from antiphon.ledger.sql.keys import check_collection
-from antiphon.ledger.sql.lists import horizon
-from antiphon.ledger.sql.rows import BEGINNING, MESSAGES, CommitPlace, all_records_of, place_in, records_of
-from antiphon.ledger.sql.statements import Lock, Row, Verb, lock, row, rows, value, write
 
 _STEP = 200
 """Messages whose terms are added in one transaction."""

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from antiphon.ledger._listing import fold_words, words_of
+from antiphon.ledger._sql.lists import tail_lag
+from antiphon.ledger._sql.statements import Verb, rows
 from antiphon.ledger._stored import Thread
 from antiphon.ledger._values import Damage, Diagnosis
 from antiphon.ledger._verification import StoredRow
 from antiphon.ledger.postgres._search import vector_of
-from antiphon.ledger.sql.lists import tail_lag
-from antiphon.ledger.sql.statements import Verb, rows
 
 _WORDS = """
 SELECT w.seq, w.words = v.words::tsvector FROM antiphon.words AS w JOIN unnest($3::bigint[], $4::text[]) AS v (seq, words)

@@ -24,11 +24,11 @@ from antiphon.errors import AppendConflictError, AppendRefusedError, LedgerError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
 from antiphon.ledger._records import Pairing, Record
 from antiphon.ledger._request import AppendRequest
+from antiphon.ledger._sql.appends import CarefulAppends, KnownThread, message_keys, put_medium
+from antiphon.ledger._sql.keys import find_key, ledger_key, store_key
+from antiphon.ledger._sql.rows import find_open_calls, find_thread
+from antiphon.ledger._sql.statements import MessageRow, Verb, check_written
 from antiphon.ledger._stored import Thread, split, state_checksum, thread_checksum
-from antiphon.ledger.sql.appends import CarefulAppends, KnownThread, message_keys, put_medium
-from antiphon.ledger.sql.keys import find_key, ledger_key, store_key
-from antiphon.ledger.sql.rows import find_open_calls, find_thread
-from antiphon.ledger.sql.statements import MessageRow, Verb, check_written
 from antiphon.ledger.sqlite._driver import PUT_MESSAGE, last_position, message_columns, put_thread, run
 from antiphon.ledger.sqlite._schema import check_format, check_schema
 from antiphon.ledger.sqlite._sql import Connection

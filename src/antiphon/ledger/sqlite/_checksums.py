@@ -19,8 +19,8 @@ kept elsewhere detect that.
 from __future__ import annotations
 
 from antiphon.ledger._admission import State
+from antiphon.ledger._sql.statements import check_written
 from antiphon.ledger._stored import OWNERSHIP, state_checksum, thread_checksum
-from antiphon.ledger.sql.statements import check_written
 from antiphon.ledger.sqlite._sql import Connection
 
 COUNTERS = (

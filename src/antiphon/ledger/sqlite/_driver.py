@@ -7,13 +7,12 @@ The writer is alone, so a lock is nothing. `messages`, `threads` and `hosts` giv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 
-from antiphon.ledger._stored import Thread, message_checksum, state_checksum, thread_checksum
-from antiphon.ledger.sql.rows import CommitPlace
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql.rows import CommitPlace
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
     MessageRow,
@@ -30,6 +29,7 @@ from antiphon.ledger.sql.statements import (
     check_written,
     spelled,
 )
+from antiphon.ledger._stored import Thread, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._checksums import NO_CHECKSUM, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._unindex import unindex
@@ -51,7 +51,9 @@ def run(connection: Connection, verb: Verb[ResultT]) -> ResultT:
 
 def _values(values: Sequence[Any]) -> tuple[Any, ...]:
     """Return the values of a statement: the first is the tenant, of which a file has one; a list is JSON."""
-    return (None, *[_array(each) if isinstance(each, list) else each for each in values]) if values else ()
+    if not values:
+        return ()
+    return (None, *[_array(cast("list[Any]", value)) if isinstance(value, list) else value for value in values])
 
 
 def _array(values: list[Any]) -> str:

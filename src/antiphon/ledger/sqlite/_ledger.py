@@ -26,6 +26,11 @@ from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
 from antiphon.ledger._request import AppendRequest, check_limit
 from antiphon.ledger._signals import CommitSignal
+from antiphon.ledger._sql import hosts, lists
+from antiphon.ledger._sql.keys import ledger_key
+from antiphon.ledger._sql.rows import CommitPlace
+from antiphon.ledger._sql.statements import Verb
+from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
 from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
@@ -34,11 +39,6 @@ from antiphon.ledger._values import (
     Hit,
     ThreadFilter,
 )
-from antiphon.ledger.sql import hosts, lists
-from antiphon.ledger.sql.keys import ledger_key
-from antiphon.ledger.sql.rows import CommitPlace
-from antiphon.ledger.sql.statements import Verb
-from antiphon.ledger.sql.store import SqlLedger
 from antiphon.ledger.sqlite import _queries, _search, _terms, _verify
 from antiphon.ledger.sqlite._connection import InlineReader, LedgerFile, Readers, connect, translated
 from antiphon.ledger.sqlite._driver import run

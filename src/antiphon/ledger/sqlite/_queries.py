@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.ledger._listing import order_of
+from antiphon.ledger._sql.statements import Spelled, Verb, value, write
+from antiphon.ledger._sql.threads import Plan, conditions_of
 from antiphon.ledger._values import ThreadFilter, ThreadOrder
-from antiphon.ledger.sql.statements import Spelled, Verb, value, write
-from antiphon.ledger.sql.threads import Plan, conditions_of
 from antiphon.ledger.sqlite._schema import FILTER_INDEX_STATEMENTS
 
 _ORDER_INDEXES = {"updated_at": "threads_by_update", "created_at": "threads_by_creation"}

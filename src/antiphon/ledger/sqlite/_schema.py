@@ -1,7 +1,7 @@
 """The tables of a ledger's file, and the comparison of a file with them.
 
 `messages` is the source of truth; every other table can be computed from it, and `verify` does so. A row holds the house bytes
-and the link of the chain. Ids, invocations and correlations are indexed by numbers (see `ledger.sql.rows`). Rows are in commit
+and the link of the chain. Ids, invocations and correlations are indexed by numbers (see `_sql/rows.py`). Rows are in commit
 order, and the numbers of invocations and correlations grow with time. So a batch for a hundred threads fills a few pages and
 not a hundred.
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from antiphon.ledger._encryption import not_searchable
 from antiphon.ledger._listing import Term, terms_of
 from antiphon.ledger._records import Record
+from antiphon.ledger._sql.keys import find_key
+from antiphon.ledger._sql.rows import MESSAGES, all_records_of, find_thread, lineage
+from antiphon.ledger._sql.statements import Verb, rows
 from antiphon.ledger._stored import ThreadSegment
 from antiphon.ledger._values import Hit
-from antiphon.ledger.sql.keys import find_key
-from antiphon.ledger.sql.rows import MESSAGES, all_records_of, find_thread, lineage
-from antiphon.ledger.sql.statements import Verb, rows
 from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._schema import SEARCH_TABLES
 from antiphon.ledger.sqlite._sql import Connection

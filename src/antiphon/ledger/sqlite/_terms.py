@@ -12,9 +12,9 @@ from struct import pack
 from typing import NamedTuple
 
 from antiphon.ledger._records import Record
+from antiphon.ledger._sql.keys import check_collection
 from antiphon.ledger._stored import checksum_of
 from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, check_vector
-from antiphon.ledger.sql.keys import check_collection
 from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._schema import TERM_TABLES
 from antiphon.ledger.sqlite._search import records_at

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from antiphon.ledger._sql.statements import check_written
 from antiphon.ledger._stored import checksum_of
-from antiphon.ledger.sql.statements import check_written
 from antiphon.ledger.sqlite._sql import Connection
 
 HAS_TERMS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"

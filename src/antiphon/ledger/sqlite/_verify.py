@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 
 from antiphon.ledger._redaction import is_digest
+from antiphon.ledger._sql.verify import strays
 from antiphon.ledger._values import Damage, Diagnosis
-from antiphon.ledger.sql.verify import strays
 from antiphon.ledger.sqlite._checksums import COUNTERS
 from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._schema import differences

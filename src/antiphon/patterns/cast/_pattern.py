@@ -378,6 +378,11 @@ class Pattern(ABC):
             raise SetupError(f"this {name} is not open; use it in a block, such as `async with {name}(…) as pattern:`")
         return self._system
 
+    def open_in(self, system: System) -> None:
+        """Use a system until the block ends, and start its actors there."""
+        self._system = system
+        self.host(system)
+
     @abstractmethod
     def host(self, system: System) -> None:
         """Start its actors in a system."""
@@ -521,8 +526,7 @@ async def together(
         await each.check()
     system = System(ledger, settings=settings, observer=observer)
     for each in patterns:
-        each._system = system
-        each.host(system)
+        each.open_in(system)
     try:
         async with system:
             if recover:

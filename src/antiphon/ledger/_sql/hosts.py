@@ -28,10 +28,9 @@ from antiphon.ledger._ownership import OWNED, Release, claimed, due_since, moved
 from antiphon.ledger._ownership import seen as seen_upto
 from antiphon.ledger._records import from_micros, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
-from antiphon.ledger._stored import TakeRequest, Thread, checksum_of
-from antiphon.ledger.sql.keys import find_key
-from antiphon.ledger.sql.rows import COLUMNS, THREAD, thread_of
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql.keys import find_key
+from antiphon.ledger._sql.rows import COLUMNS, THREAD, thread_of
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Moment,
     PutThread,
@@ -47,6 +46,7 @@ from antiphon.ledger.sql.statements import (
     write,
     write_one,
 )
+from antiphon.ledger._stored import TakeRequest, Thread, checksum_of
 
 _HOSTS = """
 SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum FROM antiphon.hosts
@@ -336,7 +336,7 @@ class Claim(NamedTuple):
     taken_from: str | None
 
 
-def claim(wanted: ClaimRequest, thread: Thread | None = None) -> Verb[Claim]:
+def claim_thread(wanted: ClaimRequest, thread: Thread | None = None) -> Verb[Claim]:
     """Give a thread its next epoch and owner. `thread` is the thread as it is, if that is known.
 
     Raises:

@@ -20,8 +20,8 @@ from antiphon.ledger._encryption import (
     to_forget,
 )
 from antiphon.ledger._ownership import forgotten
+from antiphon.ledger._sql.statements import Verb, keyring, row, rows, value, write, write_one
 from antiphon.ledger._stored import Thread, checksum_of
-from antiphon.ledger.sql.statements import Verb, keyring, row, rows, value, write, write_one
 
 _KEY = "SELECT master, wrapped FROM antiphon.thread_keys WHERE tenant = $1 AND thread = $2"
 _NAMED = """

@@ -12,12 +12,9 @@ from antiphon.ledger._listing import head_of
 from antiphon.ledger._records import OpenCall, Pairing, genesis, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger._stored import Thread
-from antiphon.ledger._values import Head, ThreadJournal
-from antiphon.ledger._verification import Base, existing, missing_origin, restored
-from antiphon.ledger.sql.appends import CarefulAppends, KnownThread, lock_threads, put_open_calls, put_rows
-from antiphon.ledger.sql.keys import forget_keys, hold_master, ledger_key, store_key
-from antiphon.ledger.sql.rows import (
+from antiphon.ledger._sql.appends import CarefulAppends, KnownThread, lock_threads, put_open_calls, put_rows
+from antiphon.ledger._sql.keys import forget_keys, hold_master, ledger_key, store_key
+from antiphon.ledger._sql.rows import (
     LOCKED_THREADS,
     CommitPlace,
     find_thread,
@@ -26,7 +23,7 @@ from antiphon.ledger.sql.rows import (
     open_at,
     thread_of,
 )
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     PutThread,
     RemoveMessages,
@@ -37,6 +34,9 @@ from antiphon.ledger.sql.statements import (
     rows,
     write,
 )
+from antiphon.ledger._stored import Thread
+from antiphon.ledger._values import Head, ThreadJournal
+from antiphon.ledger._verification import Base, existing, missing_origin, restored
 
 
 def branch(head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Verb[Thread]:

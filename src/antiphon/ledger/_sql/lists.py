@@ -9,10 +9,8 @@ from antiphon.ledger._admission import new_state
 from antiphon.ledger._encryption import WrappedKey, is_sealed
 from antiphon.ledger._listing import head_of
 from antiphon.ledger._records import Record, snapshot_hash
-from antiphon.ledger._stored import PageOfThread, PageRequest
-from antiphon.ledger._values import CallPage, Head, ThreadSummary
-from antiphon.ledger.sql.keys import blinded, check_remembered, find_key, thread_key
-from antiphon.ledger.sql.rows import (
+from antiphon.ledger._sql.keys import blinded, check_remembered, find_key, thread_key
+from antiphon.ledger._sql.rows import (
     BEGINNING,
     END,
     MESSAGES,
@@ -32,7 +30,9 @@ from antiphon.ledger.sql.rows import (
     records_of,
     thread_of,
 )
-from antiphon.ledger.sql.statements import Row, Spelled, Verb, row, rows, value
+from antiphon.ledger._sql.statements import Row, Spelled, Verb, row, rows, value
+from antiphon.ledger._stored import PageOfThread, PageRequest
+from antiphon.ledger._values import CallPage, Head, ThreadSummary
 from antiphon.messages import Json
 from antiphon.messages.json_values import parse
 

@@ -17,9 +17,8 @@ from antiphon.ledger._admission import Admission, AdmittedRow, admit, new_state
 from antiphon.ledger._encryption import Keyring, ThreadKey, WrappedKey
 from antiphon.ledger._records import OpenCall, OpenCalls, Record, snapshot_hash
 from antiphon.ledger._request import AppendRequest, not_executed
-from antiphon.ledger._stored import Thread, split
-from antiphon.ledger.sql.keys import hold_master, ledger_key, store_key
-from antiphon.ledger.sql.rows import (
+from antiphon.ledger._sql.keys import hold_master, ledger_key, store_key
+from antiphon.ledger._sql.rows import (
     THREAD,
     CommitPlace,
     dump_call,
@@ -32,7 +31,7 @@ from antiphon.ledger.sql.rows import (
     records_with_ids,
     thread_of,
 )
-from antiphon.ledger.sql.statements import (
+from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
     MessageRow,
@@ -47,6 +46,7 @@ from antiphon.ledger.sql.statements import (
     write,
     write_one,
 )
+from antiphon.ledger._stored import Thread, split
 from antiphon.messages import Message
 
 _KEY_COLUMNS = 4

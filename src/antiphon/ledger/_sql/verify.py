@@ -14,6 +14,19 @@ from typing import Any, NamedTuple, TypeAlias
 from antiphon.errors import NoMasterKeyError
 from antiphon.ledger._encryption import WrappedKey
 from antiphon.ledger._records import OpenCall, Pairing, snapshot_hash
+from antiphon.ledger._sql.keys import find_key, key_checksum, ledger_key
+from antiphon.ledger._sql.rows import (
+    find_open_calls,
+    find_thread,
+    key_of,
+    lineage,
+    link_at,
+    name_of,
+    number_of,
+    open_from,
+    option_key,
+)
+from antiphon.ledger._sql.statements import Row, Spelled, Sql, Verb, keyring, row, rows, value
 from antiphon.ledger._stored import (
     Hole,
     Subject,
@@ -26,19 +39,6 @@ from antiphon.ledger._stored import (
 )
 from antiphon.ledger._values import Damage, Head
 from antiphon.ledger._verification import Examination, StoredRow, add_row, row_opener
-from antiphon.ledger.sql.keys import find_key, key_checksum, ledger_key
-from antiphon.ledger.sql.rows import (
-    find_open_calls,
-    find_thread,
-    key_of,
-    lineage,
-    link_at,
-    name_of,
-    number_of,
-    open_from,
-    option_key,
-)
-from antiphon.ledger.sql.statements import Row, Spelled, Sql, Verb, keyring, row, rows, value
 from antiphon.messages import Message
 
 _STEP = 500

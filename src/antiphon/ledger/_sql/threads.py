@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from antiphon.ledger._listing import SYSTEM_PATTERN, order_of, page_of, page_start, sorted_counts
 from antiphon.ledger._records import to_micros
+from antiphon.ledger._sql.rows import COLUMNS, is_storable, thread_of
+from antiphon.ledger._sql.statements import Spelled, Sql, Verb, rows
 from antiphon.ledger._values import ThreadCount, ThreadFilter, ThreadOrder, ThreadPage
-from antiphon.ledger.sql.rows import COLUMNS, is_storable, thread_of
-from antiphon.ledger.sql.statements import Spelled, Sql, Verb, rows
 
 _CONDITIONS: dict[str, Sql] = {
     "status": "t.status = {0}",

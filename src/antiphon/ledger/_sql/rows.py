@@ -22,6 +22,8 @@ from antiphon.errors import ForgottenError, LedgerCorruptError
 from antiphon.ledger._admission import State
 from antiphon.ledger._encryption import ThreadKey, is_sealed
 from antiphon.ledger._records import OpenCall, Pairing, Record, from_micros, genesis, link
+from antiphon.ledger._sql.keys import check_remembered, thread_key
+from antiphon.ledger._sql.statements import Row, Verb, row, rows, value
 from antiphon.ledger._stored import (
     MOST_BYTES,
     Ancestor,
@@ -32,8 +34,6 @@ from antiphon.ledger._stored import (
     join,
     segments_of,
 )
-from antiphon.ledger.sql.keys import check_remembered, thread_key
-from antiphon.ledger.sql.statements import Row, Verb, row, rows, value
 
 # ---------------------------------------------------------------- places
 
@@ -278,15 +278,15 @@ def all_records_of(found_rows: Sequence[Row], *, with_forgotten: bool = False) -
     Raises:
         LedgerCorruptError: one of them was altered.
     """
-    found: list[FoundRecord] = []
-    left = found_rows
-    while left:
-        some = yield from records_of(left, with_forgotten=with_forgotten)
-        found += some
-        last = (some[-1].thread, some[-1].record.seq) if some else None  # after it, a row was altered: the next round says so
-        places = [(each[0], each[1]) for each in left]
-        left = [] if last is None else left[places.index(last) + 1 :]
-    return found
+    records: list[FoundRecord] = []
+    rest = list(found_rows)
+    while rest:
+        batch = yield from records_of(rest, with_forgotten=with_forgotten)
+        records += batch
+        # After an altered row, the batch ends: the next round raises.
+        last = (batch[-1].thread, batch[-1].record.seq) if batch else None
+        rest = [] if last is None else rest[[(row[0], row[1]) for row in rest].index(last) + 1 :]
+    return records
 
 
 def _opened(keys: dict[int, ThreadKey | None], thread: int, seq: int, stored: bytes) -> Verb[bytes]:

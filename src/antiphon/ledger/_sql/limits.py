@@ -11,9 +11,9 @@ from datetime import datetime
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._hosts import Host
 from antiphon.ledger._permits import Limit, LimitState, LimitStatus, PermitGrant, PermitWants
+from antiphon.ledger._sql.hosts import HOSTS_LOCK, all_hosts, concerned, living
+from antiphon.ledger._sql.statements import Row, Spelled, Verb, lock, moment, rows, write, write_one
 from antiphon.ledger._stored import checksum_of
-from antiphon.ledger.sql.hosts import HOSTS_LOCK, all_hosts, concerned, living
-from antiphon.ledger.sql.statements import Row, Spelled, Verb, lock, moment, rows, write, write_one
 
 _LIMITS = "SELECT model, state, checksum FROM antiphon.limits WHERE tenant = $1 ORDER BY model"
 _LOCKED = """

@@ -26,6 +26,9 @@ from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
 from antiphon.ledger._signals import ANYBODY, EVERYBODY, CommitSignal
+from antiphon.ledger._sql import branches, hosts, keys, limits, lists, threads, verify
+from antiphon.ledger._sql.rows import CommitPlace, place_of
+from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._stored import Subject, TakeRequest, Thread, read_pages
 from antiphon.ledger._values import (
     CallOrder,
@@ -45,9 +48,6 @@ from antiphon.ledger._values import (
 )
 from antiphon.ledger._verbs import Verbs
 from antiphon.ledger._verification import missing_threads, proven
-from antiphon.ledger.sql import branches, hosts, keys, limits, lists, threads, verify
-from antiphon.ledger.sql.rows import CommitPlace, place_of
-from antiphon.ledger.sql.statements import Verb
 from antiphon.messages import Json, Message, current_port
 
 ResultT = TypeVar("ResultT")
@@ -206,7 +206,7 @@ class SqlLedger(Verbs, ABC):
         wanted = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
 
         def claim(thread: Thread | None) -> Verb[tuple[Thread, hosts.Claim]]:
-            made = yield from hosts.claim(wanted, thread)
+            made = yield from hosts.claim_thread(wanted, thread)
             return made.thread, made
 
         thread, taken_from = await self._change_thread(thread_id, claim)
