@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 from pydantic_ai import AudioUrl, BinaryContent, DocumentUrl, ImageUrl, ModelRetry, RunContext, ToolReturn, VideoUrl
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.messages import FileUrl, TextContent
+from pydantic_ai.messages import FileUrl, ModelRequest, TextContent, ToolReturnPart, UserPromptPart
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
@@ -31,6 +31,7 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
+from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.durable._budget import Bounds
 from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
@@ -225,16 +226,21 @@ def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
         ToolRefusal: it is not JSON, or too large.
     """
     more: Sequence[Any] = ()
+    source: str | None = None
     if isinstance(value, ToolReturn):
         content = value.content
         more = [content] if isinstance(content, str) else content or ()
+        quotes = [each for each in more if isinstance(each, TextContent)]
+        returned = ToolReturnPart(tool.name, None, tool_call_id="-", metadata=value.metadata)
+        source = untrusted_in([ModelRequest([returned, UserPromptPart(quotes)])])
         value = value.return_value
     values, media = _sorted(value)
     texts = [each if isinstance(each, str) else each.content for each in more if isinstance(each, str | TextContent)]
     media += [part for each in more if (part := _medium(each)) is not None]
     _check_size(sum(len(part.url) for part in media), current_limits().data_url_bytes)
     result, size = _json(tool, values)
-    outcome = ToolOutcome(result=result, parts=(*media, *_cut_texts(texts, _most_bytes(tool) - size)))
+    parts = (*media, *_cut_texts(texts, _most_bytes(tool) - size))
+    outcome = ToolOutcome(result=result, parts=parts, untrusted=source)
     try:
         outcome.payload("-", tool.name)
     except ValidationError as exc:

@@ -400,7 +400,7 @@ class Guard:
         except ToolRefusal as exc:
             exc.untrusted = inner.own
             raise
-        return replace(outcome, untrusted=inner.own)
+        return replace(outcome, untrusted=outcome.untrusted or inner.own)
 
     def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
         """Return the function that removes secrets and sensitive values from a text."""

@@ -86,6 +86,7 @@ class Loop:
                     self._setup, self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
                 )
                 said = await decision.make()
+                read_taint(self._run, said)  # a provider's own tools may have found something while the model decided
                 calls = Conversation(said).open_calls()
                 if not calls:
                     return PolicyAnswer.of(said)
@@ -180,21 +181,18 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
         RefusedError: an observation is not a valid message.
     """
     try:
-        rows = [_heard(loads(each.encode(), Message), keeps_mark=outside) for each in observations]
+        rows = [_heard(loads(each.encode(), Message)) for each in observations]
     except DecodeError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
     return await _write(run, rows, outside=outside)
 
 
-def _heard(message: Message, *, keeps_mark: bool) -> Message:
+def _heard(message: Message) -> Message:
     """Return a message from outside as talk, so that no actor treats it as a request.
 
     The runtime's metadata is removed, except the mark of untrusted content.
     """
-    talk = message.model_copy(update={"lane": "talk", "to": ()})
-    if keeps_mark:
-        return from_outside(talk)
-    return talk.model_copy(update={"metadata": {name: value for name, value in talk.metadata.items() if name != "antiphon"}})
+    return from_outside(message.model_copy(update={"lane": "talk", "to": ()}))
 
 
 async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> tuple[list[Message], list[Message]]:
