@@ -24,7 +24,7 @@ from antiphon import protocol
 from antiphon._listeners import listener
 from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.durable import LedgerRun
-from antiphon.errors import DeliveryError, RefusedError, StoppedError
+from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.messages.keys import as_key
@@ -424,6 +424,8 @@ class Chain:
             return await context.ask(to, request, within=UNHURRIED, key=key)
         except RESTS as exc:
             parked: DeliveryError = exc
+            if isinstance(exc, ParkedError):
+                context.wait_for_decision(exc)
         thread_id = context.thread_id or ""
         while True:
             await self._rest(thread_id, parked, context)
