@@ -239,8 +239,8 @@ def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
     media += [part for each in more if (part := _medium(each)) is not None]
     _check_size(sum(len(part.url) for part in media), current_limits().data_url_bytes)
     result, size = _json(tool, values)
-    parts = (*media, *_cut_texts(texts, _most_bytes(tool) - size))
-    outcome = ToolOutcome(result=result, parts=parts, untrusted=source)
+    beside = _cut_texts(texts, _most_bytes(tool) - size)
+    outcome = ToolOutcome(result=result, parts=(*media, *beside), untrusted=source)
     try:
         outcome.payload("-", tool.name)
     except ValidationError as exc:
