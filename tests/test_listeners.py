@@ -26,6 +26,7 @@ from antiphon.runtime import System
 from antiphon.service import (
     ChainRunner,
     ExportForm,
+    TeamListeners,
     add_documents,
     add_files,
     export_lines,
@@ -102,7 +103,8 @@ async def _words(hear: Hear) -> bool:
 
 async def _team(hear: Hear) -> bool:
     team = Path(__file__).parents[1] / "examples" / "analyse_csv" / "team.toml"
-    return (await run_team(MemoryLedger(), team, "How are the sales?", tell=hear, hear=hear)).status == "completed"
+    listeners = TeamListeners(tell=hear, hear=hear)
+    return (await run_team(MemoryLedger(), team, "How are the sales?", listeners=listeners)).status == "completed"
 
 
 async def _progress(hear: Hear) -> bool:
@@ -157,6 +159,15 @@ async def test_a_coroutine_function_is_refused_where_it_is_passed(entrance: str)
         await ENTRANCES[entrance](hear)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("entrance", ["records", "flow", "chain", "workers"])
+@pytest.mark.parametrize("wrong", [None, 5])
+async def test_what_cannot_be_called_is_refused_where_it_is_passed(entrance: str, wrong: Any) -> None:
+    """Otherwise the work stops at the first message, where nobody sees who passed it."""
+    with pytest.raises(TypeError, match=f"a listener is a function, not {wrong}"):
+        await ENTRANCES[entrance](wrong)
+
+
 def test_what_a_listener_raises_is_logged_once_and_it_is_called_again(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
@@ -182,7 +193,22 @@ def test_a_listener_that_returns_a_coroutine_is_reported(caplog: pytest.LogCaptu
     with caplog.at_level(logging.ERROR, "antiphon.listeners"):
         listener(lambda: hear())()  # noqa: PLW0108 (so that it does not look like a coroutine function)
 
-    assert "raised TypeError" in caplog.text
+    assert "raised TypeError: it returned coroutine, which nobody runs" in caplog.text
+
+
+def test_a_listener_that_returns_a_generator_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    def hear() -> Iterator[None]:
+        yield
+
+    async def hear_later() -> AsyncIterator[None]:
+        yield
+
+    with caplog.at_level(logging.ERROR, "antiphon.listeners"):
+        listener(lambda: hear())()  # noqa: PLW0108 (so that it does not look like a generator function)
+        listener(lambda: hear_later())()  # noqa: PLW0108
+
+    assert "it returned generator, which nobody runs" in caplog.text
+    assert "it returned async_generator, which nobody runs" in caplog.text
 
 
 def test_a_generator_function_is_refused_because_a_call_of_it_runs_nothing() -> None:

@@ -13,7 +13,15 @@ import traceback
 from asyncio import isfuture
 from collections.abc import Callable
 from functools import partial
-from inspect import isasyncgenfunction, isawaitable, iscoroutine, iscoroutinefunction, isgeneratorfunction
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    isawaitable,
+    iscoroutine,
+    iscoroutinefunction,
+    isgenerator,
+    isgeneratorfunction,
+)
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 ParamsT = ParamSpec("ParamsT")
@@ -41,19 +49,22 @@ class Guard:
         except Exception as exc:  # noqa: BLE001 (a listener must not harm what it observes)
             self._report(exc)
             return None
-        if isawaitable(answer) and not isfuture(answer):  # a task runs by itself
+        if (
+            (isawaitable(answer) and not isfuture(answer)) or isgenerator(answer) or isasyncgen(answer)
+        ):  # a task runs by itself
             if iscoroutine(answer):
                 answer.close()  # otherwise Python warns that nobody awaited it
-            self._report(TypeError(_QUEUE))
+            self._report(TypeError(_QUEUE), type(answer).__name__)
             return None
         return answer
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: Exception, returned: str = "") -> None:
         if self.has_failed:
             return
         self.has_failed = True
         frames = traceback.extract_tb(error.__traceback__)
-        where = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ": it returned a coroutine"
+        place = f" at {frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+        where = place or f": it returned {returned}, which nobody runs"
         kind = type(error).__qualname__
         # Without the text of the error, which may quote a message.
         _LOG.error("%s raised %s%s; %s", self._name, kind, where, self._consequence, extra={"error.type": kind})
@@ -65,6 +76,19 @@ class Listener(Generic[ParamsT]):
     __slots__ = ("_call", "_guard")
 
     def __init__(self, call: Callable[ParamsT, object]) -> None:
+        """Guard a function of a user.
+
+        Raises:
+            TypeError: it cannot be called, or it is a coroutine function or a generator function.
+        """
+        if not callable(call):
+            raise TypeError(f"a listener is a function, not {call!r}")
+        inner = _inner(call)
+        for function in (inner, type(inner).__call__):
+            if iscoroutinefunction(function):
+                raise TypeError(f"{_name_of(call)} is a coroutine function: {_QUEUE}")
+            if isgeneratorfunction(function) or isasyncgenfunction(function):
+                raise TypeError(f"{_name_of(call)} is a generator function, and a call of it runs nothing: {_QUEUE}")
         self._call = call
         self._guard = Guard(f"the listener {_name_of(call)}", "the work goes on, and its next errors are not logged")
 
@@ -80,20 +104,12 @@ def listener(call: None) -> None: ...
 @overload
 def listener(call: Callable[ParamsT, object] | None) -> Listener[ParamsT] | None: ...
 def listener(call: Callable[ParamsT, object] | None) -> Listener[ParamsT] | None:
-    """Return a function of a user as a guarded listener.
+    """Return an optional function of a user as a guarded listener; where one is needed, make a `Listener`.
 
     Raises:
-        TypeError: it is a coroutine function or a generator function.
+        TypeError: it is no listener.
     """
-    if call is None or isinstance(call, Listener):
-        return call
-    inner = _inner(call)
-    for function in (inner, type(inner).__call__):
-        if iscoroutinefunction(function):
-            raise TypeError(f"{_name_of(call)} is a coroutine function: {_QUEUE}")
-        if isgeneratorfunction(function) or isasyncgenfunction(function):
-            raise TypeError(f"{_name_of(call)} is a generator function, and a call of it runs nothing: {_QUEUE}")
-    return Listener(call)
+    return call if call is None or isinstance(call, Listener) else Listener(call)
 
 
 def _name_of(call: Callable[..., object]) -> str:

@@ -1,8 +1,9 @@
 """Misuse of durable agents is refused with what to do instead."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic_ai import Agent, Tool
@@ -10,20 +11,23 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 from tests.agents.toolkit.kit import script
+from tests.ledger.histories import said
 
-from antiphon import System, Toolkit, open_ledger
-from antiphon.agents import LedgerDurability
-from antiphon.agents.toolkit import ApprovalRule
-from antiphon.durable import LedgerRun, durable_stream, ledger_run, program
+from antiphon import Conversation, System, Toolkit, check, handles, open_ledger, repair
+from antiphon.agents import LedgerDurability, listen
+from antiphon.agents.toolkit import ApprovalRule, answer, find_approval, pending_approvals
+from antiphon.durable import LedgerRun, allow_change, check_runs, durable_stream, ledger_run, program, runs
+from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
-from antiphon.ledger import command_line
+from antiphon.ledger import command_line, record_reward, rewards_of
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.cast import AgentSpec, Cast
+from antiphon.patterns.decisions import decisions_of
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.teams import Team
-from antiphon.patterns.workers import Workers
+from antiphon.patterns.workers import Workers, conversation
 from antiphon.protocol import AgentConfig
 
 
@@ -52,6 +56,68 @@ async def test_a_verb_of_a_ledger_that_was_not_entered_says_so() -> None:
     with pytest.raises(AttributeError, match=r"'head': the ledger is not open; write `async with open_ledger"):
         await ledger.head("t")
     assert repr(ledger) == "<open_ledger('memory:'), not entered: use `async with`>"
+
+
+_NO_LEDGER: list[Callable[[Any], Any]] = [
+    lambda ledger: Cast(ledger, [AgentSpec(name="ada")]),
+    runs,
+    lambda ledger: check_runs(ledger, []),
+    lambda ledger: allow_change(ledger, "t", "continue"),
+    lambda ledger: find_approval(ledger, "approval-1"),
+    pending_approvals,
+    lambda ledger: answer(ledger, "approval-1", principal="ada", approved=True),
+    lambda ledger: listen(ledger, "t").__aenter__(),
+    lambda ledger: record_reward(ledger, "t", "m", 1.0, by="ada"),
+    lambda ledger: rewards_of(ledger, "t"),
+    lambda ledger: decisions_of(ledger, "t"),
+    lambda ledger: conversation(ledger, "t"),
+]
+
+
+@pytest.mark.parametrize("ask", _NO_LEDGER)
+async def test_g21_the_address_of_a_ledger_is_no_ledger(ask: Callable[[Any], Any]) -> None:
+    """G21: `ledger_run` takes an address, so one tries it everywhere."""
+    with pytest.raises(TypeError, match="expected an open ledger, got 'sqlite:///ledger.db'; `async with open_ledger"):
+        await ask("sqlite:///ledger.db")
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:///{}/ledger.db"])
+async def test_g21_a_wrong_argument_is_no_damage_of_the_ledger(url: str, tmp_path: Path) -> None:
+    """G21, G20: who is told that the ledger is damaged restores a backup."""
+    wrong: Any
+    async with open_ledger(url.format(tmp_path)) as ledger:
+        for wrong in (None, 5, b"t", {"a": 1}):
+            for ask in (ledger.head, ledger.thread, ledger.open_calls, ledger.delete, ledger.replay):
+                with pytest.raises(TypeError, match="a thread's id is a str, such as 'order-42', not"):
+                    await ask(wrong)
+        wrong = 5
+        with pytest.raises(TypeError, match=r"names\[0\] is a str, such as 'call-1', not 5"):
+            await ledger.by_invocation(wrong)
+        with pytest.raises(TypeError, match="the text of a search is a str"):
+            await ledger.search(wrong)
+        with pytest.raises(TypeError, match="a limit is an int, such as 50, not 'ten'"):
+            await ledger.threads(limit=cast("Any", "ten"))
+        with pytest.raises(TypeError, match=r"an append takes a list of messages, such as \[message\], not a Message"):
+            await ledger.append("t", cast("Any", said()))
+
+
+_OTHERS: list[tuple[Callable[[Any], Any], object, str]] = [
+    (check, [{"role": "user", "content": "hi"}], r"a conversation\[0\] is a Message, such as a message of decode\(\)"),
+    (repair, "hi", "a conversation is a list"),
+    (lambda name: check(Conversation(), name), ["openai"], "a target is a str, such as 'openai'"),
+    (handles, "PING", "what @handles marks is a function, such as a method"),
+    (lambda observer: System(observer=observer), 5, "an observer is an Observer, such as Telemetry"),
+    (ledger_run, 5, "a run is of a thread, by its id, or of a handler's context, and not of 5"),
+    (programs_by_name, 5, r"programs is a list, such as \[a @program\], not 5"),
+]
+
+
+@pytest.mark.parametrize(("use", "wrong", "sentence"), _OTHERS)
+async def test_g21_a_wrong_argument_is_refused_with_a_sentence(
+    use: Callable[[Any], Any], wrong: object, sentence: str
+) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        use(wrong)
 
 
 async def test_effects_of_a_tool_that_the_agent_does_not_have_are_refused() -> None:

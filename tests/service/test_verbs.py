@@ -24,6 +24,7 @@ from antiphon.service import (
     ChainRunner,
     ExportForm,
     ForkPlace,
+    TeamListeners,
     answer_approval,
     check_continues,
     choose_model,
@@ -241,7 +242,7 @@ async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     team = Path(__file__).parents[2] / "examples" / "analyse_csv" / "team.toml"
     steps: list[Any] = []
     ledger = MemoryLedger()
-    report = await run_team(ledger, team, "How are the sales?", hear=steps.append)
+    report = await run_team(ledger, team, "How are the sales?", listeners=TeamListeners(hear=steps.append))
     assert (report.status, report.models) == ("completed", ("scripted:analyse-csv",))
     *_, last = await replay_thread(ledger, report.thread_id)
     assert (last.event.kind, last.answer) == ("ended", report.answer)

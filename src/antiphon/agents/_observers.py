@@ -23,7 +23,7 @@ from pydantic_ai.messages import AgentStreamEvent
 from pydantic_ai.tools import RunContext
 
 from antiphon.durable._run import LedgerRun, at_end, current_effect, current_run
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, check_opened
 from antiphon.runtime import AgentOperation
 
 # ---------------------------------------------------------------- operations
@@ -145,6 +145,7 @@ async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator
     The deltas end with the last open run of the thread. Only agents in this process whose `LedgerDurability` has `live=True`
     produce deltas.
     """
+    check_opened(ledger)
     queue: asyncio.Queue[LiveDelta | None] = asyncio.Queue(_ROOM)
     queues = _listeners.setdefault(ledger, {}).setdefault(thread_id, [])
     queues.append(queue)

@@ -11,7 +11,8 @@ from antiphon.checks._request import NAMING, REQUEST
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
-from antiphon.messages import NO_LIMITS, Conversation, use_limits
+from antiphon.messages import NO_LIMITS, Conversation, Message, use_limits
+from antiphon.messages.arguments import check_each, check_type
 
 # The order of repair: a later rule sees the changes of an earlier one.
 RULES: tuple[CheckRule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)
@@ -30,7 +31,7 @@ def check(conversation: Conversation, target: str | None = None) -> list[Finding
     Raises:
         LookupError: no target has that name.
     """
-    view = View(conversation, _target(target))
+    view = _view(conversation, target)
     findings = [_finding(rule, trouble, view) for rule in RULES if rule.applies(view.target) for trouble in rule.find(view)]
     return sorted(findings, key=lambda finding: (-1 if finding.position is None else finding.position, finding.code))
 
@@ -44,7 +45,7 @@ def repair(conversation: Conversation, target: str | None = None) -> Repaired:
     Raises:
         LookupError: no target has that name.
     """
-    view = View(conversation, _target(target))
+    view = _view(conversation, target)
     changes: list[Change] = []
     with use_limits(NO_LIMITS):  # a mark must not make a stored message too large
         for _ in range(_ROUNDS):  # pragma: no branch (it has come to an end before)
@@ -56,10 +57,12 @@ def repair(conversation: Conversation, target: str | None = None) -> Repaired:
     return Repaired(view.conversation, tuple(changes))
 
 
-def _target(name: str | None) -> Target | None:
-    if name is not None and name not in TARGETS:
-        raise LookupError(f"no target is called {name!r}; there are {', '.join(TARGETS)}")
-    return None if name is None else TARGETS[name]
+def _view(conversation: Conversation, target: str | None) -> View:
+    check_each("a conversation", conversation, Message, "a message of decode()")
+    check_type("a target", target, str | None, "'openai'")
+    if target is not None and target not in TARGETS:
+        raise LookupError(f"no target is called {target!r}; there are {', '.join(TARGETS)}")
+    return View(conversation, None if target is None else TARGETS[target])
 
 
 def _mended(view: View, rule: CheckRule, changes: list[Change]) -> View:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
-from antiphon.ledger import Ledger, Record, Tailed, command_line
+from antiphon.ledger import Ledger, Record, Tailed, check_opened, command_line
 from antiphon.messages import (
     RESERVED_POLICIES,
     RUNTIME_POLICY,
@@ -219,6 +219,7 @@ def _decision(answer: Message) -> dict[str, object]:
 
 async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
     """Return the question of an id, with its answer; None if there is none."""
+    check_opened(ledger)
     rows = await ledger.by_invocation(id, thread_id=thread_id)
     if thread_id is None:  # a fork has closed its copy of the question, and an imported history may contain it
         thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
@@ -228,6 +229,7 @@ async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None
 
 async def pending_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tuple[Approval, ...]:
     """Return every question that waits for an answer, of one thread or all, oldest first."""
+    check_opened(ledger)
     if thread_id is not None:
         rows = await ledger.open_calls(thread_id)
     else:

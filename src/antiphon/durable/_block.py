@@ -207,6 +207,8 @@ def ledger_run(
     check_choice("on_change", on_change, OnChange)
     _check_input(input)
     watch = Watch(state, debug=debug)
+    if not isinstance(thread_id, str) and not hasattr(cast("object", thread_id), "course"):
+        raise TypeError(f"a run is of a thread, by its id, or of a handler's context, and not of {thread_id!r}")
     if not isinstance(thread_id, str):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
     make = functools.partial(

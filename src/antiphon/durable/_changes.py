@@ -27,7 +27,7 @@ from typing import Final, Literal, TypeAlias, cast
 
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, check_opened
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -197,6 +197,7 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
         ValueError: there is no such open run.
         LedgerError: it could not be stored.
     """
+    check_opened(ledger)
     calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
     runs = [call.invocation_id or "" for call in calls if cast("OptionCallPayload", call.payload).option_name == RUN]
     allowed = [run for run in runs if run_id is None or run == f"{thread_id}/{as_key(run_id)}"]

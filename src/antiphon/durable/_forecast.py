@@ -15,7 +15,7 @@ from antiphon.durable._recovery import AT_ONCE
 from antiphon.durable._run import Trial, trial_scope
 from antiphon.durable._status import RunStatus, runs
 from antiphon.errors import HistoryMismatchError, ParkedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime._rows import text_of
 
@@ -48,6 +48,7 @@ async def check_runs(
         SetupError: one of the values is not a program, or two have the same name.
         LedgerError: the ledger cannot be read.
     """
+    check_opened(ledger)
     named, turns = programs_by_name(programs), asyncio.Semaphore(at_once)
 
     async def check(run: RunStatus) -> RunCheck:

@@ -21,6 +21,7 @@ from antiphon.durable._run import LedgerRun
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_limits, is_name
+from antiphon.messages.arguments import check_each
 from antiphon.messages.json_values import copy_checked
 from antiphon.runtime._rows import is_too_large
 
@@ -151,7 +152,7 @@ def programs_by_name(programs: Iterable[RunProgram[Any]]) -> dict[str, RunProgra
         SetupError: one is not a program, or two have the same name.
     """
     by_name: dict[str, RunProgram[Any]] = {}
-    for program in cast("Iterable[object]", programs):
+    for program in check_each("programs", programs, object, "a @program"):
         if not isinstance(program, RunProgram):
             advice = "write @program('name') above an async function, or give an agent, as agent_program(agent)"
             if callable(program):

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.durable._approvals import Approval
 from antiphon.durable._history import FAILED, RUN_KIND
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, command_line
+from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, check_opened, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages.keys import is_below
 from antiphon.runtime._rows import AGAIN, PARK, RUN, option_of
@@ -87,6 +87,7 @@ async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool
 
     Open runs are found by an index. For ended runs, the threads of runs are read.
     """
+    check_opened(ledger)
     alive = living_hosts(await ledger.hosts())
     statuses: list[RunStatus] = []
     if thread_id is not None:

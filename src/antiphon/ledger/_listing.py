@@ -18,6 +18,7 @@ from antiphon.ledger._admission import State, move_of
 from antiphon.ledger._ownership import unfit_of
 from antiphon.ledger._records import from_micros
 from antiphon.ledger._values import CallOrder, Head, ThreadCount, ThreadOrder, ThreadSummary
+from antiphon.messages.arguments import check_type
 
 # ---------------------------------------------------------------- summaries, pages, cursors
 
@@ -131,7 +132,12 @@ class Term(NamedTuple):
 
 
 def terms_of(typed: str) -> tuple[Term, ...]:
-    """Return the terms of a search: each word is one, and so are words in quotes together."""
+    """Return the terms of a search: each word is one, and so are words in quotes together.
+
+    Raises:
+        TypeError: it is not a text.
+    """
+    check_type("the text of a search", typed, str, "'green tea'")
     terms: list[Term] = []
     for quoted, plain in _TYPED.findall(typed):
         typed_term = quoted or plain

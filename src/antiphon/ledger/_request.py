@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -49,6 +49,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages._unchecked import house_bytes, stored_form
+from antiphon.messages.arguments import check_type
 from antiphon.messages.json_values import parse, write
 
 # ---------------------------------------------------------------- messages from outside
@@ -231,6 +232,8 @@ def make_request(
         check_name(status, "a status")
     if pattern is not None:
         check_name(pattern, "a pattern")
+    if isinstance(messages, Message) or not isinstance(cast("object", messages), Iterable):  # a message yields its fields
+        raise TypeError(f"an append takes a list of messages, such as [message], not a {type(messages).__name__}")
     now = current_port().now()
     originals = [_entry(thread_id, message, is_post) for message in messages]
     entries, foreign = _from_outside(thread_id, originals) if outside else (originals, [])
@@ -310,7 +313,9 @@ def check_limit(limit: int) -> None:
 
     Raises:
         ValueError: it is negative.
+        TypeError: it is not a number.
     """
+    check_type("a limit", limit, int, "50")
     if limit < 0:
         raise ValueError(f"a limit is 0 or more, not {limit}")
 

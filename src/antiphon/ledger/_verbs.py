@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from antiphon.errors import ForgottenError, UnknownThreadError
 from antiphon.ledger._encryption import WrappedKey
+from antiphon.ledger._open import check_opened
 from antiphon.ledger._records import Pairing, Record
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest, check_name, make_request
@@ -34,6 +35,7 @@ from antiphon.messages import (
     Transition,
     current_port,
 )
+from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from antiphon.ledger._contract import Ledger
@@ -65,6 +67,8 @@ async def record_reward(
         ValueError: the value is not finite, the thread has no such message in the talk lane, or `by` is a reserved name.
         LedgerUnavailableError: the store is locked, full or failing.
     """
+    check_opened(ledger)
+    check_type("a reward", value, float | int, "1.0")
     value = float(value)
     if not isfinite(value):
         raise ValueError(f"a reward is a finite number, not {value!r}")
@@ -87,6 +91,7 @@ async def record_reward(
 
 async def rewards_of(ledger: Ledger, thread_id: str) -> dict[str, Reward]:
     """Return the last reward of each message of a thread, by message id."""
+    check_opened(ledger)
     rewards = [reward_in(record.message) async for record in ledger.read(thread_id)]
     return {reward.message_id: reward for reward in rewards if reward is not None}
 

@@ -7,7 +7,12 @@ from reprlib import Repr
 from types import NoneType
 from typing import Any, cast, get_args
 
-__all__ = ["check_choice", "check_each", "check_type"]
+__all__ = ["ArgumentTypeError", "check_choice", "check_each", "check_type"]
+
+
+class ArgumentTypeError(TypeError):
+    """An argument has another type: a mistake of the caller, also where a store finds it in the middle of a read."""
+
 
 _shown = Repr()
 _shown.maxstring = _shown.maxother = 80
@@ -18,13 +23,13 @@ def check_type(name: str, value: object, expected: Any, example: str) -> None:
     if not isinstance(value, expected):
         kinds = [kind.__name__ for kind in get_args(expected) or (expected,) if kind is not NoneType]
         named = " or ".join(f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}" for kind in kinds)
-        raise TypeError(f"{name} is {named}, such as {example}, not {_shown.repr(value)}")
+        raise ArgumentTypeError(f"{name} is {named}, such as {example}, not {_shown.repr(value)}")
 
 
 def check_each(name: str, values: Any, expected: Any, example: str) -> tuple[Any, ...]:
     """Return the values of a list; refuse one that is no list, or has a value of another type."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
-        raise TypeError(f"{name} is a list, such as [{example}], not {_shown.repr(values)}")
+        raise ArgumentTypeError(f"{name} is a list, such as [{example}], not {_shown.repr(values)}")
     items = tuple(cast("Iterable[Any]", values))
     for number, item in enumerate(items):
         check_type(f"{name}[{number}]", item, expected, example)

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from math import ceil
 from pathlib import Path, PurePath
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
@@ -92,17 +93,32 @@ def kind_of(source: str) -> Kind:
     return "code" if suffix in CODE_SUFFIXES else "table" if suffix in TABLE_SUFFIXES else "markdown"
 
 
+_FEWEST: Final = 1000
+_SHORTEST: Final = 100
+"""A text has up to `_FEWEST` passages, and one more for each `_SHORTEST` characters. Storing one takes as long as reading a
+kilobyte: without a limit, 160 kB of headings would take as long as a library."""
+
+
 def passages_of(text: str, kind: Kind = "markdown") -> list[TextPiece]:
-    """Return the passages of a text. Only the space between them is left out."""
+    """Return the passages of a text. Only the space between them is left out.
+
+    A text that would have absurdly many is divided into paragraphs alone, whatever its headings.
+    """
     lines = text.replace("\r\n", "\n").split("\n")
+    most = _FEWEST + len(text) // _SHORTEST
+    pieces = list(islice(_divided(lines, kind), most + 1))
+    return pieces if len(pieces) <= most else list(_joined(lines, _paragraphs(lines)))
+
+
+def _divided(lines: Sequence[str], kind: Kind) -> Iterator[TextPiece]:
     if kind == "table":
-        return list(_rows(lines))
+        return _rows(lines)
     if kind == "pages":
-        return list(_paged(lines))
+        return _paged(lines)
     blocks = list(_code_blocks(lines) if kind == "code" else _blocks(lines))
     if kind == "markdown" and not any(block.level for block in blocks):
         blocks = list(_with_headings(lines, blocks))
-    return list(_joined(lines, iter(blocks)))
+    return _joined(lines, iter(blocks))
 
 
 # ---------------------------------------------------------------- blocks

@@ -16,6 +16,7 @@ ranking, and the sum of the reciprocal ranks decides.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -211,10 +212,11 @@ class KnowledgeBase:
         if await self._ledger.encryption() is not None:
             raise NotSearchableError(_ENCRYPTED)
         chosen_kind = kind or kind_of(source)
-        pieces = passages_of(text, chosen_kind)
+        # In threads: the author of a document chooses how long this takes.
+        pieces = await asyncio.to_thread(passages_of, text, chosen_kind)
         if not pieces:
             raise ValueError(f"there is no text in {source!r}")
-        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        digest = await asyncio.to_thread(_digest, text)
         text_language = language or detect_language(text)
         attempt = 0
         while True:
@@ -224,7 +226,7 @@ class KnowledgeBase:
                 return AddedDocument(source, len(pieces), document.version, is_new=False)
             facts: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
             facts |= {"language": text_language, "kind": chosen_kind}
-            messages = [_message(document, facts, number, piece) for number, piece in enumerate(pieces, start=1)]
+            messages = await asyncio.to_thread(_messages, document, facts, pieces)
             attempt += 1
             if await self._append(document, messages, is_last=attempt == _ATTEMPTS):
                 changed = language if is_known else None
@@ -392,6 +394,14 @@ class KnowledgeBase:
                 raise
             return False
         return True
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+def _messages(document: _Document, facts: dict[str, Json], pieces: Sequence[TextPiece]) -> list[Message]:
+    return [_message(document, facts, number, piece) for number, piece in enumerate(pieces, start=1)]
 
 
 def _message(document: _Document, facts: dict[str, Json], number: int, piece: TextPiece) -> Message:

@@ -31,7 +31,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -50,6 +50,7 @@ from weakref import WeakSet
 
 from antiphon.errors import AntiphonError, DeliveryError, WithdrawnError
 from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
+from antiphon.messages.arguments import check_type
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._course import Handling
@@ -757,7 +758,11 @@ def handles(method: MethodT) -> MethodT:
 
     Its signature is `async def name(self, request: Ping, context: Context) -> Pong`, where `Pong` is the reply of `Ping`; or
     `-> None` if it answers with `context.reply` or `context.forward`.
+
+    Raises:
+        TypeError: it is not a method: write `@handles`, without arguments.
     """
+    check_type("what @handles marks", method, FunctionType, "a method `async def ping(self, request: Ping, context: Context)`")
     setattr(method, _MARK, True)
     return method
 

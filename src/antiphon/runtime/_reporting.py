@@ -37,6 +37,7 @@ from antiphon._listeners import Guard
 from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
+from antiphon.messages.arguments import check_type
 from antiphon.runtime._rows import origin_of, text_of
 
 if TYPE_CHECKING:
@@ -427,6 +428,7 @@ class Hooks:
 
     def __init__(self, observer: Observer, now: Callable[[], float], rules: Rules) -> None:
         """Make it; `rules` returns the redaction rules of a thread."""
+        check_type("an observer", observer, Observer, "Telemetry()")
         self._observer = observer
         self._guard = Guard(f"the observer {type(observer).__qualname__}", "it is switched off")
         self._rules = rules

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
-from antiphon._listeners import listener
+from antiphon._listeners import Listener, listener
 from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
 from antiphon.ledger import check_opened
 from antiphon.ledger.memory import MemoryLedger
@@ -399,7 +399,7 @@ class System:
 
     def watch(self, watcher: Callable[[Record], None]) -> None:
         """Call a function with each record of a thread, right after this system has written it."""
-        self._kernel.journal.watchers.append(listener(watcher))
+        self._kernel.journal.watchers.append(Listener(watcher))
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
         """Call a function with each thread that this system has lost, given up or released, so that it drops its caches.
@@ -407,14 +407,14 @@ class System:
         Another host may change the thread from then on. The function is called before any handler of the thread runs here
         again.
         """
-        self._kernel.eviction.watchers.append(listener(forget))
+        self._kernel.eviction.watchers.append(Listener(forget))
 
     def watch_flow(self, flow: Flow, report: Callable[[str, Verdict], None], **roles: str) -> None:
         """Call a function with the thread and the verdict when a message breaks a flow.
 
         `roles` binds roles of the flow to names or kinds of actors. Threads that exist already are not checked.
         """
-        self.watch(FlowReporter(flow, listener(report), roles))
+        self.watch(FlowReporter(flow, Listener(report), roles))
 
     def subscribe(self, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
         """Follow the messages of all threads that match a topic, from a named cursor that the ledger keeps.

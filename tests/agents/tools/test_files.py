@@ -375,6 +375,8 @@ def test_a_table_that_is_too_large_is_refused(tmp_path: Path, text: str, says: s
         ("Subject: =?utf-8?b?a?=\n\nHello.\n", "=?utf-8?b?a?=", "Hello.\n"),
         ("Subject: =?nonsense?q?a?=\n\nHello.\n", "=?nonsense?q?a?=", "Hello.\n"),
         ("Content-Type: text/plain; charset=idna\n\nHello.\n", "", "Hello.\n"),
+        ("Content-Type: text/plain; charset=iso-8859-99\n\nHello.\n", "", "Hello.\n"),
+        ("Content-Type: text/plain; charset=windows-1259\n\nHello.\n", "", "Hello.\n"),
         ("Content-Type: text/plain; charset*=x; charset*0=y\n\nHello.\n", "", "Hello.\n"),
         ("Content-Type: text/plain; charset=latin-1\nContent-Transfer-Encoding: base64\n\n5A==\n", "", "ä"),
         ("Content-Transfer-Encoding: base64\n\n%%%\n", "", ""),

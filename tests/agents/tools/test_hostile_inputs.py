@@ -22,6 +22,7 @@ from typing_extensions import override
 from antiphon.agents import Toolkit
 from antiphon.agents.config import WebConfig
 from antiphon.agents.tools import calculator, file_tools, web_fetch
+from antiphon.agents.tools._formats import text_in
 
 STALL = 0.1
 """Seconds that the event loop may be kept."""
@@ -144,6 +145,7 @@ ROWS = [
     web("entities", "&" * 100 * KB),
     web("brackets inside brackets", "[" * 100 * KB, "application/json"),
     web("a slow charset", b"a-" + b"z" * 99 * KB, "text/plain; charset=punycode"),
+    web("a charset that is none", b"a", "text/plain; charset=iso-8859-99"),
     web("no charset", b"a" * 99 * KB, "text/plain; charset=idna"),
     web("an address", "", url="http://" + "a." * 49 * KB),
     web("an address that is no number", "", url="http://" + "1" * 99 * KB),
@@ -241,3 +243,12 @@ def test_no_input_keeps_the_event_loop_or_a_call(tmp_path: Path, monkeypatch: py
     print(f"{row.name:60} {found.stall * 1000:8.1f} ms {found.call * 1000:8.1f} ms")  # noqa: T201 (the table)
     assert found.stall < STALL
     assert found.call < TIMEOUT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "utf-7"])
+def test_g21_no_charset_takes_time_with_the_square_of_a_page(charset: str) -> None:
+    """G21: the largest page that is fetched has 5 MB, fifty times the size of the rows above."""
+    began = time.process_time()
+    assert text_in(b"a-" + b"zb" * 150 * KB, charset) == "a-" + "zb" * 150 * KB
+    assert time.process_time() - began < 0.5

@@ -31,6 +31,7 @@ from typing_extensions import TypedDict
 
 from antiphon.agents.config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
+from antiphon.agents.tools._formats import text_in
 from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
@@ -266,11 +267,8 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
         media_type = response.headers.get("content-type", "text/html").partition(";")[0].strip().casefold()
         if not is_text_like_media_type(media_type):
             return BinaryContent(response.content, media_type=media_type)
-        try:
-            # Not on the event loop: the server chooses how long the page is, and its charset.
-            title, text = await asyncio.to_thread(_read_page, response.content, response.encoding or "utf-8", media_type)
-        except (UnicodeError, LookupError) as exc:
-            raise ModelRetry(f"Failed to decode {url}: {exc}") from exc
+        # Not on the event loop: the server chooses how long the page is, and its charset.
+        title, text = await asyncio.to_thread(_read_page, response.content, response.encoding or "utf-8", media_type)
         if len(text) > chosen.max_characters:
             text = f"{text[: chosen.max_characters]}\n\n[Content truncated]"
         return WebPage(url=url, title=title, content=text)
@@ -280,7 +278,7 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
 
 def _read_page(data: bytes, encoding: str, media_type: str) -> tuple[str, str]:
     """Return the title and the text of a page."""
-    text = data.decode(encoding, errors="replace")
+    text = text_in(data, encoding)
     return read_html(text, with_links=True) if media_type in _HTML else ("", text.strip())
 
 

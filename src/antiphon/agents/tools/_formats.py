@@ -350,9 +350,18 @@ _FROM: Final = re.compile(rb"^From [^\n]*\n?", re.MULTILINE)
 _HEADERS: Final = ("From", "Subject", "Date", "Content-Type", "Content-Transfer-Encoding")
 _CHARSET: Final = re.compile(
     r"(us-)?ascii|utf-?(8|16|16-?[lb]e)|iso-?8859-?\d{1,2}|latin-?\d|(windows|cp)-?125\d|koi8-[ru]"
-    r"|gb(k|2312|18030)|big5|euc-(jp|kr)|shift_jis|iso-2022-jp"
+    r"|gb(k|2312|18030)|big5|euc-(jp|kr)|shift[_-]jis|iso-2022-jp",
+    re.IGNORECASE,
 )
 """Accepted character sets. Python has other codecs, which are not for text, or take quadratic time."""
+
+
+def text_in(data: bytes, charset: str) -> str:
+    """Return the text that a stranger sent, and says to be in a character set; in UTF-8, if that is none that is accepted."""
+    try:
+        return data.decode(charset if _CHARSET.fullmatch(charset) else "utf-8", errors="replace")
+    except LookupError:  # it only looks like one, such as iso-8859-99
+        return data.decode(errors="replace")
 
 
 def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
@@ -480,7 +489,7 @@ def _decoded(part: Message, body: bytes) -> str:
     payload = _read_text(lambda: part.get_payload(decode=True))
     charset = _read_text(part.get_content_charset) or "utf-8"
     found = payload if isinstance(payload, bytes) else b""
-    return found.decode(charset if _CHARSET.fullmatch(charset) else "utf-8", errors="replace")
+    return text_in(found, charset)
 
 
 def _read_text(find: Callable[[], FoundT]) -> FoundT | None:

@@ -34,6 +34,7 @@ from antiphon.ledger._stored import (
     join,
     segments_of,
 )
+from antiphon.messages.arguments import check_each, check_type
 
 # ---------------------------------------------------------------- places
 
@@ -110,7 +111,12 @@ def is_storable(text: str) -> bool:
 
 
 def find_thread(thread_id: str) -> Verb[Thread | None]:
-    """Return a thread's row with the name of its owner, if there is one."""
+    """Return a thread's row with the name of its owner, if there is one.
+
+    Raises:
+        TypeError: the id is not a text.
+    """
+    check_type("a thread's id", thread_id, str, "'order-42'")
     if not is_storable(thread_id):
         return None
     found = yield from row(f"{OWNED_THREAD} WHERE t.tenant = $1 AND t.thread_id = $2", thread_id)
@@ -444,7 +450,9 @@ def records_by_number(kind: str, names: Iterable[str], segments: Sequence[Thread
 
     Raises:
         LedgerCorruptError: one of them was altered.
+        TypeError: a name is not a text.
     """
+    names = check_each("names", names, str, "'call-1'")
     ends = None if segments is None else {segment.key: segment.last for segment in segments}
     found = yield from rows(_BY_NUMBER[kind], [number_of(name) for name in names], None if ends is None else list(ends))
     chosen = [each for each in found if ends is None or each[1] <= ends[each[0]]]

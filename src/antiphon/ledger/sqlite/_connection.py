@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import local
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -25,6 +25,7 @@ from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._listing import words_of
 from antiphon.ledger.sqlite._schema import APPLICATION_ID, FORMAT, OTHER_FILE, TABLES, check_format, prepare
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
+from antiphon.messages.arguments import ArgumentTypeError
 
 _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
@@ -53,8 +54,13 @@ FATAL = (
 )
 """Errors of the file or the machine, not of one statement."""
 
-UNEXPECTED = (TypeError, ValueError, AttributeError, ArithmeticError)
+_UNEXPECTED = (TypeError, ValueError, AttributeError, ArithmeticError)
 """The errors that Python raises when a row holds a value that the ledger never wrote."""
+
+
+def is_of_store(exc: BaseException) -> TypeGuard[Exception]:
+    """Whether SQLite or a row has caused an error, and not the caller."""
+    return isinstance(exc, (apsw.Error, *_UNEXPECTED)) and not isinstance(exc, ArgumentTypeError)
 
 
 class LedgerFile(NamedTuple):
@@ -174,7 +180,7 @@ def _words(body: object) -> str:
 
 
 def translated(exc: Exception, path: str) -> LedgerError:
-    """Map an error of SQLite, or one of `UNEXPECTED`, to a ledger error."""
+    """Map an error of SQLite, or one that a row causes, to a ledger error."""
     match exc:
         case apsw.BusyError() | apsw.LockedError():
             return LedgerUnavailableError(f"{path!r} is locked by another process for too long; try again")
@@ -273,7 +279,7 @@ class Readers:
         except BaseException as exc:
             # After any error, close the connection: an open read transaction would keep the write-ahead log growing.
             self._discard(connection)
-            if isinstance(exc, (apsw.Error, *UNEXPECTED)):
+            if is_of_store(exc):
                 raise translated(exc, self._place.path) from exc
             raise
         return result

@@ -33,7 +33,7 @@ from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._stored import Thread as StoredThread
 from antiphon.ledger.sqlite._appends import Appends, ThreadChange
-from antiphon.ledger.sqlite._connection import FATAL, UNEXPECTED, LedgerFile, connect, translated
+from antiphon.ledger.sqlite._connection import FATAL, LedgerFile, connect, is_of_store, translated
 from antiphon.ledger.sqlite._sql import Connection
 
 _MOST_CHANGES = 1000
@@ -142,8 +142,7 @@ class Committer:
 
     def _translated(self, exc: Exception) -> Exception:
         is_refusal = isinstance(exc, ValueError)  # a change may refuse its arguments
-        is_ours = is_refusal or not isinstance(exc, (apsw.Error, *UNEXPECTED))
-        return exc if is_ours else translated(exc, self._place.path)
+        return translated(exc, self._place.path) if is_of_store(exc) and not is_refusal else exc
 
     def _try(self, connection: Connection, change: _Change, *, is_careful: bool) -> None:
         is_decided_first = isinstance(change.work, AppendRequest) or change.thread_id is not None

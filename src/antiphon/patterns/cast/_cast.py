@@ -39,7 +39,7 @@ from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, check_opened
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
@@ -214,6 +214,7 @@ class Cast:
         Raises:
             SetupError: two agents have the same name, or a tool does not exist.
         """
+        check_opened(ledger)
         given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
         given = checked_options({**given, "budget": budget, "thread_budget": thread_budget})
         self.ledger = ledger

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, cast
 from typing_extensions import override
 
 from antiphon import protocol
-from antiphon._listeners import listener
+from antiphon._listeners import Listener
 from antiphon.durable import current_run
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
@@ -327,7 +327,7 @@ class PostChain(Pattern):
 
     def listening(self, thread_id: str, on_event: Callable[[ChainEvent], None]) -> AbstractContextManager[None]:
         """Call a function with each event of a thread, with streamed text, for the duration of the block."""
-        return self._chain.events.listening(thread_id, listener(on_event))
+        return self._chain.events.listening(thread_id, Listener(on_event))
 
     # ------------------------------------------------------------ the life of a thread
 
@@ -405,7 +405,7 @@ class PostChain(Pattern):
 
     def hear(self, on_message: Callable[[str, ClientMessage], None]) -> None:
         """Call a function with the client and each message to it: results, failures of agents, and streamed text."""
-        self._heard.append(listener(on_message))
+        self._heard.append(Listener(on_message))
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)

@@ -24,7 +24,7 @@ from antiphon.dialects import decode, encode
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run
 from antiphon.errors import DecodeError, HistoryMismatchError, RefusedError
-from antiphon.ledger import STANDARD_REDACTION, Ledger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, check_opened
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.patterns.workers._schedule import due_at
 from antiphon.protocol import ErrorCode
@@ -121,6 +121,7 @@ async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, r
     Raises:
         LedgerError: it cannot be read.
     """
+    check_opened(ledger)
     rows = [record.message async for record in ledger.read(thread_id) if record.message.lane == "talk"]
     return Conversation([row for row in rows if is_said(row, reports=reports) or (tools and row.kind != "parts")])
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon._listeners import listener
+from antiphon._listeners import Listener
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
@@ -492,7 +492,7 @@ class Workers(Pattern):
 
         Tool calls and results are included, as separate messages.
         """
-        self._heard.append(listener(on_message))
+        self._heard.append(Listener(on_message))
 
     def _watch(self, record: Record) -> None:
         if self._heard and self._is_shown(record.message):
