@@ -26,6 +26,7 @@ from antiphon.runtime import System
 from antiphon.service import (
     ChainRunner,
     ExportForm,
+    TeamListeners,
     add_documents,
     add_files,
     export_lines,
@@ -66,7 +67,7 @@ async def _chain(hear: Hear) -> bool:
 
 async def _runner(hear: Hear) -> bool:
     async with chain_on(await known()) as chain:
-        return (await ChainRunner(chain).ask(QUESTION, tell=hear, started=hear, hear=hear)).status == "completed"
+        return (await ChainRunner(chain).ask(QUESTION, on_created=hear, on_started=hear, on_event=hear)).status == "completed"
 
 
 async def _workers(hear: Hear) -> bool:
@@ -102,7 +103,9 @@ async def _words(hear: Hear) -> bool:
 
 async def _team(hear: Hear) -> bool:
     team = Path(__file__).parents[1] / "examples" / "analyse_csv" / "team.toml"
-    return (await run_team(MemoryLedger(), team, "How are the sales?", tell=hear, hear=hear)).status == "completed"
+    return (
+        await run_team(MemoryLedger(), team, "How are the sales?", listeners=TeamListeners(hear, hear))
+    ).status == "completed"
 
 
 async def _progress(hear: Hear) -> bool:

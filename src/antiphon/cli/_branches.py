@@ -128,7 +128,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, printing: RunP
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
-                    return await runner.fork(place, tell=tell, hear=view.take, stop=stop)
+                    return await runner.fork(place, on_branch=tell, on_event=view.take, stop=stop)
         except PlaceError as exc:
             _refuse(exc, ledger)
             raise

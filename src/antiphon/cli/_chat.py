@@ -102,7 +102,7 @@ class Chat:
         view = open_view(is_quiet=self.is_quiet)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                report = await begin(hear=view.take, stop=stop)
+                report = await begin(on_event=view.take, stop=stop)
         self.last, self.thread, self.name = report, report.thread_id, None
         if report.was_interrupted:
             waits = report.error_message if report.error_code else None

@@ -199,7 +199,7 @@ async def _write(
     """Write the threads, and return whether anything was lost. With `strict`, first look whether anything would be."""
     chosen = [each async for each in _chosen(ledger, names, with_system)]
     losses = _Losses(form, is_only_one=len(chosen) == 1)
-    lines = partial(service.export_lines, ledger, form=form, hear=losses.tell)
+    lines = partial(service.export_lines, ledger, form=form, on_losses=losses.tell)
     if form.trajectories:
         await _warn_of_size(ledger, chosen, form)
     with bar("exporting", is_beside_output=output.path is None) as progress:

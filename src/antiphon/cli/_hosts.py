@@ -93,7 +93,7 @@ def host(
                 kinds=[kind for given in kinds or () for kind in given.split(",")],
                 drain=drain,
                 ready=lambda own: _tell_ready(next(places), own),
-                hear=_tell_thread,
+                on_thread=_tell_thread,
                 draining=_tell_draining,
                 stop=stop,
             )

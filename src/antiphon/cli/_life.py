@@ -174,7 +174,9 @@ def _resume(task: TeamTask, config: Path | None, budget: list[str] | None, print
         view = printing.view(await service.latest_question_of(runner.ledger, thread) or "")
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                return await runner.resume(thread, tell=_tell_host if printing.has_notes else None, hear=view.take, stop=stop)
+                return await runner.resume(
+                    thread, on_owner=_tell_host if printing.has_notes else None, on_event=view.take, stop=stop
+                )
 
     if (done := with_ledger(ledger, partial(_completed, thread=thread))) is not None:
         show_report(done, ledger, printing, ("show", "replay", "fork") if done.is_chain else ("show", "export"))

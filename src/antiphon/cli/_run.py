@@ -115,8 +115,8 @@ def run(
                     thread_id=thread,
                     name=name,
                     user_id=user,
-                    tell=telling(page, say_begun if printing.has_notes else None),
-                    hear=view.take,
+                    on_created=telling(page, say_begun if printing.has_notes else None),
+                    on_event=view.take,
                     stop=stop,
                 )
 

@@ -122,7 +122,7 @@ def up(
         with until_signal("stopping hosts, server and database", hurry=hurry.set) as stop:
             lines = _UpLines(folder)
             await service.run_cluster(
-                folder.resolve(), hosts=hosts, options=options, port=port, hear=lines.tell, stop=stop, hurry=hurry
+                folder.resolve(), hosts=hosts, options=options, port=port, on_line=lines.tell, stop=stop, hurry=hurry
             )
 
     with complaints():

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         ServedModels,
         StatusValue,
         ThreadPageValue,
+        ThreadText,
         ThreadValue,
-        ThreadWords,
     )
 
 SYSTEM: Final = "system/"
@@ -52,7 +52,7 @@ class Hub:
     runs: Runs
     cursors: EventCursors
     book: OverviewBook
-    words: ThreadWords
+    words: ThreadText
     models: ServedModels
     keys: RequestKeys
 

@@ -94,7 +94,9 @@ class Runs:
                 return
             async with service.open_chain(self._ledger, model=chosen, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:
-                    report = await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=listed, started=tell)
+                    report = await runner.ask(
+                        question, thread_id=thread_id, name=name, user_id=by, on_created=listed, on_started=tell
+                    )
                     tell(report.thread_id)  # a full disk may have kept it from starting
 
         return await self._start(work)
@@ -150,7 +152,7 @@ class Runs:
         async def work(tell: Callable[[str], None]) -> None:
             async with service.open_chain(self._ledger, model=model, thread_id=place.thread_id) as runner:
                 with self._listed(runner) as listed:
-                    await runner.fork(place, tell=lambda branch: tell(listed(branch.thread_id)))
+                    await runner.fork(place, on_branch=lambda branch: tell(listed(branch.thread_id)))
 
         return await self._start(work)
 

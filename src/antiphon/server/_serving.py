@@ -408,7 +408,7 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
             runs,
             await service.EventCursors.of(ledger),
             book,
-            service.ThreadWords(ledger),
+            service.ThreadText(ledger),
             models,
             RequestKeys(),
         )
