@@ -335,11 +335,11 @@ async def test_words_of_a_run_and_of_the_host_that_takes_it_over_are_followed(tm
         place = ("--team", "team.toml", "--ledger", "ledger.db")
 
         async def watch(ledger: Ledger) -> None:
-            async for each in follow(ledger, "tea", words=ThreadText(ledger)):
+            async for each in follow(ledger, "tea", live_text=ThreadText(ledger)):
                 found.append(each)  # noqa: PERF401 (while they come)
 
         def speaking() -> str:
-            return "".join(each.words.text for each in found if each.words is not None)
+            return "".join(each.delta.text for each in found if each.delta is not None)
 
         async with open_ledger(url) as ledger:
             async with _process("run", "How hot?", "--name", "tea", *place, "--quiet", **how) as run:
@@ -360,7 +360,7 @@ async def test_words_of_a_run_and_of_the_host_that_takes_it_over_are_followed(tm
                         await asyncio.sleep(0.05)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-    later = "".join(each.words.text for each in found[before:] if each.words is not None)
+    later = "".join(each.delta.text for each in found[before:] if each.delta is not None)
     assert later.strip() == ANSWER
     seen = [each.record.seq for each in found if each.record is not None]
     assert seen == list(range(1, len(seen) + 1))

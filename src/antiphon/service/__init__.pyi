@@ -130,6 +130,7 @@ from antiphon.service._settings import CodeFile as CodeFile
 from antiphon.service._settings import RunSettings as RunSettings
 from antiphon.service._settings import UsedFile as UsedFile
 from antiphon.service._settings import code_files as code_files
+from antiphon.service._settings import is_of_team as is_of_team
 from antiphon.service._settings import read_budget as read_budget
 from antiphon.service._settings import settings_of as settings_of
 from antiphon.service._settings import trust_named as trust_named

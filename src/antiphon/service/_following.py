@@ -51,7 +51,7 @@ class Followed:
     cursor: str | None
     """Give it as `after` to continue. With words it is the cursor of the last record; None if there was none."""
     record: Record | None = None
-    words: TextDelta | None = None
+    delta: TextDelta | None = None
 
 
 async def follow(
@@ -59,12 +59,12 @@ async def follow(
     thread_id: str | None = None,
     after: str | None = None,
     *,
-    words: TextSource | None = None,
+    live_text: TextSource | None = None,
     most: int = MOST_DELTAS,
 ) -> AsyncIterator[Followed]:
     """Yield the records of all threads, or of one, from a cursor on; then new ones, until the caller stops.
 
-    Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `words` (see
+    Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `live_text` (see
     `ThreadText`) and a thread, live text comes between the records; records have priority.
 
     Raises:
@@ -73,10 +73,10 @@ async def follow(
     if thread_id is not None:
         await find_thread(ledger, thread_id)
     queue = TextQueue(most)
-    listening = nullcontext() if words is None or thread_id is None else words(thread_id, queue.put)
+    listening = nullcontext() if live_text is None or thread_id is None else live_text(thread_id, queue.put)
     async with listening:
         # The head is read after the listening started: so each word belongs to a message after this head.
-        stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
+        stored = 0 if live_text is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
         # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
         async with aclosing(_merged(ledger, thread_id, after, queue, stored)) as merged:
             async for item in merged:
@@ -156,7 +156,7 @@ async def _merged(
                     cursor, stored = tailed.cursor, stored if tailed.record.seq < stored else 0
                     yield Followed(cursor, record=tailed.record)
                 else:
-                    yield Followed(cursor, words=queue.take())
+                    yield Followed(cursor, delta=queue.take())
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)  # a generator that runs cannot be closed

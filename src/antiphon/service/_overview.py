@@ -156,10 +156,7 @@ class OverviewBook:
     async def count(self) -> None:
         """Count until this is cancelled. After an error, call it again to continue."""
         if self._state.cursor is None:
-            stored = await self._ledger.replay(OVERVIEW_THREAD, _FOLD)
-            # An older copy of the ledger may have been restored: then everything is counted again.
-            if stored is not None and cursor_order(stored.cursor or "0") <= cursor_order(await self._ledger.horizon()):
-                self._state = stored
+            await self._restore()
         async for item in follow(self._ledger, after=self._state.cursor):
             if item.record is not None:
                 self.take(item.record)
@@ -167,6 +164,12 @@ class OverviewBook:
             self._unsaved += 1
             if self._unsaved >= _STORED_EVERY:
                 await self.store()
+
+    async def _restore(self) -> None:
+        stored = await self._ledger.replay(OVERVIEW_THREAD, _FOLD)
+        # An older copy of the ledger may have been restored: then everything is counted again.
+        if stored is not None and cursor_order(stored.cursor or "0") <= cursor_order(await self._ledger.horizon()):
+            self._state = stored
 
     async def store(self) -> None:
         """Store the sums, with the cursor: the next book continues from there."""

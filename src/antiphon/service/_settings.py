@@ -153,6 +153,12 @@ async def settings_of(ledger: Ledger, thread_id: str) -> RunSettings | None:
     return None if not rows else _settings_in(rows[-1])
 
 
+async def is_of_team(ledger: Ledger, thread_id: str) -> bool:
+    """Whether a thread says that a team has worked in it."""
+    settings = await settings_of(ledger, thread_id)
+    return settings is not None and settings.team is not None
+
+
 async def _rows(ledger: Ledger, thread_id: str) -> list[Record]:
     """Return the rows of settings. Only the runtime writes in that lane: what was imported is talk."""
     rows = await ledger.by_correlation(_SETTINGS, thread_id=thread_id)
