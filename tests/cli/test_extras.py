@@ -135,7 +135,8 @@ def said_without(packages: str, words: list[list[str]], folder: Path) -> list[tu
 
 
 def _lacks(command: list[str], extras: str) -> bool:
-    if "agents" in extras and (command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]):
+    needs_agents = command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]
+    if needs_agents and "agents" in extras and command != ["resume", "--all"]:  # the runs of programs need no agents
         return True
     if extras == "server":
         return command[0] == "serve"

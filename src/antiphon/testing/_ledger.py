@@ -367,7 +367,7 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         await ledger.append("t", [_said()])
         first = await ledger.claim("t")
         error = await _refused(errors.FencedError, ledger.append("t", [_said()]))
-        _same((error.given, error.epoch), (None, first))
+        _same((error.used, error.epoch), (None, first))
         await ledger.append("t", [_said()], epoch=first)
         second = await ledger.claim("t")
         _same(second > first, True)
