@@ -118,10 +118,10 @@ def doctor(
         with_ledger(ledger, service.adopt_redaction)
     found = with_ledger(ledger, service.diagnose)
     if for_programs:
-        print_json([{"what": each.what, "found": each.found, "advice": each.advice} for each in found])
+        print_json([{"what": each.what, "found": each.value, "advice": each.advice} for each in found])
     else:
         print_table(
-            open_console(), ("", "what", "found"), [("ok" if each.is_good else "!", each.what, each.found) for each in found]
+            open_console(), ("", "what", "found"), [("ok" if each.is_good else "!", each.what, each.value) for each in found]
         )
     for each in found if not for_programs else ():
         if each.advice is not None:

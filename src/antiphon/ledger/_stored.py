@@ -91,10 +91,10 @@ def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegme
     """Return the segments of a thread's messages, from the first to the last; `origins` start with the nearest."""
     segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
     last = thread.base_seq
-    for each in origins:
-        if each.base_seq < last:
-            segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
-            last = each.base_seq
+    for origin in origins:
+        if origin.base_seq < last:
+            segments.append(ThreadSegment(origin.key, origin.base_seq + 1, last))
+            last = origin.base_seq
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
 
 

@@ -92,7 +92,7 @@ class TermMatch:
 class TermMatches:
     """The best matches, the best first, and the figures of the index that a ranking needs."""
 
-    found: tuple[TermMatch, ...]
+    matches: tuple[TermMatch, ...]
     entries: int
     """How many messages the index has."""
     length: int
@@ -172,13 +172,13 @@ def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: there are too many, or one has white space.
     """
-    wanted = tuple(dict.fromkeys(terms))
-    if len(wanted) > MOST_TERMS:
-        raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(wanted)}")
-    for term in wanted:
+    unique = tuple(dict.fromkeys(terms))
+    if len(unique) > MOST_TERMS:
+        raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(unique)}")
+    for term in unique:
         if not term or len(term.split()) != 1 or '"' in term or "\0" in term:
             raise ValueError(f"{term!r} is not a term: it is empty, or has white space or a quotation mark")
-    return wanted
+    return unique
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

@@ -144,20 +144,20 @@ class Moment:
 
 def rows(sql: Sql, *values: Any) -> Verb[list[Row]]:
     """Return all rows."""
-    found: list[Row] = yield Read(sql, values)
-    return found
+    answer: list[Row] = yield Read(sql, values)
+    return answer
 
 
 def row(sql: Sql, *values: Any) -> Verb[Row | None]:
     """Return the first row, if there is one."""
-    found: list[Row] = yield Read(sql, values)
-    return found[0] if found else None
+    answer: list[Row] = yield Read(sql, values)
+    return answer[0] if answer else None
 
 
 def value(sql: Sql, *values: Any) -> Verb[Any]:
     """Return the first value of the first row, if there is one."""
-    found: list[Row] = yield Read(sql, values)
-    return found[0][0] if found else None
+    answer: list[Row] = yield Read(sql, values)
+    return answer[0][0] if answer else None
 
 
 def write(sql: Sql, *values: Any, table: str | None = None) -> Verb[int]:
@@ -194,14 +194,14 @@ def lock(*names: str) -> Verb[None]:
 
 def moment() -> Verb[Moment]:
     """Read the clock that measures leases."""
-    found: Moment = yield ReadClock()
-    return found
+    answer: Moment = yield ReadClock()
+    return answer
 
 
 def keyring() -> Verb[Keyring]:
     """Return the keys of encrypted threads."""
-    found: Keyring = yield ReadKeyring()
-    return found
+    answer: Keyring = yield ReadKeyring()
+    return answer
 
 
 # ---------------------------------------------------------------- SQLite's spelling

@@ -203,11 +203,11 @@ class SqlLedger(Verbs, ABC):
     async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
-        wanted = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
+        request = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
 
         def claim(thread: Thread | None) -> Verb[tuple[Thread, hosts.Claim]]:
-            made = yield from hosts.claim_thread(wanted, thread)
-            return made.thread, made
+            claim_result = yield from hosts.claim_thread(request, thread)
+            return claim_result.thread, claim_result
 
         thread, taken_from = await self._change_thread(thread_id, claim)
         return Epoch(thread.state.epoch, thread.state.seq, taken_from)
@@ -222,14 +222,14 @@ class SqlLedger(Verbs, ABC):
         unfit: str | None = None,
         reason: str | None = None,
     ) -> None:
-        wanted = make_release(
+        request = make_release(
             thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
         )
         skew = self._skew // timedelta(microseconds=1)
-        wanted = wanted._replace(now=wanted.now + skew, wake_at=None if wanted.wake_at is None else wanted.wake_at + skew)
+        request = request._replace(now=request.now + skew, wake_at=None if request.wake_at is None else request.wake_at + skew)
 
         def release(thread: Thread | None) -> Verb[tuple[Thread, None]]:
-            return (yield from hosts.release(thread_id, wanted, thread)), None
+            return (yield from hosts.release(thread_id, request, thread)), None
 
         await self._change_thread(thread_id, release)
         if unfit is not None:
@@ -249,13 +249,13 @@ class SqlLedger(Verbs, ABC):
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
-        wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
+        request = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
         # A read comes first, so a host that polls an idle ledger never writes. Another host may be faster between the two:
         # `take` searches again inside its own transaction.
-        if not await self._look(partial(hosts.has_due, wanted)):
+        if not await self._look(partial(hosts.has_due, request)):
             return ()
         taken = await self._change_once(
-            partial(hosts.take, wanted), lambda some: hosts.is_owned_so([thread for thread, _ in some])
+            partial(hosts.take, request), lambda result: hosts.is_owned_so([thread for thread, _ in result])
         )
         self._remember(thread for thread, _ in taken)
         return tuple(summary for _, summary in taken)
@@ -281,16 +281,16 @@ class SqlLedger(Verbs, ABC):
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared."""
-        made = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
+        thread = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
         self._note_commit()
-        return made.summary
+        return thread.summary
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
-        chosen = proven(journals, heads)
-        weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
-        made = await self._change_once(partial(branches.restore, chosen, self.redaction), weight=weight)
+        proofs = proven(journals, heads)
+        weight = sum(len(record.body) + 100 for journal, _ in proofs for record in journal.records)
+        restored = await self._change_once(partial(branches.restore, proofs, self.redaction), weight=weight)
         self._note_commit()
-        return tuple(thread.summary for thread in made)
+        return tuple(thread.summary for thread in restored)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._change_once(partial(branches.delete, thread_id, with_branches))
@@ -360,8 +360,8 @@ class SqlLedger(Verbs, ABC):
         while True:
             seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
             page = await self._since(place, thread_id)
-            for each in page.found:
-                yield Tailed(each.record, str(each.place))
+            for placed in page.records:
+                yield Tailed(placed.record, str(placed.place))
             is_end, place = page.upto == place, page.upto
             if is_end:
                 await self._wait_for_commit(seen, page.is_more_coming)
@@ -422,12 +422,12 @@ class SqlLedger(Verbs, ABC):
         names, total = await self._read(verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)
-        known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
-        damages, messages = missing_threads(known, names), 0
-        chosen = names if thread_id is None else [thread_id]
-        for name in chosen:
+        heads_by_thread = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
+        damages, messages = missing_threads(heads_by_thread, names), 0
+        examined = names if thread_id is None else [thread_id]
+        for name in examined:
             try:
-                damage, looked_at = await self._examined(name, known)
+                damage, looked_at = await self._examined(name, heads_by_thread)
             except LedgerCorruptError as exc:
                 damage, looked_at = Damage(name, exc.seq, str(exc)), 0
             messages += looked_at
@@ -436,7 +436,7 @@ class SqlLedger(Verbs, ABC):
                 progress(messages, total)
         if thread_id is None:
             damages += await self._damages_outside()
-        return Verification(len(chosen), messages, tuple(damages))
+        return Verification(len(examined), messages, tuple(damages))
 
     async def _examined(self, name: str, heads: Mapping[str, Head]) -> tuple[Damage | None, int]:
         subject = await self._read(partial(verify.begin, name))

@@ -70,7 +70,7 @@ async def _write(session: Session, request: Write) -> int:
 
 
 async def _write_many(session: Session, request: WriteMany) -> None:
-    await session.connection.executemany(_text(request.sql), [(session.tenant, *each) for each in request.rows])
+    await session.connection.executemany(_text(request.sql), [(session.tenant, *values) for values in request.rows])
 
 
 # ---------------------------------------------------------------- locks and time
@@ -131,9 +131,9 @@ RETURNING {TRANSACTION}
 
 async def _put_thread(session: Session, request: PutThread) -> int:
     thread = request.thread
-    made = await session.fetchrow(_NEW_THREAD, *thread.state, thread.open_calls, thread.base, thread.base_seq)
-    assert made is not None  # noqa: S101 (one row is inserted)
-    key, session.transaction = made
+    columns = await session.fetchrow(_NEW_THREAD, *thread.state, thread.open_calls, thread.base, thread.base_seq)
+    assert columns is not None  # noqa: S101 (one row is inserted)
+    key, session.transaction = columns
     return int(key)
 
 
@@ -142,7 +142,7 @@ async def _change_threads(session: Session, request: ChangeThreads) -> None:
     if len(request.threads) == 1:
         session.transaction = await session.fetchval(_THREAD, *_thread_values(request.threads[0]))
     elif request.threads:
-        values = [(session.tenant, *_thread_values(each)) for each in request.threads]
+        values = [(session.tenant, *_thread_values(thread)) for thread in request.threads]
         await session.connection.executemany(_THREAD, values)
 
 
@@ -190,9 +190,9 @@ async def _put_messages(session: Session, request: PutMessages) -> dict[int, Com
     numbers = range(session.written + 1, session.written + 1 + len(request.rows))
     session.written = numbers[-1] if numbers else session.written
     seqs, *columns = map(list, zip(*request.rows, strict=True))
-    made = await session.fetchrow(_MESSAGES, request.thread, seqs, list(numbers), *columns)
-    assert made is not None  # noqa: S101 (as many rows as were given)
-    return {seq: CommitPlace(made["era"], made["xid"], number) for seq, number in zip(seqs, numbers, strict=True)}
+    first = await session.fetchrow(_MESSAGES, request.thread, seqs, list(numbers), *columns)
+    assert first is not None  # noqa: S101 (as many rows as were given)
+    return {seq: CommitPlace(first["era"], first["xid"], number) for seq, number in zip(seqs, numbers, strict=True)}
 
 
 _REMOVED = ("words", "term_entries")

@@ -194,7 +194,7 @@ class PostgresLedger(SqlLedger):
 
     async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
         # The appender knows the thread, but not whether another process has changed it since: the verb reads its row, locked.
-        thread, result = await self._change_once(partial(make, None), lambda made: hosts.is_owned_so([made[0]]))
+        thread, result = await self._change_once(partial(make, None), lambda changed: hosts.is_owned_so([changed[0]]))
         self._appender.remember(thread)
         return result
 
@@ -286,9 +286,9 @@ class PostgresLedger(SqlLedger):
         self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
     ) -> TermMatches:
         check_limit(limit)
-        wanted = check_terms(terms)
+        unique = check_terms(terms)
         await self._update_terms(index)
-        return await self._read(lambda: _terms.find(index, wanted, source, limit))
+        return await self._read(lambda: _terms.find(index, unique, source, limit))
 
     async def rebuild_terms(self, index: TermIndex) -> int:
         await self._change(lambda: _terms.drop(index.name))

@@ -77,7 +77,7 @@ def _write(connection: Connection, request: Write) -> int:
 
 def _write_many(connection: Connection, request: WriteMany) -> None:
     before = connection.total_changes()
-    connection.run_all(spelled(request.sql), [_values(each) for each in request.rows])
+    connection.run_all(spelled(request.sql), [_values(values) for values in request.rows])
     check_written(connection.total_changes() - before, len(request.rows))
 
 

@@ -151,20 +151,20 @@ class SqliteStore(SqlLedger):
             return page
         # Join only a read that started after the same commits: an earlier read may lack records for which this reader will not
         # be woken.
-        own = (*key, seen)
-        while (reading := self._reading.get(own)) is not None:
+        pending = (*key, seen)
+        while (reading := self._reading.get(pending)) is not None:
             await asyncio.wait((reading,))
             if not reading.cancelled():
                 return reading.result()
-        self._reading[own] = reading = asyncio.get_running_loop().create_future()
+        self._reading[pending] = reading = asyncio.get_running_loop().create_future()
         try:
             page = _TailPage(await self._read(partial(lists.since, place, thread_id)), now)
             reading.set_result(page)
         finally:
-            del self._reading[own]
+            del self._reading[pending]
             if not reading.done():  # the waiting readers then read themselves, and get their own error
                 reading.cancel()
-        if page.page.found:
+        if page.page.records:
             self._pages[key] = page
         return page
 
@@ -183,15 +183,15 @@ class SqliteStore(SqlLedger):
         self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
     ) -> TermMatches:
         check_limit(limit)
-        wanted = check_terms(terms)
+        unique = check_terms(terms)
 
         def look(connection: Connection) -> TermMatches | _terms.TermUpdate:
             # In one transaction: most searches find the index up to date, and need not ask twice.
-            return _terms.next_update(connection, index) or _terms.find(connection, index, wanted, source, limit)
+            return _terms.next_update(connection, index) or _terms.find(connection, index, unique, source, limit)
 
-        while not isinstance(found := await self._readers.do(look), TermMatches):
-            await self._writer.do(partial(_terms.store, index=index, update=found))
-        return found
+        while not isinstance(answer := await self._readers.do(look), TermMatches):
+            await self._writer.do(partial(_terms.store, index=index, update=answer))
+        return answer
 
     async def rebuild_terms(self, index: TermIndex) -> int:
         await self._writer.do(lambda connection: _terms.drop(connection, index.name))
@@ -345,7 +345,11 @@ class SqliteLedger(SqliteStore):
 def _opened(place: LedgerFile, create: bool) -> Connection:
     """Open the first connection, which creates the tables of a new file."""
     if create:
-        _make_folder(Path(place.path).parent)
+        folder = Path(place.path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
     elif not Path(place.path).exists():
         return connect(place)
     connection = connect(place, create=True)
@@ -355,13 +359,6 @@ def _opened(place: LedgerFile, create: bool) -> Connection:
         connection.close(force=True)
         raise
     return connection
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
 
 
 def _emptied(place: LedgerFile) -> None:

@@ -55,18 +55,18 @@ def find_words(connection: Connection, typed: str, thread_id: str | None, limit:
     terms = terms_of(typed)
     if not terms:
         return ()
-    wanted = " AND ".join(map(_sought, terms))
+    match = " AND ".join(map(_sought, terms))
     if thread_id is None:
-        found = connection.rows(_FIND, (wanted, limit))
+        matches = connection.rows(_FIND, (match, limit))
     else:
         thread = run(connection, find_thread(thread_id))
         if thread is not None and run(connection, find_key(thread.key)) is not None:
             raise not_searchable(thread_id)
         segments: list[ThreadSegment] = [] if thread is None else run(connection, lineage(thread))
-        several = (connection.rows(_FIND_IN, (wanted, *segment, limit)) for segment in segments)
-        found = sorted((row for rows in several for row in rows), key=lambda row: (row[1], row[0]))[:limit]
-    records = run(connection, records_at([position for position, _, _ in found]))
-    return tuple(Hit(records[position], snippet) for position, _, snippet in found if position in records)
+        matches_by_segment = (connection.rows(_FIND_IN, (match, *segment, limit)) for segment in segments)
+        matches = sorted((row for rows in matches_by_segment for row in rows), key=lambda row: (row[1], row[0]))[:limit]
+    records = run(connection, records_at([position for position, _, _ in matches]))
+    return tuple(Hit(records[position], snippet) for position, _, snippet in matches if position in records)
 
 
 _AT = f"{MESSAGES} WHERE m.tenant = $1 AND m.position = ANY($2::bigint[]) ORDER BY m.position"
@@ -78,8 +78,8 @@ def records_at(positions: Sequence[int]) -> Verb[dict[int, Record]]:
     Raises:
         LedgerCorruptError: one of them was altered.
     """
-    found = yield from all_records_of((yield from rows(_AT, list(positions))))
-    return {each.place.ord: each.record for each in found}
+    records = yield from all_records_of((yield from rows(_AT, list(positions))))
+    return {placed.place.ord: placed.record for placed in records}
 
 
 def _sought(term: Term) -> str:
@@ -92,7 +92,7 @@ def _sought(term: Term) -> str:
     spellings = [plain, sharp.replace("ß", "ss"), sharp]
     if term.is_beginning and sharp.endswith("s"):
         spellings.append(f"{sharp[:-1]}ß")
-    return f"({' OR '.join(_quoted(each, term.is_beginning) for each in dict.fromkeys(spellings))})"
+    return f"({' OR '.join(_quoted(spelling, term.is_beginning) for spelling in dict.fromkeys(spellings))})"
 
 
 def _quoted(typed: str, is_beginning: bool) -> str:

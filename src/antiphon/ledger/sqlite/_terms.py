@@ -68,8 +68,8 @@ def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
     if last == before.upto:
         return None
     rows = connection.rows(_NEXT, (before.upto, index.name, _STEP))
-    found = ((position, digest, index.entry_in(body)) for position, digest, body in rows)
-    entries = [(position, digest, entry) for position, digest, entry in found if entry is not None]
+    examined = ((position, digest, index.entry_in(body)) for position, digest, body in rows)
+    entries = [(position, digest, entry) for position, digest, entry in examined if entry is not None]
     is_last = len(rows) < _STEP
     if not rows and last - before.upto < _LAG:
         return None
@@ -141,23 +141,23 @@ def find(connection: Connection, index: TermIndex, terms: Sequence[str], source:
         return TermMatches((), 0, 0, dict.fromkeys(terms, 0))
     counts = "SELECT doc FROM term_counts WHERE term = ?"
     frequency = {term: int(connection.value(counts, (term,)) or 0) for term in terms}
-    chosen = _choosing(frequency, state.entries)
-    if not chosen:
+    selectors = _choosing(frequency, state.entries)
+    if not selectors:
         return TermMatches((), state.entries, state.length, frequency)
-    wanted = " OR ".join(f'"{term}"' for term in chosen)
+    match = " OR ".join(f'"{term}"' for term in selectors)
     is_only = connection.value("SELECT count(*) FROM term_indexes") == 1
     if is_only and source is None:
-        rows = connection.rows(_FIND, (wanted, limit))
+        rows = connection.rows(_FIND, (match, limit))
     else:
-        rows = connection.rows(_FIND_SOME, (wanted, limit, index.name, source))
+        rows = connection.rows(_FIND_SOME, (match, limit, index.name, source))
     return TermMatches(_matches(connection, rows), state.entries, state.length, frequency)
 
 
 def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
     """Return the terms that select the candidates: those in the index, without the common ones if others can select."""
-    there = [term for term, count in frequency.items() if count]
-    rare = [term for term in there if frequency[term] <= _COMMON * entries]
-    return rare if rare and entries > _MANY else there
+    indexed = [term for term, count in frequency.items() if count]
+    rare = [term for term in indexed if frequency[term] <= _COMMON * entries]
+    return rare if rare and entries > _MANY else indexed
 
 
 def _matches(connection: Connection, rows: Sequence[tuple[int]]) -> tuple[TermMatch, ...]:
@@ -166,14 +166,14 @@ def _matches(connection: Connection, rows: Sequence[tuple[int]]) -> tuple[TermMa
     Raises:
         LedgerCorruptError: one of the messages was altered.
     """
-    found: dict[int, TermMatch] = {}
+    matches: dict[int, TermMatch] = {}
     for start in range(0, len(rows), _AT_ONCE):
         places = [position for (position,) in rows[start : start + _AT_ONCE]]
         records = run(connection, records_at(places))
         for position, *entry in connection.rows(_ENTRIES_AT.format(", ".join("?" * len(places))), places):
             if position in records:
-                found[position] = TermMatch(records[position], TermEntry(*entry))
-    return tuple(found[position] for (position,) in rows if position in found)
+                matches[position] = TermMatch(records[position], TermEntry(*entry))
+    return tuple(matches[position] for (position,) in rows if position in matches)
 
 
 # ---------------------------------------------------------------- vectors
