@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from antiphon.ledger._admission import State
@@ -39,6 +39,16 @@ class Thread(NamedTuple):
     def summary(self) -> ThreadSummary:
         """The summary that a caller sees."""
         return summary_of(self.state, self.open_calls, self.owner)
+
+
+def changed_columns(thread: Thread) -> tuple[Any, ...]:
+    """Return the columns of a thread's row that may change, in the order of both databases' statements."""
+    state = thread.state
+    return (
+        *(state.seq, state.hash, state.epoch, state.run, state.open_from, state.status, state.pattern),
+        *(state.updated_at, state.input_tokens, state.output_tokens, state.cost, state.owner, state.kind),
+        *(state.due_at, state.posted, state.unfit, thread.open_calls),
+    )
 
 
 def checksum_of(columns: Sequence[object]) -> int:

@@ -181,6 +181,19 @@ def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
     return unique
 
 
+_COMMON = 0.2
+"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
+_MANY = 2000
+"""The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
+
+
+def selectors_of(frequency: Mapping[str, int], entries: int) -> list[str]:
+    """Return the terms that select the candidates: those in the index, without the common ones if others can select."""
+    indexed = [term for term, count in frequency.items() if count]
+    rare = [term for term in indexed if frequency[term] <= _COMMON * entries]
+    return rare if rare and entries > _MANY else indexed
+
+
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     """Return the cosine of the angle between two vectors; 0 if one of them is zero."""
     length = hypot(*one) * hypot(*other)

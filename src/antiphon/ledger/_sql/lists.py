@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
-from antiphon.ledger._encryption import WrappedKey, is_sealed
+from antiphon.ledger._encryption import WrappedKey, is_sealed, not_searchable
 from antiphon.ledger._listing import head_of
 from antiphon.ledger._records import Record, snapshot_hash
 from antiphon.ledger._sql.keys import blinded, check_remembered, find_key, thread_key
@@ -31,7 +31,7 @@ from antiphon.ledger._sql.rows import (
     thread_of,
 )
 from antiphon.ledger._sql.statements import Row, Spelled, Verb, row, rows, value
-from antiphon.ledger._stored import PageOfThread, PageRequest
+from antiphon.ledger._stored import PageOfThread, PageRequest, ThreadSegment
 from antiphon.ledger._values import CallPage, Head, ThreadSummary
 from antiphon.messages import Json
 from antiphon.messages.json_values import parse
@@ -179,6 +179,18 @@ def open_calls_of(option_name: str, is_reversed: bool, start: CommitPlace | None
     records = yield from records_of(call_rows[:limit])
     after = str(records[-1].place) if len(call_rows) > limit > 0 and records else None
     return CallPage(tuple(placed.record for placed in records), after)
+
+
+def searched_segments(thread_id: str) -> Verb[list[ThreadSegment]]:
+    """Return the segments of a thread whose words are searched.
+
+    Raises:
+        NotSearchableError: it is encrypted.
+    """
+    thread = yield from find_thread(thread_id)
+    if thread is not None and (yield from find_key(thread.key)) is not None:
+        raise not_searchable(thread_id)
+    return [] if thread is None else (yield from lineage(thread))
 
 
 # ---------------------------------------------------------------- order of all threads

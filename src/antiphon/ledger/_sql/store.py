@@ -9,11 +9,11 @@ nobody.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
@@ -30,11 +30,13 @@ from antiphon.ledger._sql import branches, hosts, keys, limits, lists, threads, 
 from antiphon.ledger._sql.rows import CommitPlace, place_of
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._stored import Subject, TakeRequest, Thread, read_pages
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
     Head,
+    Hit,
     Snapshot,
     Tailed,
     ThreadCount,
@@ -51,6 +53,48 @@ from antiphon.ledger._verification import missing_threads, proven
 from antiphon.messages import Json, Message, current_port
 
 ResultT = TypeVar("ResultT")
+
+
+class WordVerbs(Protocol):
+    """The verbs of an index of words: each database has a full text of its own."""
+
+    def index_words(self, after: CommitPlace | None) -> Verb[CommitPlace | None]:
+        """Add the next messages to the index; return where to continue, or None if it has all of them."""
+        ...
+
+    def find_words(self, typed: str, thread_id: str | None, limit: int) -> Verb[tuple[Hit, ...]]:
+        """Return the best matches, of all threads or one."""
+        ...
+
+
+class TermVerbs(Protocol):
+    """The verbs of the indexes of terms, and of the vectors beside them."""
+
+    def find(self, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches]:
+        """Return the best matches, and the figures of the index."""
+        ...
+
+    def drop(self, name: str) -> Verb[None]:
+        """Remove all entries of an index."""
+        ...
+
+    def without_vectors(self, index: TermIndex, space: VectorSpace, limit: int) -> Verb[tuple[Record, ...]]:
+        """Return messages that have no vector yet."""
+        ...
+
+    def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> Verb[None]:
+        """Store vectors of messages that are in the index."""
+        ...
+
+    def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
+    ) -> Verb[tuple[TermMatch, ...]]:
+        """Return the messages whose vectors are nearest."""
+        ...
+
+    def drop_vectors(self, name: str) -> Verb[None]:
+        """Remove all vectors of an index."""
+        ...
 
 
 class SqlLedger(Verbs, ABC):
@@ -88,6 +132,13 @@ class SqlLedger(Verbs, ABC):
     @abstractmethod
     async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
         """Run a verb that changes the row of one thread only. It gets the thread, if the driver knows it."""
+
+    _words: WordVerbs
+    _terms: TermVerbs
+
+    @abstractmethod
+    async def _update_terms(self, index: TermIndex) -> None:
+        """Add missing messages to an index of terms."""
 
     _planner: threads.Planner | None = None
     """Chooses how a list finds its threads, if the database cannot."""
@@ -396,15 +447,54 @@ class SqlLedger(Verbs, ABC):
         """Return the place and the state of a fold's latest snapshot up to a message."""
         return await self._look(partial(lists.snapshot, thread_id, fold, upto))
 
+    # ------------------------------------------------------------ words and terms
+
+    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+        check_limit(limit)
+        after: CommitPlace | None = None
+        while (after := await self._change(partial(self._words.index_words, after))) is not None:
+            pass  # in steps, so that appends get in between
+        return await self._read(partial(self._words.find_words, text, thread_id, limit))
+
+    async def find_terms(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        check_limit(limit)
+        unique = check_terms(terms)
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.find, index, unique, source, limit))
+
+    async def rebuild_terms(self, index: TermIndex) -> int:
+        await self._change(partial(self._terms.drop, index.name))
+        await self._update_terms(index)
+        return (await self._read(partial(self._terms.find, index, (), None, 0))).entries
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.without_vectors, index, space, limit))
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        await self._change(partial(self._terms.store_vectors, index, space, vectors))
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.find_vectors, index, space, vector, source=source, limit=limit))
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        await self._change(partial(self._terms.drop_vectors, index.name))
+
     # ------------------------------------------------------------ verification
 
     async def _damages_before(self) -> list[Damage]:
         """Return what makes every other answer worthless, such as an altered schema."""
         return []
 
-    @abstractmethod
     async def _damages_outside(self) -> list[Damage]:
         """Return damages outside of threads."""
+        return await self._read(verify.strays)
 
     _check_words: verify.WordsCheck | None = None
     """Compares an index of words with the rows of a thread, if the store has one that can be read."""

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from antiphon.ledger._encryption import not_searchable
 from antiphon.ledger._listing import Term, fold_words, snippet, terms_of, words_of
-from antiphon.ledger._sql.keys import find_key
-from antiphon.ledger._sql.lists import horizon
-from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, find_thread, lineage, place_in, records_of
+from antiphon.ledger._sql.lists import horizon, searched_segments
+from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, place_in, records_of
 from antiphon.ledger._sql.statements import Lock, Verb, row, rows, write
 from antiphon.ledger._values import Hit
 from antiphon.ledger.postgres._driver import INDEXES
@@ -92,10 +90,7 @@ def find_words(typed: str, thread_id: str | None, limit: int) -> Verb[tuple[Hit,
     tsquery = " & ".join(map(_sought, terms))
     segments: Iterable[tuple[int | None, int, int]] = [(None, 0, 0)]
     if thread_id is not None:
-        thread = yield from find_thread(thread_id)
-        if thread is not None and (yield from find_key(thread.key)) is not None:
-            raise not_searchable(thread_id)
-        segments = [] if thread is None else (yield from lineage(thread))
+        segments = yield from searched_segments(thread_id)
     hits: list[Hit] = []
     for key, first, last in segments:
         matches = yield from records_of((yield from rows(_FIND, tsquery, key, first, last, limit)))

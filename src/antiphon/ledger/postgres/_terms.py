@@ -28,16 +28,13 @@ from antiphon.ledger._terms import (
     VectorSpace,
     check_vector,
     cosine,
+    selectors_of,
 )
 from antiphon.ledger.postgres._driver import INDEXES
 from antiphon.ledger.postgres._search import INDEXED, SET_INDEXED
 
 _STEP = 200
 """Messages whose terms are added in one transaction."""
-_COMMON = 0.2
-"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
-_MANY = 2000
-"""The number of entries up to which common terms select candidates, too."""
 
 _NEXT = """
 SELECT m.thread, m.seq, m.era, m.xid, m.ord, m.body FROM antiphon.messages AS m
@@ -143,10 +140,8 @@ def find(index: TermIndex, terms: Sequence[str], source: str | None, limit: int)
     """Return the best matches, and the figures of the index."""
     entries, length = (yield from rows(_FIGURES, index.name))[0]
     frequency: dict[str, int] = {columns[0]: columns[1] for columns in (yield from rows(_FREQUENCY, index.name, list(terms)))}
-    indexed = [term for term, count in frequency.items() if count]
-    rare = [term for term in indexed if frequency[term] <= _COMMON * entries]
-    selectors = rare if rare and entries > _MANY else indexed
-    weights = {term: log(1 + entries / (1 + frequency[term])) for term in indexed}
+    selectors = selectors_of(frequency, entries)
+    weights = {term: log(1 + entries / (1 + count)) for term, count in frequency.items() if count}
     if not selectors or not limit:
         return TermMatches((), entries, length, frequency)
     sources = yield from _fitting(index, source)

@@ -140,12 +140,9 @@ _LITTLE = 500 * 1024 * 1024
 _MOUNTS = Path("/proc/mounts")
 
 
-def diagnose(connection: Connection, writes_with: int) -> tuple[Diagnosis, ...]:
+def diagnose(connection: Connection, writes_with: int) -> Iterator[Diagnosis]:
     """Examine a file. `writes_with` is the setting `synchronous` of the connection that writes."""
-    return tuple(_diagnoses(connection, writes_with, Path(connection.filename)))
-
-
-def _diagnoses(connection: Connection, writes_with: int, path: Path) -> Iterator[Diagnosis]:
+    path = Path(connection.filename)
     yield Diagnosis("SQLite", apsw.sqlite_lib_version())  # an affected version is refused when the file is opened
     name = _SYNCHRONOUS.get(writes_with, str(writes_with))
     yield Diagnosis("synchronous", name, None if writes_with >= 2 else "a power cut loses appends that were acknowledged")  # noqa: PLR2004
