@@ -668,7 +668,7 @@ async def test_f14_a_process_that_is_suspended_in_a_transaction_keeps_no_thread_
 
     async def kept(session: Session, sql: str, *values: object) -> Any:
         found = await fetch(session, sql, *values)
-        if sql == hosts._KEPT and not suspended.is_set():
+        if sql == hosts._LOCK_HOST and not suspended.is_set():
             suspended.set()
             await asyncio.sleep(WITHIN)
         return found
@@ -882,7 +882,7 @@ async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found
 
         async def found(word: str) -> int:
             if sql == _terms._NEXT:
-                return len((await ledger.find_terms(TERMS, [word])).found)
+                return len((await ledger.find_terms(TERMS, [word])).matches)
             return len(await ledger.search(word))
 
         await late.enter_async_context(uncommitted(postgres.url, tenant, "t/late"))

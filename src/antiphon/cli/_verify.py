@@ -125,12 +125,12 @@ def doctor(
         with_ledger(ledger, service.adopt_redaction)
     diagnoses = with_ledger(ledger, service.diagnose)
     if for_programs:
-        print_json([{"what": diagnosis.what, "found": diagnosis.found, "advice": diagnosis.advice} for diagnosis in diagnoses])
+        print_json([{"what": diagnosis.what, "found": diagnosis.value, "advice": diagnosis.advice} for diagnosis in diagnoses])
     else:
         print_table(
             open_console(),
             ("", "what", "found"),
-            [("ok" if diagnosis.is_good else "!", diagnosis.what, diagnosis.found) for diagnosis in diagnoses],
+            [("ok" if diagnosis.is_good else "!", diagnosis.what, diagnosis.value) for diagnosis in diagnoses],
         )
     for diagnosis in diagnoses if not for_programs else ():
         if diagnosis.advice is not None:

@@ -385,7 +385,9 @@ async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
 def _rules_diagnosis(rules: RedactionRules) -> Diagnosis:
     """Return whether the ledger accepts hosts with the rules of this handle."""
     if rules.ledger is None:
-        return Diagnosis("redaction rules", f"none recorded; the first host records its own ({rules.own} with these settings)")
+        return Diagnosis(
+            "redaction rules", f"none recorded; the first host records its own ({rules.handle} with these settings)"
+        )
     advice = "the hosts of the ledger have other rules than this command; use the same, or adopt these: --adopt-redaction"
     return Diagnosis("redaction rules", rules.ledger, None if rules.is_accepted else advice)
 

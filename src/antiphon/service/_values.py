@@ -462,7 +462,7 @@ class LimitValue(Value):
             at_once=limit.at_once,
             per_minute=limit.per_minute,
             cost_per_day=limit.cost_per_day,
-            held=status.held,
+            held=status.permits,
             waiting=status.waiting,
             started=status.started,
             spent=status.spent,

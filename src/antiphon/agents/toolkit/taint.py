@@ -62,7 +62,7 @@ class Taint:
         return self._outside is not None
 
     @property
-    def own(self) -> str | None:
+    def source_here(self) -> str | None:
         """The source of the first untrusted content that this turn itself has read."""
         return self._untrusted
 
@@ -109,8 +109,8 @@ def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) 
         for part in message.parts:
             if isinstance(part, NativeToolReturnPart) or (isinstance(part, ToolReturnPart) and part.tool_name in tools):
                 return f"what {part.tool_name!r} returned"
-            if isinstance(message, ModelRequest) and (found := _in_request_part(part)):
-                return found
+            if isinstance(message, ModelRequest) and (source := _in_request_part(part)):
+                return source
     return None
 
 
@@ -175,18 +175,18 @@ def _in_request_part(part: object) -> str | None:
 
 
 def _in_prompt(content: Sequence[UserContent]) -> str | None:
-    for each in content:
-        if isinstance(each, TextContent | StructuredContent):
-            if found := _marked(each.metadata):
-                return found
-        elif isinstance(each, FileUrl | BinaryContent | UploadedFile):
-            return f"a file in a prompt ({each.kind})"
+    for item in content:
+        if isinstance(item, TextContent | StructuredContent):
+            if source := _marked(item.metadata):
+                return source
+        elif isinstance(item, FileUrl | BinaryContent | UploadedFile):
+            return f"a file in a prompt ({item.kind})"
     return None
 
 
 def _marked(metadata: object) -> str | None:
-    own = _field(metadata, "antiphon")
-    source = _field(own, "untrusted")
+    notes = _field(metadata, "antiphon")
+    source = _field(notes, "untrusted")
     return source if isinstance(source, str) else None
 
 

@@ -18,7 +18,7 @@ from pydantic_ai.messages import UserContent
 from typing_extensions import override
 
 from antiphon.agents.config import known_names
-from antiphon.agents.extending import note_deed, own_settings
+from antiphon.agents.extending import declared_settings, note_deed
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
@@ -190,7 +190,7 @@ def _untrusted(ctx: RunContext[Any]) -> str | None:
     Content that parallel calls of the same step read does not count: it cannot have influenced the decision, and its order
     may differ after a restart.
     """
-    tools = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
+    tools = [name for name, tool in ctx.tools.items() if declared_settings(tool.metadata).get("untrusted")]
     return untrusted_in(ctx.messages, tools)
 
 

@@ -368,7 +368,7 @@ class ChainTools:
         """Return why the tools of an agent cannot run here, by the toolkits that the thread records; None: they can."""
         guards = ThreadGuards()
         async for record in self._ledger.read(thread_id):
-            guards.heard(record.message, thread_id)
+            guards.read_row(record.message, thread_id)
         try:
             if self._toolkit is None:
                 guards.check_plain(None, config.tools or (), thread_id)
