@@ -43,7 +43,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages.json_values import canonical
-from antiphon.patterns.cast import known_by, user_content
+from antiphon.patterns.cast import request_key, user_content
 from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, words_of
 
 # ---------------------------------------------------------------- rows
@@ -154,7 +154,7 @@ def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Me
     return Message(
         policy="user",
         payload=PartsPayload(parts=(DataPart(data={"type": _ADDED, "data": data}),)),
-        id=known_by(MEMORY, address, canonical(data).decode()),
+        id=request_key(MEMORY, address, canonical(data).decode()),
         to=(address,),
         lane="control",
     )

@@ -39,10 +39,10 @@ from antiphon.patterns.cast import (
     TaskInput,
     failed,
     handling,
-    known_by,
     left_open,
     log_unexpected,
     read_answer,
+    request_key,
 )
 from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn, Wanted
@@ -381,7 +381,7 @@ class Peers(Pattern):
         name = self.registry.get(peer or next(iter(self.registry.names), "")).name
         thread_id = thread_id or current_port().new_id()
         given = TaskInput.of(task, message_history)
-        own_id = known_by("ask", thread_id, name, *given.identity)
+        own_id = request_key("ask", thread_id, name, *given.identity)
         message_id = await given.hand_over(self.system, thread_id, own_id)
         request = InvokePeer(request=given.text)
         if message_id is not None:
@@ -417,7 +417,7 @@ class Peers(Pattern):
         caller, said, known = delegation(target, request, caller, tuple(context_message_ids))
         name = self.registry.get(caller).name
         thread_id = thread_id or current_port().new_id()
-        heard = await self._ask(name, said, thread_id, known_by("delegate", thread_id, *known))
+        heard = await self._ask(name, said, thread_id, request_key("delegate", thread_id, *known))
         letters = {each.message_id: each for each in await self.letters(thread_id)}
         return letters[heard.message_id]
 

@@ -34,8 +34,8 @@ from antiphon.patterns.cast import (
     TaskInput,
     ThreadHistory,
     failed,
-    known_by,
     read_answer,
+    request_key,
     stopped,
 )
 from antiphon.patterns.teams._members import Guards, ManagerActor, TeamWorkerActor
@@ -331,7 +331,7 @@ class Team(Pattern):
         thread_id = thread_id or current_port().new_id()
         address = self.roster.address(self.roster.orchestrator.name)
         given = TaskInput.of(task, message_history)
-        turn = known_by("turn", address, thread_id, *given.identity)
+        turn = request_key("turn", address, thread_id, *given.identity)
         await given.hand_over(self.system, thread_id, turn)
         try:
             done = await self.system.ask(address, RunTurn(text=given.text), within=UNHURRIED, thread_id=thread_id, id=turn)

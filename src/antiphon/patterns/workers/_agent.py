@@ -421,7 +421,7 @@ class ToolCapableAgent:
             toolkit=self.toolkit.toolkit,
             patience=self._patience,
             make_model=model_or_script,
-        ).closing_models(besides=self._model)
+        ).closing_models(except_for=self._model)
         return Responder(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
 
     # ------------------------------------------------------------ structured messages

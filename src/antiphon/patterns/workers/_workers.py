@@ -40,10 +40,10 @@ from antiphon.patterns.cast import (
     end_open_calls,
     failed,
     handling,
-    known_by,
     left_open,
     read_answer,
     read_history,
+    request_key,
     stopped,
 )
 from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, shown
@@ -426,7 +426,7 @@ class Workers(Pattern):
         """
         thread_id = thread_id or current_port().new_id()
         given = TaskInput.of(task, message_history)
-        message_id = known_by("query", thread_id, *given.identity)
+        message_id = request_key("query", thread_id, *given.identity)
         await given.hand_over(self.system, thread_id, message_id)
         query = StructuredMessage.create_query(given.text, "user", self.controller, task_id=thread_id, message_id=message_id)
         try:
