@@ -14,6 +14,7 @@ from antiphon.patterns.cast._handling import left_open as left_open
 from antiphon.patterns.cast._handling import log_unexpected as log_unexpected
 from antiphon.patterns.cast._handling import open_approvals as open_approvals
 from antiphon.patterns.cast._handling import request_key as request_key
+from antiphon.patterns.cast._handling import side_by_side as side_by_side
 from antiphon.patterns.cast._handling import stopped as stopped
 from antiphon.patterns.cast._handling import waiting_for as waiting_for
 from antiphon.patterns.cast._handling import withdrawal as withdrawal

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from antiphon.agents.toolkit import Approval
 from antiphon.durable import LedgerRun, ledger_run
@@ -166,6 +166,24 @@ async def _is_own(context: Context, pattern: str) -> bool:
         return False
     summary = await context.ledger.thread(context.thread_id or "")
     return summary is None or summary.pattern in (None, pattern)
+
+
+# ---------------------------------------------------------------- work in parallel
+
+ResultT = TypeVar("ResultT")
+
+
+async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed.
+
+    If the others were cancelled instead, the calls that they have made would stay open.
+    """
+    results: list[ResultT] = []
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 # ---------------------------------------------------------------- calls that a stopped handler left open

@@ -27,7 +27,7 @@ from typing_extensions import override
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, ThreadHistory
+from antiphon.patterns.cast import Answer, ThreadHistory, side_by_side
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,
@@ -51,7 +51,6 @@ from antiphon.patterns.teams._roster import (
     TeamTaskDone,
     delegate,
     end_open_calls,
-    side_by_side,
 )
 from antiphon.patterns.teams._transcript import OUTPUT, Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
@@ -488,8 +487,8 @@ def _last_return(answer: Answer[Finished]) -> Any:
 def _response_in(result: Any) -> _Response | None:
     """Return a tool result with `operation` and `payload` as a response; None for any other result."""
     match result:
-        case {"operation": str(operation), "payload": dict(payload)}:
-            return _Response(operation, cast("dict[str, Any]", payload))
+        case {"operation": str(operation), "payload": dict()}:
+            return _Response(operation, cast("dict[str, Any]", result["payload"]))
         case _:
             return None
 

@@ -7,8 +7,7 @@ for anything else. The caller closes the calls that a stopped member left open.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -320,7 +319,6 @@ end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIA
 # ---------------------------------------------------------------- delegation
 
 ReplyT = TypeVar("ReplyT", PhaseDone, TeamTaskDone)
-ResultT = TypeVar("ResultT")
 
 Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
 
@@ -351,7 +349,8 @@ class DelegationEnd:
     @classmethod
     def of(cls, worker: str, error: errors.DeliveryError) -> DelegationEnd:
         """Return the end of a delegation that raised an error."""
-        status: Ending = next((ending for kind, ending in _ENDINGS if isinstance(error, kind)), "failure")
+        endings: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
+        status: Ending = endings[0] if endings else "failure"
         match error:
             case errors.RefusedError(details={"untrusted": str(source)}):
                 return cls(worker, status, error.reason, error.code, source)
@@ -459,13 +458,3 @@ async def _ask_elsewhere(context: Context, address: str, request: Request[ReplyT
     error = kind(reason, address)
     error.code = code
     raise error
-
-
-async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
-    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed."""
-    results: list[ResultT] = []
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome
-        results.append(outcome)
-    return results

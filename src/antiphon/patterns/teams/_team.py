@@ -36,6 +36,7 @@ from antiphon.patterns.cast import (
     failed,
     read_answer,
     request_key,
+    side_by_side,
     stopped,
 )
 from antiphon.patterns.teams._members import Guards, ManagerActor, TeamWorkerActor
@@ -54,7 +55,6 @@ from antiphon.patterns.teams._roster import (
     TurnDone,
     delegate,
     end_open_calls,
-    side_by_side,
 )
 from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, read_conversation
 from antiphon.runtime import Actor, Context, System, handles
