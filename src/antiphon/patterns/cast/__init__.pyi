@@ -30,6 +30,7 @@ from antiphon.patterns.cast._pattern import Task as Task
 from antiphon.patterns.cast._pattern import TaskInput as TaskInput
 from antiphon.patterns.cast._pattern import ThreadHistory as ThreadHistory
 from antiphon.patterns.cast._pattern import as_messages as as_messages
+from antiphon.patterns.cast._pattern import attributed as attributed
 from antiphon.patterns.cast._pattern import failed as failed
 from antiphon.patterns.cast._pattern import model_messages as model_messages
 from antiphon.patterns.cast._pattern import read_answer as read_answer

@@ -263,16 +263,20 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
 # ---------------------------------------------------------------- prompts
 
 
+def attributed(messages: Iterable[Message], agent: str) -> Conversation:
+    """Return messages; those of an assistant without a name as the agent's."""
+    return Conversation(
+        message.model_copy(update={"policy": agent}) if message.policy == message.role_hint_for_llm == "assistant" else message
+        for message in messages
+    )
+
+
 def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage]:
     """Return messages as a prompt for an agent's model.
 
     Messages of an assistant without a name count as the agent's own; messages of other agents count as a user's.
     """
-    named = [
-        message.model_copy(update={"policy": agent}) if message.policy == message.role_hint_for_llm == "assistant" else message
-        for message in messages
-    ]
-    units: Any = encode(Conversation(named), _DIALECT, as_policy=agent).value
+    units: Any = encode(attributed(messages, agent), _DIALECT, as_policy=agent).value
     return ModelMessagesTypeAdapter.validate_python(units)
 
 
