@@ -72,7 +72,7 @@ delete t --yes --with-branches
 export --to other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "trust", "up"}
+ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",
@@ -80,9 +80,6 @@ WITH_AGENTS = {
     "resume",
     "host",
     "local",
-    "approvals",
-    "approve",
-    "deny",
     "replay",
     "knowledge",
     "trust",
