@@ -328,7 +328,7 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
         ]
         assert first.wait(60) == 0
     assert json.loads(command("hosts", "--json").stdout) == []
-    assert not any(each["is_alive"] for each in json.loads(command("hosts", "--all", "--json").stdout))
+    assert not any(host["is_alive"] for host in json.loads(command("hosts", "--all", "--json").stdout)["hosts"])
     (folder / "hold").unlink()
     with started("host", *SCRIPTED, held=folder) as second:
         assert f"{thread_id} taken" in lines(second, f"{thread_id} completed")

@@ -208,7 +208,9 @@ async def test_every_failure_from_outside_stops(name: str, failure: Exception) -
     ledger, provider = MemoryLedger(), Provider(fails_after=0, failure=failure)
     stopped = await _run(name, ledger, provider)
     assert stopped.status == "stopped"
-    tries = RETRIED if name == "postchain" else 1
+    # A response in another protocol was asked for again by the run, and a RETRY would multiply that.
+    is_retried = name == "postchain" and not isinstance(failure, UnexpectedModelBehavior)
+    tries = RETRIED if is_retried else 1
     assert provider.asked == (1 if getattr(failure, "status_code", 0) == 401 else QUICK.attempts * tries)
     provider.fails_after = None
     assert (await _run(name, ledger, provider)).status == "completed"

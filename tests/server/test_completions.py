@@ -277,7 +277,7 @@ async def test_a_model_that_is_cut_off_is_an_error_in_the_middle_of_the_stream(
 ) -> None:
     """The client has words; then its iteration raises, with the code and the thread. No chunk says that the answer ended.
 
-    The model is asked three times. Each answer that is begun anew follows after an empty line.
+    Each of the three attempts of the phase asks three times. An answer that is begun anew follows after an empty line.
     """
     with fake_openai() as fake:
         for name, value in fake.environment().items():
@@ -294,7 +294,7 @@ async def test_a_model_that_is_cut_off_is_an_error_in_the_middle_of_the_stream(
             with pytest.raises(openai.APIError) as caught:
                 await read()
             said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-            assert said.split("\n\n") == [ANSWER] * 3
+            assert said.split("\n\n") == [ANSWER] * 9
             assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * len(chunks)
             assert [chunk.choices[0].delta.role for chunk in chunks] == ["assistant"] + [None] * (len(chunks) - 1)
             assert stream.response.headers["x-antiphon-thread"] in str(caught.value)

@@ -210,7 +210,8 @@ class _Answer:
             if self._ends.done():
                 return
             if next_word.done() and not next_word.cancelled():
-                yield self._taken(next_word.result())
+                if text := self._taken(next_word.result()):
+                    yield text
             elif not self.task.done():
                 yield None
         yield self._rest(_checked(self.task).response or "")
@@ -218,8 +219,8 @@ class _Answer:
     def _taken(self, words: str | None) -> str:
         """Return what is sent for words. An answer that is begun anew follows after an empty line."""
         if words is None:
-            self._sent = ""
-            return "\n\n"
+            separator, self._sent = "\n\n" if self._sent else "", ""
+            return separator
         self._sent += words
         return words
 

@@ -219,7 +219,16 @@ class AgentManagerActor(Actor):
         thread_id, events = context.thread_id or "", self._chain.events
         if not events.has_listener(thread_id):
             return None
-        return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
+        is_again = _is_retry(context.message)
+
+        def on_text(text: str) -> None:
+            nonlocal is_again
+            if is_again:
+                events.emit(ChainEvent(thread_id, "text", phase, ""))  # the answer starts again
+                is_again = False
+            events.emit(ChainEvent(thread_id, "text", phase, text))
+
+        return on_text
 
     async def _answer(
         self, phase: protocol.Phase, asked: AskedAgent, context: Context, hear: OnText | None
@@ -292,7 +301,7 @@ class AgentManagerActor(Actor):
     async def _retried(self, context: Context) -> _Retried | None:
         """Return the message that a RETRY names, and the run to continue; None: there is nothing to continue."""
         asked = context.message.payload
-        if not isinstance(asked, OptionCallPayload) or asked.option_name != protocol.Retry.message_type:
+        if not isinstance(asked, OptionCallPayload) or not _is_retry(context.message):
             return None
         ledger, thread_id = self._chain.ledger, context.thread_id or ""
         message_id = str(asked.arguments["original_message_id"])
@@ -380,6 +389,12 @@ class AgentManagerActor(Actor):
         text = now.system_prompt or ""
         name = prompt_name(phase, text) if phase in protocol.PHASES else f"{phase}@{prompt_digest(text)}"
         return config.model_copy(update={"system_prompt": text, PROMPT: name})
+
+
+def _is_retry(message: Message) -> bool:
+    """Whether a supervisor asks for another attempt at a message that failed."""
+    asked = message.payload
+    return isinstance(asked, OptionCallPayload) and asked.option_name == protocol.Retry.message_type
 
 
 def _prompt(input: str, history: Sequence[Mapping[str, str]]) -> str:
