@@ -8,7 +8,7 @@ from antiphon.agents._deeds import counting_deeds, has_deeds, note_deed
 from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
 from antiphon.agents._outages import is_outside, may_pass
-from antiphon.agents._tool_names import name_among
+from antiphon.agents._tool_names import name_among, plainly_named
 from antiphon.agents.durability import (
     ModelOutages,
     Quotation,
@@ -53,6 +53,7 @@ __all__ = [
     "note_deed",
     "note_price",
     "permitted",
+    "plainly_named",
     "price_of",
     "publish_live",
     "quoting",

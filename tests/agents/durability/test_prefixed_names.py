@@ -8,6 +8,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool
 from antiphon.dialects.marsys import sanitize_tool_name
 from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
@@ -44,6 +45,15 @@ async def test_a_tool_runs_under_every_name_that_conversion_accepts(name: str) -
     toolkit.tool(effects="none", name="get_weather")(_weather)
     toolkit.grant("clerk", "get_weather")
     assert (await toolkit.call("clerk", name, {})).result == "18"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_toolkit_of_atlas_accepts_the_same_names(name: str) -> None:
+    """MA-049, AT-038: `execute_tool` checks that the tool exists."""
+    toolkit = AgentToolkit()
+    toolkit.register_tool(FunctionTool(_weather, "get_weather"))
+    toolkit.grant_permission("clerk", "get_weather")
+    assert toolkit.execute_tool("clerk", name) == "18"
 
 
 async def _weather() -> Any:

@@ -636,6 +636,22 @@ async def test_an_agent_decides_with_its_model_and_the_executor_runs_what_it_cal
     assert len(asked) == 2
 
 
+async def test_what_is_recorded_is_the_name_of_the_option_whatever_the_model_puts_before_it() -> None:
+    """MA-049: a reader of the thread, or of its decisions, would take `functions.look` for another option."""
+
+    def prefixed(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        is_first = len(messages) == 1
+        return ModelResponse([ToolCallPart("functions.look", {"where": "here"}) if is_first else TextPart("Nothing.")])
+
+    started, ledger = list[str](), MemoryLedger()
+    options = counting(started)
+    options.add_agent(AgentSpec(name="ada"))
+    await ran(options, ledger, "What is there?", model=FunctionModel(prefixed))
+    said = [message.payload for message in await talk(ledger)]
+    names = [each.option_name for each in said if isinstance(each, OptionCallPayload | OptionResultPayload)]
+    assert (names, started) == (["look", "look"], ["look here"])
+
+
 async def test_an_agent_whose_models_do_not_answer_fails_the_run() -> None:
     def silent(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise ValueError("no model today")

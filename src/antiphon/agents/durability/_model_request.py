@@ -11,7 +11,7 @@ not be executed. They become text that is not JSON, and the model gets an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from antiphon.agents._guards import SecretArguments, Secrets, Unit
 from antiphon.agents._observers import is_observed, provider_named, provider_of
-from antiphon.agents._tool_names import name_among
+from antiphon.agents._tool_names import plainly_named
 from antiphon.agents.durability._failures import ModelOutages, mark_tried
 from antiphon.agents.durability._prompt import (
     OFFERED,
@@ -483,7 +483,7 @@ class ModelRequestEffect(RunStep):
         Raises:
             UnexpectedModelBehavior: it is too large, and cannot be cut.
         """
-        unit = _plainly_named(unit, self._tools)
+        unit = plainly_named(unit, self._tools)
         unit = cut_answer(self._withheld.take_out(unit, self._withholding, self._agent_run))
         answer = self._answer = self._place.answer(unit, self._history.mark_after(unit), cost)
         outcome: dict[str, Json] = {"messages": len(answer.rows)}
@@ -581,18 +581,6 @@ def _text_of(message: Message) -> str:
     if isinstance(payload, OptionResultPayload):
         return to_json(thaw(payload.result), fallback=str).decode()
     return "\n".join(part.text if isinstance(part, TalkText) else f"[{part.kind}]" for part in message.parts)
-
-
-def _plainly_named(unit: Unit, tools: Container[str]) -> Unit:
-    """Return an answer with the names of the tools that it means."""
-    parts = cast("list[Unit]", unit["parts"])
-    if all(part["part_kind"] != "tool-call" or part["tool_name"] in tools for part in parts):
-        return unit
-    named = [
-        {**part, "tool_name": name_among(tools, part["tool_name"])} if part["part_kind"] == "tool-call" else part
-        for part in parts
-    ]
-    return {**unit, "parts": named}
 
 
 def _described(operation: ModelOperation, unit: Unit, messages: Sequence[Message]) -> ModelOperation:

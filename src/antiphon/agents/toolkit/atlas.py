@@ -15,6 +15,7 @@ from typing import Any, Self, Unpack
 from pydantic_ai import Tool as PydanticTool
 from typing_extensions import override
 
+from antiphon.agents._tool_names import name_among
 from antiphon.agents.toolkit._tool import INVALID_ARGUMENTS, PERMISSION_DENIED, Schema, ToolSettings
 from antiphon.agents.toolkit._toolkit import Toolkit
 from antiphon.durable._approvals import ANY
@@ -166,7 +167,8 @@ class AgentToolkit:
             PermissionError: the call is not permitted. It was not started.
             RuntimeError: it failed.
         """
-        self._check_exists(tool_name)
+        check_type("the name of a tool", tool_name, str, "'calculator'")
+        self._check_exists(name_among(self._tools, tool_name))
         payload = self.call(agent_id, tool_name, args or {})
         if not payload.is_error:
             return thaw(payload.result)

@@ -208,7 +208,7 @@ def _failed_tool(result: dict[str, Any], status: object) -> OutcomeFields:
     else:
         details = None
     outcome = _failure(result, error)
-    known = next((each for each in (outcome["result"], details, result.get("result")) if each is not None), None)
+    known = next((each for each in (outcome.get("result"), details, result.get("result")) if each is not None), None)
     return {**outcome, "result": known}
 
 

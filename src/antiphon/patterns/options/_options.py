@@ -23,7 +23,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from antiphon.agents import Toolkit
 from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import note_deed, note_price, permitted, price_of, publish_live
+from antiphon.agents.extending import note_deed, note_price, permitted, plainly_named, price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.durable import current_run
 from antiphon.messages import (
@@ -105,7 +105,7 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
 
     response = await ask_in_turn(spec.models, ask, members.patience, who=spec.name, is_request=True)
     units = cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python([response], mode="json"))
-    messages = answer_messages(units[0], price_of(response))
+    messages = answer_messages(plainly_named(units[0], choices.names), price_of(response))
     # New ids: two equal answers are two messages.
     return [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
 
