@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,11 @@ from tests.patterns.chains import NotingLedger, Teller
 from tests.patterns.teams.crews import agent, phase, plan, play
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
+from antiphon import service
 from antiphon.agents import Toolkit
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import ParkedError, RefusedError, WithdrawnError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, current_port
 from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern
 from antiphon.patterns.options import Executor, Options
@@ -333,6 +336,40 @@ async def test_the_status_says_what_a_thread_waits_for_and_what_to_type(name: st
         assert (await asyncio.wait_for(pattern.run("Look.", thread_id="t"), 30)).status == "completed"
         assert world.looked == 1
         assert "waiting_for" not in ((await pattern.status("t")).model_extra or {})
+
+
+@every_pattern
+async def test_g13_a_task_that_is_completed_is_not_paused(name: str) -> None:
+    """G13: else it would be shown as paused from then on, and nothing would ever go on. A paused one may be paused again."""
+    world, ledger = World(is_free=True), NotingLedger()
+    async with _open(name, ledger, world) as pattern:
+        thread_id = (await pattern.run("Look.", thread_id=None if name == "postchain" else "t")).thread_id
+        with pytest.raises(RefusedError, match="PAUSE_THREAD is not possible while the thread is completed"):
+            await pattern.pause(thread_id)
+        assert (await pattern.status(thread_id)).status == "completed"
+        assert (await service.thread_status(ledger, thread_id)).status == "completed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+async def test_the_commands_of_the_status_are_those_of_its_ledger(name: str, tmp_path: Path) -> None:
+    """As a person types them in another folder, also for an id that a shell takes apart; `antiphon status` prints the same."""
+    thread_id = "how's $HOME; it?"
+    world = World(is_free=True)
+    toolkit = world.toolkit(effects="once", approval=True)
+    async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        async with _open(name, ledger, world, toolkit) as pattern:
+            with pytest.raises(ParkedError):
+                await pattern.run("Look.", thread_id=thread_id)
+            (waiting,) = [(await pattern.status(thread_id)).model_extra["waiting_for"]]
+        (question,) = await pending_approvals(ledger)
+        option = f"--ledger sqlite:///{tmp_path}/ledger.db"
+        assert waiting["commands"] == [
+            f"antiphon approve {question.id} --as NAME {option}",
+            f"antiphon resume {shlex.quote(thread_id)} {option}",
+        ]
+        said = (await service.thread_status(ledger, thread_id)).waits_for or ""
+        assert all(f"`{command}`" in said for command in waiting["commands"])
 
 
 @pytest.mark.parametrize("name", OTHERS)

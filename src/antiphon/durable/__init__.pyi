@@ -22,3 +22,5 @@ from antiphon.durable._status import RunState as RunState
 from antiphon.durable._status import RunStatus as RunStatus
 from antiphon.durable._status import runs as runs
 from antiphon.durable._streams import durable_stream as durable_stream
+from antiphon.durable._waiting import Waiting as Waiting
+from antiphon.durable._waiting import waiting_for as waiting_for

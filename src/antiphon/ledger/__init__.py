@@ -4,13 +4,14 @@ from antiphon.ledger._contract import Ledger
 from antiphon.ledger._encryption import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
 from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
-from antiphon.ledger._open import check_opened, command_line, open_ledger
+from antiphon.ledger._open import command_line, open_ledger
 from antiphon.ledger._permits import ALL_MODELS, START_WITHIN, Limit, LimitStatus, PermitGrant, PermitHolder, PermitWants
 from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction, RedactionRules
 from antiphon.ledger._request import from_outside, is_foreign, is_not_executed
 from antiphon.ledger._signals import SIGNALS_VARIABLE, NoSignals, Signalling, Signals, signal_subject
 from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,

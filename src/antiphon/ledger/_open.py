@@ -6,16 +6,14 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from shlex import quote
-from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn
-
-from typing_extensions import override
+from typing import TYPE_CHECKING
 
 from antiphon.ledger._contract import Ledger
 from antiphon.ledger._encryption import Mastering
 from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
+from antiphon.ledger._unopened import Unopened
 from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
@@ -24,45 +22,6 @@ if TYPE_CHECKING:
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 _VARIABLE = "ANTIPHON_LEDGER"
-
-
-class _Unopened(AbstractAsyncContextManager[Ledger, None]):
-    """The context manager that `open_ledger` returns. If it is used without `async with`, the error names the fix."""
-
-    def __init__(self, url: str, opening: AbstractAsyncContextManager[Ledger, bool | None]) -> None:
-        self._url = without_password(url)
-        self.hint = f"write `async with open_ledger({self._url!r}) as ledger:`"
-        self._opening = opening
-
-    @override
-    async def __aenter__(self) -> Ledger:
-        return await self._opening.__aenter__()
-
-    @override
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opening.__aexit__(kind, error, trace)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{name!r}: the ledger is not open; {self.hint}")
-
-    @override
-    def __repr__(self) -> str:
-        return f"<open_ledger({self._url!r}), not entered: use `async with`>"
-
-
-def check_opened(ledger: object) -> None:
-    """Refuse a value that is not an open ledger, such as an `open_ledger(…)` that was not entered.
-
-    Raises:
-        TypeError: it is not an open ledger.
-    """
-    if isinstance(ledger, _Unopened):
-        raise TypeError(f"this ledger is not open; {ledger.hint}")
-    if not hasattr(ledger, "by_invocation"):
-        how = f"`async with open_ledger('{_SQLITE}ledger.db') as ledger` opens one"
-        raise TypeError(f"expected an open ledger, got {ledger!r}; {how}")
 
 
 def command_line(ledger: Ledger | None, *words: str, options: str = "") -> str:
@@ -118,7 +77,7 @@ def open_ledger(
     """
     check_type("the URL of a ledger", url, str, "'sqlite:///ledger.db'")
     opening = _opened(url, create, redaction, busy_timeout, tenant, master_key=master_key, signals=signals)
-    return _Unopened(url, opening)
+    return Unopened(url, opening)
 
 
 @asynccontextmanager

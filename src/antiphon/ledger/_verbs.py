@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from antiphon.errors import ForgottenError, UnknownThreadError
 from antiphon.ledger._encryption import WrappedKey
-from antiphon.ledger._open import check_opened
 from antiphon.ledger._records import Pairing, Record
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest, check_name, make_request
 from antiphon.ledger._signals import Signals
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger._values import Diff, Fold, Head, ThreadJournal, ThreadSummary
 from antiphon.messages import (
     RESERVED_POLICIES,

@@ -163,6 +163,11 @@ class LifeActor(Actor):
         state = await self._checked(context, request)
         summary = await context.ledger.thread(request.thread_id)
         listed = None if summary is None else summary.status
+        if listed == "completed" and summary is not None and summary.pattern is not None:
+            # As of a thread of six phases: else a finished task is shown as paused, for ever.
+            reason = f"{request.message_type} is not possible while the thread is completed"
+            details = {"thread_id": request.thread_id, "status": listed}
+            raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
         before = state.status_before if state.held == "paused" else listed
         more: dict[str, Any] = {} if before is None else {"status_before": before}
         try:

@@ -13,12 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon import protocol
+from antiphon.durable import waiting_for
 from antiphon.errors import DeliveryError, NotWaitingError, RefusedError, ServiceError, ThreadEndedError
-from antiphon.ledger import HostStatus, Ledger, ThreadSummary, command_line
+from antiphon.ledger import HostStatus, Ledger, ThreadSummary
 from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
 from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
-from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response, stopped_error, stops_in
+from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
 from antiphon.service._runs import list_runs, with_open_runs
 from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason
 from antiphon.service._values import StatusValue
@@ -40,15 +41,13 @@ async def thread_status(ledger: Ledger, thread_id: str) -> StatusValue:
     life = await chain_life(ledger, thread_id)
     listed = await with_open_runs(ledger, summary)
     status, error = listed.status, None
+    waiting = await waiting_for(ledger, thread_id) if summary.open_calls else None
     if life is None:
         reasons = [f"run {run.id}: {run.reason}" for run in listed.runs if run.reason is not None]
         if status == _FAILED and not reasons:
             error = await _error(ledger, thread_id)
-        waits_for = "; ".join(reasons) or (await _stop(ledger, thread_id) if status == STOPPED else None) or hostless
+        waits_for = "; ".join(reasons) or (hostless if waiting is None else waiting.text)
     else:
-        from antiphon.patterns.postchain import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
-
-        waiting = await waiting_for(ledger, thread_id)
         is_stopped = life.status == "paused" and waiting is not None and waiting.stopped_by is not None
         status = STOPPED if status == STOPPED or is_stopped else life.status
         if life.status == _FAILED:
@@ -93,13 +92,6 @@ async def _error(ledger: Ledger, thread_id: str) -> str | None:
                 return payload.error_message
             case _:
                 pass
-    return None
-
-
-async def _stop(ledger: Ledger, thread_id: str) -> str | None:
-    """Return what has stopped a thread, with the command to continue it; None: the thread does not have it."""
-    for row in stops_in(await ledger.open_calls(thread_id)):
-        return f"{stopped_error(row.message).reason}: `{command_line(ledger, 'resume', thread_id)}`"
     return None
 
 
@@ -173,7 +165,7 @@ _LAZY_NAMES: Final = {
     "pending_approvals": "antiphon.agents.toolkit",
     "LIFE": "antiphon.patterns.postchain",
     "PostChain": "antiphon.patterns.postchain",
-    "waiting_for": "antiphon.patterns.postchain",
+    "waiting_for": "antiphon.durable",
 }
 
 

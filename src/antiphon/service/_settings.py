@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.agents.config import read_config, read_small
+from antiphon.durable import waiting_for
 from antiphon.errors import ConfigError, OwnedError, ServiceError, SettingsError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, DataPart, JsonObject, Message, PartsPayload, thaw
@@ -378,8 +379,6 @@ async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, floa
     Raises:
         ServiceError: it needs one.
     """
-    from antiphon.patterns.cast import waiting_for  # noqa: PLC0415 (needs the extra `agents`)
-
     waiting = await waiting_for(ledger, thread_id)
     if budget is None and waiting is not None and waiting.stopped_by == "BUDGET_EXCEEDED":
         raise ServiceError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id, code="BUDGET_NEEDED")

@@ -7,16 +7,13 @@ from antiphon.patterns.cast._cast import OnText as OnText
 from antiphon.patterns.cast._handling import RESTS as RESTS
 from antiphon.patterns.cast._handling import UNHURRIED as UNHURRIED
 from antiphon.patterns.cast._handling import HandlerRun as HandlerRun
-from antiphon.patterns.cast._handling import Waiting as Waiting
 from antiphon.patterns.cast._handling import end_open_calls as end_open_calls
 from antiphon.patterns.cast._handling import handling as handling
 from antiphon.patterns.cast._handling import left_open as left_open
 from antiphon.patterns.cast._handling import log_unexpected as log_unexpected
-from antiphon.patterns.cast._handling import open_approvals as open_approvals
 from antiphon.patterns.cast._handling import request_key as request_key
 from antiphon.patterns.cast._handling import side_by_side as side_by_side
 from antiphon.patterns.cast._handling import stopped as stopped
-from antiphon.patterns.cast._handling import waiting_for as waiting_for
 from antiphon.patterns.cast._handling import withdrawal as withdrawal
 from antiphon.patterns.cast._models import HeldModel as HeldModel
 from antiphon.patterns.cast._models import Patience as Patience

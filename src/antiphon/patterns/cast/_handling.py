@@ -5,9 +5,6 @@ A handler that cannot continue here may continue later, or in another program: a
 guards the tools (`UnguardedToolError`). If the handler just raised that error, it would be the final answer. Inside
 `left_open`, the message stays open instead: the caller gets the error, and the same request continues from there, in this
 process or the next. A row `STOPPED` records why it stopped; that row is open until the thread is resumed.
-
-`waiting_for` returns the reason why a thread waits for a person: an approval, the outcome of a parked call, or a failure
-outside. Each `Waiting` has the commands to run. It is read from the open calls of the thread, so any process can determine it.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,13 +22,12 @@ from typing import Any, Final, TypeVar, cast
 from antiphon.agents.toolkit import Approval
 from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError, WithdrawnError
-from antiphon.ledger import Ledger, Record, Tailed
-from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload, current_port
+from antiphon.ledger import Tailed
+from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages.keys import stop_id
 from antiphon.messages.long_values import cut_text
-from antiphon.protocol import PHASES
 from antiphon.runtime import Context
-from antiphon.runtime.extending import APPROVE, PARK, STOP, STOPPED, begun, stopped_error, stops_in, unused
+from antiphon.runtime.extending import APPROVE, STOP, STOPPED, begun, unused
 
 # ---------------------------------------------------------------- messages that stay open
 
@@ -255,49 +251,7 @@ def _ended(message: Message, call: OptionCallPayload, error: DeliveryError, fiel
     return Message(policy=RUNTIME_POLICY, payload=result, role_hint_for_llm="tool", in_reply_to=message.id, **fields)
 
 
-# ---------------------------------------------------------------- waiting for a person
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """The reason why a thread waits, and the commands to run."""
-
-    reason: str
-    commands: tuple[str, ...]
-    """The commands to run, in order; if there are alternatives, only the first."""
-    is_answered: bool = False
-    """Whether it can continue without a decision: the approval has expired, and the model gets that; or the failure may be
-    fixed."""
-    stopped_by: str | None = None
-    """The code of the failure outside that has stopped it; None: a person must decide something."""
-
-    @property
-    def text(self) -> str:
-        """All of it, in one line."""
-        return f"{self.reason}: {', then '.join(f'`{command}`' for command in self.commands)}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for a message."""
-        return {"reason": self.reason, "commands": list(self.commands)}
-
-
-async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return the reason why a thread waits; None: it does not wait.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    rows = await ledger.open_calls(thread_id)
-    return _approval(_questions(rows, thread_id), thread_id) or _settlement(rows, thread_id) or _stop(rows, thread_id)
-
-
-async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
-    """Return the open approvals of a thread.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    return _questions(await ledger.open_calls(thread_id), thread_id)
+# ---------------------------------------------------------------- approvals
 
 
 def withdrawal(approval: Approval) -> Message:
@@ -311,44 +265,3 @@ def withdrawal(approval: Approval) -> Message:
         retryable=False,
     )
     return Message(policy=RUNTIME_POLICY, payload=payload, lane="control", in_reply_to=approval.message_id)
-
-
-def _questions(rows: Sequence[Record], thread_id: str) -> list[Approval]:
-    return [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
-
-
-def _approval(approvals: Sequence[Approval], thread_id: str) -> Waiting | None:
-    in_time = [approval for approval in approvals if not approval.is_late(current_port().now())]
-    resume = f"antiphon resume {thread_id}"
-    if in_time:
-        calls = " and ".join(f"{_call(approval)} ({approval.reason})" for approval in in_time)
-        return Waiting(f"a person must approve {calls}, or deny it", (*(approval.command() for approval in in_time), resume))
-    if approvals:
-        return Waiting(f"nobody has approved {approvals[0].tool!r} in time", (resume,), is_answered=True)
-    return None
-
-
-def _call(approval: Approval) -> str:
-    if approval.agent in PHASES:
-        return f"{approval.tool!r} in the {approval.agent} phase"
-    return f"{approval.tool!r} of {approval.agent!r}"
-
-
-def _stop(rows: Sequence[Record], thread_id: str) -> Waiting | None:
-    """Return the reason why a thread was stopped. After a spent budget, it needs a new one."""
-    for row in stops_in(rows):
-        error = stopped_error(row.message)
-        budget = " --budget NAME=NUMBER" if error.cause == BudgetExceededError.code else ""
-        command = f"antiphon resume {thread_id}{budget}"
-        return Waiting(error.reason, (command,), is_answered=True, stopped_by=error.cause)
-    return None
-
-
-def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:
-    for row in rows:
-        payload = row.message.payload
-        if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
-            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
-            settle = f"antiphon settle {thread_id} {row.message.parent_id} --result JSON"
-            return Waiting(reason, (settle, f"antiphon resume {thread_id}"))
-    return None

@@ -30,7 +30,7 @@ from antiphon import protocol
 from antiphon.agents.extending import Quotation, note_deed
 from antiphon.agents.toolkit.taint import untrusted_source
 from antiphon.dialects import decode, encode
-from antiphon.durable import current_run
+from antiphon.durable import current_run, waiting_for
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError
 from antiphon.ledger import Ledger, Record, check_opened, is_foreign
 from antiphon.ledger.memory import MemoryLedger
@@ -48,7 +48,6 @@ from antiphon.messages import (
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.keys import parent_of
 from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
-from antiphon.patterns.cast._handling import waiting_for
 from antiphon.runtime import Settings, System
 
 if TYPE_CHECKING:

@@ -1,5 +1,3 @@
-from antiphon.patterns.cast._handling import Waiting as Waiting
-from antiphon.patterns.cast._handling import waiting_for as waiting_for
 from antiphon.patterns.postchain._agents import AgentManagerActor as AgentManagerActor
 from antiphon.patterns.postchain._agents import SupervisorActor as SupervisorActor
 from antiphon.patterns.postchain._cast import GO_ON_WITH as GO_ON_WITH

@@ -23,12 +23,12 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 from antiphon import protocol
 from antiphon._listeners import listener
 from antiphon.agents.extending import Amount, ThreadTalk
-from antiphon.durable import LedgerRun
+from antiphon.durable import LedgerRun, waiting_for
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.messages.keys import as_key
-from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions, waiting_for
+from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from antiphon import protocol
 from antiphon._listeners import Listener
-from antiphon.durable import current_run
+from antiphon.durable import current_run, waiting_for
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, current_port, thaw
@@ -33,7 +33,6 @@ from antiphon.patterns.cast import (
     failed,
     read_answer,
     request_key,
-    waiting_for,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent

@@ -19,7 +19,8 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from antiphon import protocol
-from antiphon.durable import ledger_run
+from antiphon.agents.toolkit import pending_approvals
+from antiphon.durable import ledger_run, waiting_for
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import (
     DataPart,
@@ -31,7 +32,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.cast import UNHURRIED, handling, open_approvals, waiting_for, withdrawal
+from antiphon.patterns.cast import UNHURRIED, handling, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
 from antiphon.patterns.postchain._context import (
@@ -168,7 +169,7 @@ class ThreadActor(Actor):
 
     async def _withdraw_questions(self, context: Context) -> bool:
         """Withdraw the open approvals; return whether there was any."""
-        open_ones = await open_approvals(self._chain.ledger, _thread(context))
+        open_ones = await pending_approvals(self._chain.ledger, thread_id=_thread(context))
         async with ledger_run(context) as run:
             for approval in open_ones:
                 await run.note(withdrawal(approval), key=f"{approval.id}:withdrawn")
