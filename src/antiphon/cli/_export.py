@@ -58,7 +58,7 @@ TargetOption: TypeAlias = Annotated[
         metavar="NAME",
         callback=_known_target,
         autocompletion=offered_dialects,
-        help="The dialect to write (see antiphon dialects), or the ledger to move the threads to: a path or a URL.",
+        help="The dialect to write (see antiphon help dialects), or the ledger to move the threads to: a path or a URL.",
     ),
 ]
 WindowOption: TypeAlias = Annotated[

@@ -1,4 +1,4 @@
-"""Hosts: `antiphon host` runs threads until a signal, `hosts` lists them; limits for all of them, and schedules."""
+"""Hosts: `antiphon host` runs threads until a signal; their list, limits for all of them, and schedules."""
 
 from __future__ import annotations
 
@@ -243,18 +243,8 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
 # ---------------------------------------------------------------- the list
 
 
-def hosts(
-    *,
-    with_work: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also show dead hosts with threads, due and stuck threads, takeovers. Exit 1 if one is stuck."
-        ),
-    ] = False,
-    for_programs: JsonOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """List the processes that run threads of a ledger; with --all, also the work that they have and that waits for them."""
+def show_hosts(ledger: str | None, *, with_work: bool, for_programs: bool) -> None:
+    """Print the processes that run threads of a ledger; `with_work`: also the work that they have and that waits for them."""
     if with_work:
         _show_cluster(ledger, for_programs=for_programs)
         return
