@@ -280,3 +280,21 @@ def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str) -> None:
     done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, cwd=tmp_path, env=PLAIN)
     assert (done.returncode, done.stderr) == (0, b"")
     assert list(tmp_path.iterdir()) == [tmp_path / "chat.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("status", "t", "--all"), "--all is about the hosts: leave out THREAD\n"),
+        (("search", "tea", "--in", "*.md"), "--in goes with --documents\n"),
+        (
+            ("search", "tea", "--documents", "--thread", "t"),
+            "--thread does not go with --documents: documents are not messages\n",
+        ),
+        (("local", "--from", "weights.gguf"), "--from goes with --install\n"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words: tuple[str, ...], refusal: str, tmp_path: Path) -> None:
+    result = run(*words, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
+
+    assert (result.exit_code, result.stderr) == (2, refusal)
