@@ -215,7 +215,11 @@ def tail(
     """Print new messages, one per line, until Ctrl-C."""
     if after is not None and from_start:
         fail("--after and --from-start are two places to begin; give one of them", code=2)
-    reader = _Reader(thread, "" if from_start else after, count, _put_json if for_programs else _put)
+
+    def put_json(cursor: str, record: Record) -> None:
+        print_json_line({"cursor": cursor, **dict(service.RecordValue.of(record))})
+
+    reader = _Reader(thread, "" if from_start else after, count, put_json if for_programs else _put)
     place = () if thread is None else (thread,)
 
     async def read(opened: Ledger) -> None:
@@ -269,10 +273,6 @@ def _put(_cursor: str, record: Record) -> None:
     if console.is_terminal:
         line.truncate(console.width, overflow="ellipsis")
     console.print(line, soft_wrap=True)
-
-
-def _put_json(cursor: str, record: Record) -> None:
-    print_json_line({"cursor": cursor, **dict(service.RecordValue.of(record))})
 
 
 # ---------------------------------------------------------------- reward
