@@ -182,7 +182,7 @@ def _has_asked(fake: FakeOpenAI, times: int) -> bool:
 
 def with_the_local_model(shell: Shell, fake: FakeOpenAI) -> None:
     ask = "antiphon run 'When is an effect parked?' --model local --add guide.md"
-    shell.type("antiphon local install")
+    shell.type("antiphon local --install")
     (shell.folder / "guide.md").write_text("# Effects\n\nAn effect is parked when nobody knows whether it happened.\n")
     for how, code in (("Ctrl-C", 130), ("kill -9", 137)):
         for phase in ("action", "observation"):

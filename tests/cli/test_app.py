@@ -178,11 +178,11 @@ def test_ctrl_c_in_the_last_step_of_the_event_loop_is_no_traceback(monkeypatch: 
     assert ended.value.code == 130
 
 
-# ---------------------------------------------------------------- antiphon dialects
+# ---------------------------------------------------------------- antiphon help dialects
 
 
 def test_the_dialects_are_listed_with_their_summaries() -> None:
-    result = run("dialects")
+    result = run("help", "dialects")
 
     rows = [line.split(maxsplit=1) for line in result.stdout.splitlines()]
     assert rows == [["name", "summary"], *([name, get(name).summary] for name in names())]
@@ -191,14 +191,14 @@ def test_the_dialects_are_listed_with_their_summaries() -> None:
 
 @pytest.mark.usefixtures("twin")
 def test_a_dialect_of_another_package_is_listed() -> None:
-    row = run("dialects").stdout.splitlines()[-1]
+    row = run("help", "dialects").stdout.splitlines()[-1]
 
     assert row.split(maxsplit=1) == ["twin", "a [red]twin[/red] of MARSYS⟨U+0007⟩"]
 
 
 @pytest.mark.usefixtures("broken")
 def test_a_broken_dialect_of_another_package_hides_no_other() -> None:
-    rows = run("dialects").stdout.splitlines()
+    rows = run("help", "dialects").stdout.splitlines()
 
     assert len(rows) == 1 + len(names())
     assert rows[-1].split(maxsplit=1)[0] == "broken"
@@ -207,7 +207,7 @@ def test_a_broken_dialect_of_another_package_hides_no_other() -> None:
 
 def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
     """No markup is interpreted, and no control character is passed on."""
-    shown = run("dialects", FORCE_COLOR="1", TERM="xterm", COLUMNS="80").stdout
+    shown = run("help", "dialects", FORCE_COLOR="1", TERM="xterm", COLUMNS="80").stdout
 
     assert "\ntwin " in shown
     assert "a [red]twin[/red] of MARSYS⟨U+0007⟩" in shown
@@ -216,16 +216,16 @@ def test_a_table_shows_what_was_said_as_it_is(twin: None) -> None:
 @pytest.mark.slow
 def test_output_may_go_into_a_variable() -> None:
     with contextlib.redirect_stdout(io.StringIO()) as caught:
-        app(["dialects"], standalone_mode=False)
+        app(["help", "dialects"], standalone_mode=False)
 
-    assert caught.getvalue() == run("dialects").stdout
+    assert caught.getvalue() == run("help", "dialects").stdout
 
 
 @pytest.mark.slow
 def test_the_dialects_are_a_table_in_a_terminal_and_plain_elsewhere() -> None:
-    assert "───" in in_terminal("dialects")
+    assert "───" in in_terminal("help", "dialects")
 
-    plain = start("dialects").stdout.decode()
+    plain = start("help", "dialects").stdout.decode()
     assert "───" not in plain
     assert "\x1b" not in plain
 
@@ -276,7 +276,25 @@ def test_a_closed_stream_is_no_traceback(tmp_path: Path, closed: str) -> None:
     """As a service manager may start it. What a command writes there is lost, and no file gets its descriptor."""
     (tmp_path / "chat.json").write_text('[{"role": "user", "content": "Hi"}]')
     own = shlex.join(COMMAND)
-    script = f"{own} convert chat.json --from openai-chat --to house {closed} && {own} dialects {closed}"
+    script = f"{own} convert chat.json --from openai-chat --to house {closed} && {own} help dialects {closed}"
     done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, cwd=tmp_path, env=PLAIN)
     assert (done.returncode, done.stderr) == (0, b"")
     assert list(tmp_path.iterdir()) == [tmp_path / "chat.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("status", "t", "--all"), "--all is about the hosts: leave out THREAD\n"),
+        (("search", "tea", "--in", "*.md"), "--in goes with --documents\n"),
+        (
+            ("search", "tea", "--documents", "--thread", "t"),
+            "--thread does not go with --documents: documents are not messages\n",
+        ),
+        (("local", "--from", "weights.gguf"), "--from goes with --install\n"),
+    ],
+)
+def test_an_option_without_effect_is_refused(words: tuple[str, ...], refusal: str, tmp_path: Path) -> None:
+    result = run(*words, ANTIPHON_LEDGER=f"sqlite:///{tmp_path}/none.db")
+
+    assert (result.exit_code, result.stderr) == (2, refusal)

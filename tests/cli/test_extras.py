@@ -23,8 +23,8 @@ pause t
 terminate t
 status t
 host --team none.toml
-hosts
-hosts --all
+status
+status --all
 limits
 schedule list
 up --help
@@ -32,10 +32,10 @@ serve --host 0.0.0.0
 token list
 resume --all
 knowledge add a.md
-knowledge search hi
+search --documents hi
 trust team.toml --yes
-local status
-local install --from none
+local
+local --install --from none
 approvals
 approve x --as ada
 deny x --as ada
@@ -63,7 +63,7 @@ import none --journal
 convert chat.json --to openai-chat
 check chat.json
 repair chat.json
-dialects
+help dialects
 help
 key make master.key
 key rotate none
@@ -72,7 +72,7 @@ delete t --yes --with-branches
 export --to other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "up"}
+ON_FILES = {"check", "convert", "help", "key", "repair", "local", "show", "tail", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",
@@ -132,7 +132,7 @@ def said_without(packages: str, words: list[list[str]], folder: Path) -> list[tu
 
 
 def _lacks(command: list[str], extras: str) -> bool:
-    needs_agents = command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]
+    needs_agents = command[0] in WITH_AGENTS or command[:3] in (["fork", "t", "--model"], ["search", "--documents", "hi"])
     if needs_agents and "agents" in extras and command != ["resume", "--all"]:  # the runs of programs need no agents
         return True
     if extras == "server":

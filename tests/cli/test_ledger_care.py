@@ -271,7 +271,7 @@ MORE = [
         ("pause", "chat"),
         ("terminate", "chat"),
     ),
-    ("knowledge", "search", "cold"),
+    ("search", "--documents", "cold"),
 ]
 """Those that know more than messages."""
 
@@ -585,7 +585,7 @@ def test_ctrl_c_at_a_question_says_that_nothing_is_done(tmp_path: Path) -> None:
         (("limits", "m", "--remove"), "antiphon limits"),
         (("schedule", "list"), "antiphon schedule add NAME QUESTION --cron LINE"),
         (("knowledge", "list"), "antiphon knowledge add FILES"),
-        (("show", "kb-2e3c9c8fb9-1-1"), "antiphon knowledge search WORDS"),
+        (("show", "kb-2e3c9c8fb9-1-1"), "antiphon search --documents WORDS"),
         (("replay",), "antiphon threads"),
         (("fork", "chat", "--at", "yield"), "antiphon show chat --all"),
         (("approve", "nothing", "--as", "ada"), "antiphon approvals"),
@@ -623,7 +623,7 @@ LONG = "x" * 300
         ("trust", LONG),
         ("knowledge", "add", LONG),
         ("run", "Hello?", "--add", LONG, "--model", "scripted"),
-        ("local", "install", "--from", LONG),
+        ("local", "--install", "--from", LONG),
     ],
 )
 def test_a_path_that_the_system_refuses_is_one_line(
@@ -632,6 +632,6 @@ def test_a_path_that_the_system_refuses_is_one_line(
     monkeypatch.chdir(tmp_path)
     url = with_chat(tmp_path)
 
-    refused = run(*command, ANTIPHON_LEDGER=url, ANTIPHON_CACHE=str(tmp_path))  # no installed model
+    refused = run(*command, ANTIPHON_LEDGER=url, ANTIPHON_CACHE=str(tmp_path / "cache"))  # there the model is not installed
 
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

@@ -314,10 +314,10 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
     with started("host", *SCRIPTED, "--team", CSV, held=folder) as first:
         (ready, *_) = lines(first, f"{thread_id} taken")
         name = ready.split()[1]
-        (listed,) = json.loads(command("hosts", "--json").stdout)
+        (listed,) = json.loads(command("status", "--json").stdout)
         assert (listed["name"], listed["is_alive"], listed["threads"]) == (name, True, 1)
         assert {"thread", "controller"} <= set(listed["kinds"])
-        assert name in command("hosts").stdout
+        assert name in command("status").stdout
         assert command("status", thread_id).stdout.splitlines()[-1].split() == ["owner", name]
         until(lambda: requests(folder))
         first.send_signal(signal.SIGTERM)
@@ -327,8 +327,8 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
             "stopped",
         ]
         assert first.wait(60) == 0
-    assert json.loads(command("hosts", "--json").stdout) == []
-    assert not any(host["is_alive"] for host in json.loads(command("hosts", "--all", "--json").stdout)["hosts"])
+    assert json.loads(command("status", "--json").stdout) == []
+    assert not any(host["is_alive"] for host in json.loads(command("status", "--all", "--json").stdout)["hosts"])
     (folder / "hold").unlink()
     with started("host", *SCRIPTED, held=folder) as second:
         assert f"{thread_id} taken" in lines(second, f"{thread_id} completed")
@@ -393,7 +393,7 @@ def test_two_teams_of_one_pattern_need_two_hosts(folder: Path) -> None:
 
 def test_nobody_runs_threads(folder: Path) -> None:
     command("knowledge", "add", str(ROOT / "README.md"))
-    assert command("hosts").stderr == "no host runs threads of this ledger; `python -m antiphon host` starts one\n"
+    assert command("status").stderr == "no host runs threads of this ledger; `python -m antiphon host` starts one\n"
 
 
 # ---------------------------------------------------------------- many

@@ -1,4 +1,4 @@
-"""The hosts of a ledger together: `service.cluster_status` and `antiphon hosts --all`, on all stores."""
+"""The hosts of a ledger together: `service.cluster_status` and `antiphon status --all`, on all stores."""
 
 import asyncio
 import json
@@ -162,16 +162,16 @@ def test_the_command_shows_hosts_and_exits_with_1_if_a_thread_is_stuck(tmp_path:
             await _left_work(ledger)
 
     asyncio.run(leave())
-    done = run("hosts", "--all", "--ledger", path)
+    done = run("status", "--all", "--ledger", path)
     assert (done.exit_code, "no host runs threads" in done.stderr) == (0, True)
-    assert json.loads(run("hosts", "--all", "--json", "--ledger", path).stdout)["due"] == 0
+    assert json.loads(run("status", "--all", "--json", "--ledger", path).stdout)["due"] == 0
     asyncio.run(leave_more())
-    done = run("hosts", "--all", "--ledger", path)
+    done = run("status", "--all", "--ledger", path)
     assert done.exit_code == 1
     assert "living" in done.stdout
     assert "3, the oldest for 5m" in done.stdout
     assert "homeless is stuck: no living host has the kind 'other'" in done.stderr
-    assert json.loads(run("hosts", "--all", "--json", "--ledger", path).stdout)["stuck"] == 2
+    assert json.loads(run("status", "--all", "--json", "--ledger", path).stdout)["stuck"] == 2
 
 
 @pytest.mark.slow

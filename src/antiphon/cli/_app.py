@@ -17,9 +17,9 @@ from antiphon import __version__
 from antiphon.cli._approvals import approvals, approve, deny, parked, settle
 from antiphon.cli._branches import diff, fork, replay
 from antiphon.cli._check import check
-from antiphon.cli._convert import convert, dialects, repair
+from antiphon.cli._convert import convert, print_dialects, repair
 from antiphon.cli._export import export
-from antiphon.cli._hosts import host, hosts, limits, schedule
+from antiphon.cli._hosts import host, limits, schedule
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
 from antiphon.cli._ledger import complaints
@@ -40,9 +40,8 @@ OVERVIEW: Final = {
         "resume": "Continue a thread, or all runs of a dead process",
         "pause": "Pause a thread: no new model or tool call starts",
         "terminate": "End a thread permanently",
-        "status": "Show the state of a thread",
+        "status": "Show the state of a thread, or the hosts of a ledger",
         "host": "Run threads until a signal; start as many as you like",
-        "hosts": "List the hosts of a ledger, their load, stuck threads",
         "up": "Start a database, hosts and a server, to try them",
         "schedule": "Ask questions at a set time, or by a cron line",
         "limits": "List or set limits on model requests and cost",
@@ -63,7 +62,7 @@ OVERVIEW: Final = {
         "threads": "List the threads of a ledger, newest first",
         "show": "Print a thread or a file in readable form",
         "tail": "Print new messages as they are written",
-        "search": "Find messages by words",
+        "search": "Find messages, or passages of documents, by words",
         "replay": "Replay a thread, or test it against this version",
         "fork": "Branch a thread, optionally with another model",
         "diff": "Compare two threads",
@@ -82,8 +81,7 @@ OVERVIEW: Final = {
         "convert": "Convert a conversation to another format",
         "check": "List what a provider would refuse",
         "repair": "Fix what a provider would refuse",
-        "dialects": "List the supported formats",
-        "help": "Explain a command, or the exit codes",
+        "help": "Explain a command; list formats and exit codes",
     },
 }
 
@@ -150,18 +148,21 @@ def every_command(
 def help_(
     ctx: typer.Context,
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A command, or exit-codes; default: all commands.")
+        str | None, typer.Argument(metavar="TOPIC", help="A command, dialects or exit-codes; default: all commands.")
     ] = None,
 ) -> None:
-    """Explain a command, or the exit codes. Without a topic, list all commands."""
+    """Explain a command, or list the dialects or the exit codes. Without a topic, list all commands."""
     group: Any = ctx.parent.command if ctx.parent is not None else None
     if topic == "exit-codes":
         rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
         print_table(open_console(), ("code", "meaning"), rows)
         return
+    if topic == "dialects":
+        print_dialects()
+        return
     command = None if topic is None else group.get_command(ctx.parent, topic)
     if topic is not None and command is None:
-        topics = [*group.list_commands(ctx.parent), "exit-codes"]
+        topics = [*group.list_commands(ctx.parent), "dialects", "exit-codes"]
         near = get_close_matches(topic, topics, 1)
         fail(
             f"there is no topic {topic!r}; " + (f"is it {near[0]!r}?" if near else "`antiphon help` lists the commands"),
@@ -183,14 +184,13 @@ for _command in (
     convert,
     delete,
     deny,
-    dialects,
     diff,
     doctor,
     export,
     fork,
     host,
-    hosts,
     limits,
+    local,
     parked,
     pause,
     repair,
@@ -215,6 +215,5 @@ app.command("import")(import_)
 app.command("help")(help_)
 app.add_typer(key, name="key")
 app.add_typer(knowledge, name="knowledge")
-app.add_typer(local, name="local")
 app.add_typer(schedule, name="schedule")
 app.add_typer(token, name="token")

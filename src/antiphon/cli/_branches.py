@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -42,7 +42,7 @@ from antiphon.errors import PlaceError
 from antiphon.protocol import PHASES
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Diff, Ledger, Record, ThreadSummary
+    from antiphon.ledger import Ledger, Record, ThreadSummary
     from antiphon.service import (
         ChainEvent,
         ChainRunner,
@@ -167,7 +167,9 @@ def diff(
     if for_programs:
         print_json(service.DiffValue.of(difference.messages, difference.phases))
     elif difference.phases is None or by_message:
-        _print(_message_lines(difference.messages, left, right))
+        messages = difference.messages
+        common = Text(f"messages that are the same: {messages.common}", style="aside")
+        _print((common, *_side("-", left, messages.left, "red"), *_side("+", right, messages.right, "green")))
     else:
         _print(_phase_lines(difference, left, right))
     if not difference.is_empty:
@@ -177,7 +179,7 @@ def diff(
 _SAME_ANSWERS = "the answers are the same, other messages differ: --messages compares those"
 
 
-def _print(lines: Iterator[Text]) -> None:
+def _print(lines: Iterable[Text]) -> None:
     console = open_console()
     for line in lines:
         if console.is_terminal:
@@ -207,12 +209,6 @@ def _answer(response: str | None, model: str | None) -> str:
     if response is None:
         return "nothing"
     return " ".join(response.split()) + (f" ({model})" if model else "")
-
-
-def _message_lines(difference: Diff, left: str, right: str) -> Iterator[Text]:
-    yield Text(f"messages that are the same: {difference.common}", style="aside")
-    yield from _side("-", left, difference.left, "red")
-    yield from _side("+", right, difference.right, "green")
 
 
 def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iterator[Text]:

@@ -1,4 +1,4 @@
-"""`antiphon convert`, `antiphon repair` and `antiphon dialects`: a file in another format, or accepted by a provider."""
+"""`antiphon convert` and `antiphon repair`: a file in another format, or accepted by a provider; and the list of formats."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def convert(
             metavar="NAME",
             callback=known_dialect,
             autocompletion=offered_dialects,
-            help="The dialect to write: see antiphon dialects.",
+            help="The dialect to write: see antiphon help dialects.",
         ),
     ],
     source: FromOption = None,
@@ -168,8 +168,8 @@ def _report(changes: Sequence[Change]) -> None:
     print_table(open_console(stderr=True), ("message", "code", "done"), rows)
 
 
-def dialects() -> None:
-    """List the supported formats."""
+def print_dialects() -> None:
+    """Print the supported formats."""
     print_table(open_console(), ("name", "summary"), [(name, _summary(name)) for name in names()])
 
 

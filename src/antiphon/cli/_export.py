@@ -44,7 +44,7 @@ from antiphon.errors import EncodeError, RestoreRefusedError
 from antiphon.messages import MediaPart
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Head, Ledger, Record, ThreadSummary
+    from antiphon.ledger import Head, Ledger, ThreadSummary
 
 
 def _known_target(name: str) -> str:
@@ -58,7 +58,7 @@ TargetOption: TypeAlias = Annotated[
         metavar="NAME",
         callback=_known_target,
         autocompletion=offered_dialects,
-        help="The dialect to write (see antiphon dialects), or the ledger to move the threads to: a path or a URL.",
+        help="The dialect to write (see antiphon help dialects), or the ledger to move the threads to: a path or a URL.",
     ),
 ]
 WindowOption: TypeAlias = Annotated[
@@ -120,7 +120,11 @@ def export(
         check_unused(
             {**of_dialects, "--as-policy": as_policy}, "does not go with --journal: a journal has rows as they are stored"
         )
-        _export_journal(ledger, threads or [], _Output(output, has_keys("antiphon_journal"), force), save_heads, with_system)
+        journal_file = _Output(output, has_keys("antiphon_journal"), force)
+        write = partial(_write_journal, names=threads or [], with_system=with_system, output=journal_file)
+        rows = with_ledger(ledger, write)
+        if save_heads is not None:
+            write_heads(rows, save_heads, force=force)
         return
     check_unused({"--save-heads": save_heads}, "goes with --journal")
     check_unused({"--window": None if trajectories else window}, "goes with --trajectories")
@@ -268,12 +272,6 @@ async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncI
             yield thread
 
 
-def _export_journal(ledger: str | None, names: list[str], output: _Output, save_heads: Path | None, with_system: bool) -> None:
-    heads = with_ledger(ledger, partial(_write_journal, names=names, with_system=with_system, output=output))
-    if save_heads is not None:
-        write_heads(heads, save_heads, force=output.force)
-
-
 async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool, output: _Output) -> list[Head]:
     """Write the rows of threads, and return the head of each as it is in the file."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where it is used)
@@ -289,15 +287,11 @@ async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool,
                 put(line)
                 if record is not None:
                     head = Head(thread.thread_id, record.seq, record.hash)
-                    remote += _remote_media(record)
+                    urls = [part.url for part in record.message.parts if isinstance(part, MediaPart)]
+                    remote += sum(url[:5].lower() != "data:" for url in urls)
             heads.append(head)
             done += thread.messages
             progress(done, sum(every.messages for every in threads))
     if remote:
         note(f"media that messages name by URL are not in the file: {remote}")
     return heads
-
-
-def _remote_media(record: Record) -> int:
-    parts = record.message.parts
-    return sum(isinstance(part, MediaPart) and part.url[:5].lower() != "data:" for part in parts)

@@ -1,4 +1,4 @@
-"""Hosts: `antiphon host` runs threads until a signal, `hosts` lists them; limits for all of them, and schedules."""
+"""Hosts: `antiphon host` runs threads until a signal; their list, limits for all of them, and schedules."""
 
 from __future__ import annotations
 
@@ -243,20 +243,16 @@ def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> 
 # ---------------------------------------------------------------- the list
 
 
-def hosts(
-    *,
-    with_work: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also show dead hosts with threads, due and stuck threads, takeovers. Exit 1 if one is stuck."
-        ),
-    ] = False,
-    for_programs: JsonOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """List the processes that run threads of a ledger; with --all, also the work that they have and that waits for them."""
+def show_hosts(ledger: str | None, *, with_work: bool, for_programs: bool) -> None:
+    """Print the processes that run threads of a ledger; `with_work`: also the work that they have and that waits for them."""
     if with_work:
-        _show_cluster(ledger, for_programs=for_programs)
+        cluster = with_ledger(ledger, service.cluster_status)
+        if for_programs:
+            print_json(cluster)
+        else:
+            _print_cluster(cluster, ledger)
+        if cluster.stuck:
+            raise typer.Exit(1)
         return
     living = with_ledger(ledger, service.list_hosts)
     if for_programs:
@@ -278,16 +274,6 @@ def _print_hosts(hosts: Sequence[HostValue]) -> None:
 def _row(status: HostValue) -> tuple[str, ...]:
     until = shown_time(status.until) if status.is_alive else f"ended {shown_time(status.until)}"
     return status.name, status.build, " ".join(status.kinds), until, str(status.threads)
-
-
-def _show_cluster(ledger: str | None, *, for_programs: bool) -> None:
-    cluster = with_ledger(ledger, service.cluster_status)
-    if for_programs:
-        print_json(cluster)
-    else:
-        _print_cluster(cluster, ledger)
-    if cluster.stuck:
-        raise typer.Exit(1)
 
 
 def _print_cluster(cluster: ClusterValue, ledger: str | None) -> None:

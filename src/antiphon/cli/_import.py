@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +71,11 @@ def import_(
     conversations = histories(file, source, each_line=each_line)
     first = next(conversations)  # before the ledger is created: a file that cannot be read creates none
     work = partial(
-        _take_in, conversations=chain([first], conversations), size=_size(file), thread=thread, allow_foreign=allow_foreign
+        _take_in,
+        conversations=chain([first], conversations),
+        size=file.stat().st_size if os.path.isfile(file) else 0,
+        thread=thread,
+        allow_foreign=allow_foreign,
     )
     taken = with_ledger(ledger, work, create=True)
     if for_programs:
@@ -95,10 +99,6 @@ class Taken(NamedTuple):
     """Open calls of the file that got an error result, which is not in the file."""
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if os.path.isfile(file) else 0
-
-
 async def _take_in(
     ledger: Ledger, *, conversations: Iterator[History], size: int, thread: str | None, allow_foreign: bool
 ) -> list[Taken]:
@@ -110,12 +110,8 @@ async def _take_in(
             _tell_what_stays_out(history)
             for name, messages in _by_thread(history, thread).items():
                 taken.append(await _append(ledger, history, name, messages, allow_foreign))
-            _tell(progress, history.end, size)
+            progress(history.end, max(history.end, size))
     return taken
-
-
-def _tell(progress: Callable[[int, int], None], done: int, size: int) -> None:
-    progress(done, max(done, size))
 
 
 def _tell_what_stays_out(history: History) -> None:
@@ -240,13 +236,6 @@ def _whole(name: str, stem: str, text: bytes, dialect: str | None, each_line: bo
         return
     source = dialect_of(replace(content, value=content.value[0], lines=()), dialect)
     for number, value in zip(content.lines, content.value, strict=True):
-        yield History(f"{name}: line {number}", _numbered(stem, number), _one(content, number, value, source), len(text))
-
-
-def _numbered(stem: str, number: int) -> str:
-    return f"{stem}-{number}" if stem else ""
-
-
-def _one(content: FileContent, number: int, value: object, dialect: str) -> Conversation:
-    with refusals(FileContent(f"{content.name}: line {number}", b"", value)):
-        return decode(value, dialect)
+        with refusals(FileContent(f"{content.name}: line {number}", b"", value)):
+            conversation = decode(value, source)
+        yield History(f"{name}: line {number}", f"{stem}-{number}" if stem else "", conversation, len(text))

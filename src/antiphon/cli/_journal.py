@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
@@ -12,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from antiphon.cli._input import fail_to_read
-from antiphon.cli._ledger import (
-    complaints,
-    ledger_in_use,
-    missing_ledger,
-    with_ledger,
-)
+from antiphon.cli._ledger import ledger_in_use, missing_ledger, with_ledger
 from antiphon.cli._output import print_json
 from antiphon.cli._screen import fail, open_console, print_table, wheel
 from antiphon.cli._verify import read_heads
@@ -33,7 +29,9 @@ def restore(file: Path, heads: Path | None, ledger: str | None, *, for_programs:
     proofs = () if heads is None else read_heads(heads)
     with wheel("restoring"):
         if missing_ledger(ledger_in_use(ledger)) is not None:
-            _try_in_memory(journal, proofs)  # so that a refused journal creates no ledger
+            from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415 (only where it is used)
+
+            asyncio.run(_restored(MemoryLedger(), journal=journal, heads=proofs))  # a refused journal creates no ledger
         threads = with_ledger(ledger, partial(_restored, journal=journal, heads=proofs), create=True)
     rows = [
         {"thread_id": thread.thread_id, "messages": thread.messages, "open_calls": thread.open_calls} for thread in threads
@@ -49,15 +47,6 @@ async def _restored(ledger: Ledger, *, journal: list[ThreadJournal], heads: tupl
         return await ledger.restore(journal, heads)
     except ValueError as exc:
         fail(str(exc))
-
-
-def _try_in_memory(journal: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
-    import asyncio  # noqa: PLC0415 (only where it is used)
-
-    from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415
-
-    with complaints():
-        asyncio.run(_restored(MemoryLedger(), journal=journal, heads=heads))
 
 
 # ---------------------------------------------------------------- the file

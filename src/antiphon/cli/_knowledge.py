@@ -124,22 +124,10 @@ def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> N
         note(f"no documents; `{typed(ledger, 'knowledge', 'add', 'FILES')}` adds some")
 
 
-@knowledge.command()
-def search(
-    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="A question, or words to find.")],
-    *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N passages.")] = 5,
-    source: Annotated[
-        str | None, typer.Option("--in", metavar="PATTERN", help="Only documents of these names: 'docs/*.md'.")
-    ] = None,
-    for_programs: JsonOption = False,
-    ledger: LedgerOption = None,
-) -> None:
-    """Find passages, as the tool of agents does, best match first."""
+def search_passages(question: str, ledger: str | None, *, limit: int, source: str | None, for_programs: bool) -> None:
+    """Print passages, as the tool of agents finds them, best match first."""
     with wheel("searching"):
-        passages = with_ledger(
-            ledger, lambda opened: service.search_documents(opened, " ".join(words), limit=limit, source=source)
-        )
+        passages = with_ledger(ledger, lambda opened: service.search_documents(opened, question, limit=limit, source=source))
     if passages.is_cut:
         note("the question is very long: only its beginning was looked for", style="warning")
     if for_programs:
@@ -214,7 +202,7 @@ def show_source(id: str, ledger: str | None, *, for_programs: bool) -> None:
     """Print a passage with the lines of its document around it; its own lines are marked."""
     shown = with_ledger(ledger, partial(service.show_passage, id=id))
     if shown is None:
-        finding = typed(ledger, "knowledge", "search", "WORDS")
+        finding = typed(ledger, "search", "--documents", "WORDS")
         fail(f"{id}: there is no such passage in the ledger; `{finding}` finds some", code=2)
     if for_programs:
         print_json({**asdict(shown.passage), "around": [{"line": number, "text": text} for number, text in shown.lines]})

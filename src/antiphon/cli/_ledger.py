@@ -315,7 +315,7 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
         case OwnedError(thread_id=name, owner=owner, until=until):
             return (
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
-                f"`antiphon hosts{option}` lists the hosts, try again when that one is done"
+                f"`antiphon status{option}` lists the hosts, try again when that one is done"
             ), 1
         case ThreadMovedError(thread_id=name, to=place):
             return f"thread {name!r} was moved to {place}, and continues there: add --ledger {shlex.quote(place)}", 1

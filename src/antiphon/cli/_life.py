@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from antiphon import service
-from antiphon.cli._hosts import AppOption, resume_all
+from antiphon.cli._hosts import AppOption, resume_all, show_hosts
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, offered_threads, with_ledger
 from antiphon.cli._live import (
     BudgetOption,
@@ -47,8 +47,35 @@ class OnChangeChoice(Enum):
     RESTART = "restart"
 
 
-def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
-    """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
+def status(
+    thread: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="THREAD",
+            callback=known_thread,
+            autocompletion=offered_threads,
+            help="The id of a thread or a unique prefix, or last; default: the hosts of the ledger.",
+        ),
+    ] = None,
+    *,
+    with_work: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Of the hosts: also dead ones with threads, due and stuck threads, takeovers. Exit 1 if one is stuck.",
+        ),
+    ] = False,
+    for_programs: JsonOption = False,
+    ledger: LedgerOption = None,
+) -> None:
+    """Show the state of a thread; without THREAD, the processes that run threads of the ledger: its hosts.
+
+    For a thread of six phases: which are completed, and which remain.
+    """
+    if thread is None:
+        show_hosts(ledger, with_work=with_work, for_programs=for_programs)
+        return
+    check_unused({"--all": with_work}, "is about the hosts: leave out THREAD")
     status = with_ledger(ledger, lambda opened: service.thread_status(opened, thread))
     if for_programs:
         print_json(status)

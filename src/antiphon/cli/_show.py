@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
@@ -78,7 +78,9 @@ def show(
         return
     conversation = find_conversation(name, source, ledger)
     if for_programs:
-        print_json(_steps(conversation) if by_step else _rows(conversation))
+        steps = service.steps_in(conversation) if by_step else []
+        by_number = [{"step": step, "messages": _rows(conversation[place] for place in places)} for step, places in steps]
+        print_json(by_number if by_step else _rows(conversation))
         return
     shown = conversation if with_all else _spoken(conversation)
     console = open_console()
@@ -101,11 +103,6 @@ async def _status_of(ledger: Ledger, *, name: str) -> service.StatusValue:
 
 def _rows(messages: Iterable[Message]) -> list[orjson.Fragment]:
     return [orjson.Fragment(dumps(message)) for message in messages]
-
-
-def _steps(conversation: Conversation) -> list[dict[str, Any]]:
-    steps = service.steps_in(conversation)
-    return [{"step": step, "messages": _rows(conversation[place] for place in places)} for step, places in steps]
 
 
 def _spoken(conversation: Conversation) -> Conversation:

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from antiphon import service
+from antiphon.cli._knowledge import search_passages
 from antiphon.cli._ledger import (
     JsonOption,
     LedgerOption,
@@ -25,7 +26,7 @@ from antiphon.cli._ledger import (
 )
 from antiphon.cli._live import typed
 from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
-from antiphon.cli._screen import ask_yes, cut, fail, note, open_console, print_table, rendered, styled, wheel
+from antiphon.cli._screen import ask_yes, check_unused, cut, fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.messages import current_port
 from antiphon.service import visible
@@ -122,6 +123,13 @@ def search(
         list[str], typer.Argument(metavar="WORDS", help='Words to find; "a phrase" in quotes; begin* for a prefix.')
     ],
     *,
+    in_documents: Annotated[
+        bool, typer.Option("--documents", help="Find passages of documents that fit a question, as the tool of agents does.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--in", metavar="PATTERN", help="With --documents: only documents of these names: 'docs/*.md'."),
+    ] = None,
     thread: Annotated[
         str | None,
         typer.Option(
@@ -132,11 +140,27 @@ def search(
             help="Only messages of this thread.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N messages.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="At most N messages (default: 20), or passages (5).")
+    ] = None,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
 ) -> None:
-    """Find messages that contain all the words, best match first."""
+    """Find messages that contain all the words; or passages of documents. Best match first."""
+    if in_documents:
+        check_unused({"--thread": thread}, "does not go with --documents: documents are not messages")
+        limit = _PASSAGES if limit is None else limit
+        search_passages(" ".join(words), ledger, limit=limit, source=source, for_programs=for_programs)
+        return
+    check_unused({"--in": source}, "goes with --documents")
+    _search_messages(words, ledger, thread, _MESSAGES if limit is None else limit, for_programs=for_programs)
+
+
+_MESSAGES = 20
+_PASSAGES = 5
+
+
+def _search_messages(words: list[str], ledger: str | None, thread: str | None, limit: int, *, for_programs: bool) -> None:
     with wheel("searching"):
         hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit + 1))
     if unsearched and not for_programs:
@@ -191,7 +215,11 @@ def tail(
     """Print new messages, one per line, until Ctrl-C."""
     if after is not None and from_start:
         fail("--after and --from-start are two places to begin; give one of them", code=2)
-    reader = _Reader(thread, "" if from_start else after, count, _put_json if for_programs else _put)
+
+    def put_json(cursor: str, record: Record) -> None:
+        print_json_line({"cursor": cursor, **dict(service.RecordValue.of(record))})
+
+    reader = _Reader(thread, "" if from_start else after, count, put_json if for_programs else _put)
     place = () if thread is None else (thread,)
 
     async def read(opened: Ledger) -> None:
@@ -245,10 +273,6 @@ def _put(_cursor: str, record: Record) -> None:
     if console.is_terminal:
         line.truncate(console.width, overflow="ellipsis")
     console.print(line, soft_wrap=True)
-
-
-def _put_json(cursor: str, record: Record) -> None:
-    print_json_line({"cursor": cursor, **dict(service.RecordValue.of(record))})
 
 
 # ---------------------------------------------------------------- reward

@@ -144,11 +144,8 @@ def write_heads(heads: Iterable[Head], output: Path, *, force: bool = False, sig
     rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in heads]
     signed = {} if signing is None else {"signer": signing.public, "signature": signing.sign(write(rows))}
     text = write({"heads": rows, **signed} if signed else rows, orjson.OPT_INDENT_2) + b"\n"
-    deliver(text, output, kind=_is_heads, force=force)
-
-
-def _is_heads(value: Any) -> bool:
-    return has_keys("heads", "signature")(value) or has_keys("thread_id", "seq", "hash")(value)
+    is_signed_heads, is_heads = has_keys("heads", "signature"), has_keys("thread_id", "seq", "hash")
+    deliver(text, output, kind=lambda value: is_signed_heads(value) or is_heads(value), force=force)
 
 
 def read_heads(path: Path, signer: Path | None = None) -> tuple[Head, ...]:

@@ -326,7 +326,8 @@ class RequestGuard:
         if headers.get(b"host", b"").decode("latin-1").lower() not in hosts:
             raise Problem(421, "wrong_host", "this server has another name", ends=True)
         origin = headers.get(b"origin")
-        if origin is not None and origin.decode("latin-1").lower() not in _origins(hosts):
+        origins = {f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts}
+        if origin is not None and origin.decode("latin-1").lower() not in origins:
             raise Problem(403, "wrong_origin", "pages of other sites may not use this server", ends=True)
         is_own = headers.get(b"sec-fetch-site", b"none").decode("latin-1") in _OWN_SITE
         if not is_own and not _opens_page(scope, headers):
@@ -374,10 +375,6 @@ async def discard(receive: Receive) -> None:
 def too_large(limits: ServerLimits) -> Problem:
     """Return the answer to a body that is too large."""
     return Problem(413, "too_large", f"a body has at most {limits.body_bytes} bytes", ends=True)
-
-
-def _origins(hosts: frozenset[str]) -> frozenset[str]:
-    return frozenset(f"{scheme}://{host}" for scheme in ("http", "https") for host in hosts)
 
 
 def _opens_page(scope: Request, headers: dict[bytes, bytes]) -> bool:

@@ -269,7 +269,10 @@ def _problem_of(error: Exception) -> Problem:
         case Problem() | AntiphonError():
             return problem_of(error)
         case ValidationError():
-            return Problem(422, "not_valid", _places(error), param=_first_place(error))
+            errors = error.errors(include_url=False, include_input=False, include_context=False)  # without values: secrets
+            places = [(".".join(map(str, item["loc"])), item["msg"]) for item in errors[:10]]
+            detail = "; ".join(f"{place or 'body'}: {reason}" for place, reason in places)
+            return Problem(422, "not_valid", detail, param=places[0][0] or None)
         case ModuleNotFoundError():
             return Problem(503, "missing_extra", 'a package is not installed: pip install "antiphon[all]"')
         case _:
@@ -279,17 +282,6 @@ def _problem_of(error: Exception) -> Problem:
             where = "" if frames is None else f"{Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno}"
             _log.error("a request failed: %s at %s", type(error).__name__, where)
             return Problem(500, "internal", "the server failed; its log says where")
-
-
-def _places(error: ValidationError) -> str:
-    """Return what is wrong and where, without the values: they may be secrets."""
-    errors = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in errors[:10])
-
-
-def _first_place(error: ValidationError) -> str | None:
-    places = [item["loc"] for item in error.errors(include_url=False, include_input=False, include_context=False)]
-    return ".".join(map(str, places[0])) or None
 
 
 # ---------------------------------------------------------------- the process

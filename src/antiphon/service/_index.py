@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Final
 
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import OptionCallPayload, OptionResultPayload, PartsPayload
+from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.service._sequence import mark_of
 from antiphon.service._threads import find_thread
-from antiphon.service._values import INDEX_LANES, INDEX_MARKS, IndexValue
+from antiphon.service._values import INDEX_KINDS, INDEX_LANES, INDEX_MARKS, IndexValue
 
 _EVERYBODY: Final = -1
 _TURN: Final = 50
@@ -64,7 +64,10 @@ class _Columns:
         self._sender.append(self._name(message.policy))
         self._receiver.append(_EVERYBODY if receiver is None else self._name(receiver))
         self.lane.append(INDEX_LANES.index(message.lane))
-        self._kind.append(_kind_of(payload))
+        kind = "called" if is_call else "said"
+        if isinstance(payload, OptionResultPayload):
+            kind = "failed" if payload.is_error else "answered"
+        self._kind.append(INDEX_KINDS.index(kind))
         self._mark.append(INDEX_MARKS.index(mark_of(message) or ""))
         self._millis.append(round((record.recorded_at - self._began_at).total_seconds() * 1000))
         self._pair.append(0)
@@ -99,12 +102,3 @@ class _Columns:
             open=tuple(alone),
             next=after,
         )
-
-
-def _kind_of(payload: PartsPayload | OptionCallPayload | OptionResultPayload) -> int:
-    """Return the place in `INDEX_KINDS`."""
-    if isinstance(payload, OptionCallPayload):
-        return 1
-    if isinstance(payload, OptionResultPayload):
-        return 3 if payload.is_error else 2
-    return 0

