@@ -43,7 +43,7 @@ from antiphon.ledger._signals import Hints
 from antiphon.ledger._sql import hosts, lists, rows
 from antiphon.ledger._sql.appends import CarefulAppends
 from antiphon.ledger._sql.statements import Lock
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _search, _terms
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _group_append, _search, _terms
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import lock_of
@@ -842,7 +842,7 @@ async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: 
         for number in range(7):
             await ledger.append(f"t{number}", [], status="new")
     monkeypatch.setattr(_driver, "lock_of", lambda tenant, thread_id: next(numbers))
-    monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
+    monkeypatch.setattr(_group_append, "lock_of", lambda tenant, thread_id: next(numbers))
     monkeypatch.setattr(CarefulAppends, "write", one_by_one)
     assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
 
