@@ -216,7 +216,7 @@ def test_a_tenant_that_asks_for_everything_takes_nothing_from_another(postgres: 
             grants = [await each.permits(*asked) for each, asked in everything(greedy, modest, host)]
             assert [grant["m"].at_once for grant in grants] == [2, 5]
             assert [grant["m"].reserved for grant in grants] == [Decimal(2), Decimal(3)]
-            assert [(await only(each)).held for each in (greedy, modest)] == [2, 5]
+            assert [(await only(each)).permits for each in (greedy, modest)] == [2, 5]
 
     asyncio.run(main())
 
@@ -360,7 +360,7 @@ def test_a_request_that_is_cancelled_gives_its_place_up() -> None:
             first.cancel()
             await asyncio.sleep(1)
             assert (first.cancelled(), second.cancelled(), third.done()) == (True, True, False)
-            assert (await only(ledger)).held == 1
+            assert (await only(ledger)).permits == 1
             await third
             await asyncio.sleep(1)
             assert (await only(ledger)).holders == ()

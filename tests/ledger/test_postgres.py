@@ -308,7 +308,7 @@ async def test_a_writer_that_is_cancelled_before_it_starts_stops_no_later_append
 async def test_an_append_keeps_its_connection_for_a_while_only(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connection, "_KEPT_FOR", 0.05)
+    monkeypatch.setattr(_connection, "_RETAINED_FOR", 0.05)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         for _ in range(3):
             await ledger.append("t", [said()])
@@ -320,7 +320,7 @@ async def test_an_append_keeps_its_connection_for_a_while_only(
 @pytest.mark.slow
 async def test_a_kept_connection_may_break(postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next append takes another connection, and closing the ledger gives back what is kept."""
-    monkeypatch.setattr(_connection, "_KEPT_FOR", 3600.0)
+    monkeypatch.setattr(_connection, "_RETAINED_FOR", 3600.0)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as ledger:
         pool = ledger._pool
         for _ in range(2):

@@ -89,9 +89,9 @@ def _written(rows: tuple[str, ...]) -> CachedThread:
     (records,) = run(ledger._writer._connected(), appends.write([_request(rows, 0)]))
     assert isinstance(records, tuple)
     messages, known = [record.message for record in records], appends.threads[THREAD]
-    known.there = {record.message.id: [record] for record in records}
+    known.records_by_id = {record.message.id: [record] for record in records}
     calls = [each for each in messages if each.kind == "option_call"]
-    known.called = {(each.lane == "effect", each.invocation_id or "") for each in calls}
+    known.invocations = {(each.lane == "effect", each.invocation_id or "") for each in calls}
     return known
 
 

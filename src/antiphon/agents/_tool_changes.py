@@ -172,20 +172,12 @@ class ToolChanges:
         return changes
 
     def check(self) -> None:
-        """Refuse to continue after changes that could not be stored.
-
-        Raises:
-            UserError: there are some.
-        """
+        """Refuse to continue after changes that could not be stored."""
         if self._unrecorded is not None:
             raise UserError(self._unrecorded)
 
     def restore(self, stored: object, where: str) -> None:
-        """Apply the recorded changes of a call that did not run in this process; `stored` has them among other fields.
-
-        Raises:
-            HistoryMismatchError: the state cannot be restored.
-        """
+        """Apply the recorded changes of a call that did not run in this process; `stored` has them among other fields."""
         if self.did_run or self._repeats or not isinstance(stored, dict):
             return
         changes: dict[str, Any] = cast("dict[str, Any]", stored).get(_CHANGES) or {}

@@ -277,10 +277,10 @@ async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
     """Record how a block has ended. The errors of a task group count individually."""
     errors = list(_errors_of(error))
     # Not the text of the error, which may have content in it: the ledger has it, redacted.
-    waits = run.is_parked or all(isinstance(each, ParkedError) for each in errors)
-    names = ", ".join(sorted({type(each).__qualname__ for each in errors}))
+    waits = run.is_parked or all(isinstance(cause, ParkedError) for cause in errors)
+    names = ", ".join(sorted({type(cause).__qualname__ for cause in errors}))
     _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, "waits for a person" if waits else "ended", names)
-    if mismatches := [each for each in errors if isinstance(each, HistoryMismatchError)]:
+    if mismatches := [mismatch for mismatch in errors if isinstance(mismatch, HistoryMismatchError)]:
         await run.give_up(mismatches[0])
     elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
         await run.fail(error)

@@ -146,7 +146,7 @@ class ThreadChanges:
         by = "person" if step in self._allowed else "program"
         row: dict[str, Json] = {"type": CHANGED, "step": step, "choice": choice, "by": by, "digest": change.digest}
         row["differences"] = list(change.lines)
-        await write_about(opened, changed_id(step, change.digest), row, about=step)
+        await write_about(opened, changed_id(step, change.digest), row, subject=step)
         if choice == "restart":
             self._restarted.add(step)
         else:
@@ -171,7 +171,7 @@ def is_of(invocation_id: str, root: str) -> bool:
     return invocation_id == root or is_below(invocation_id, root)
 
 
-async def write_about(opened: Opened, id: str, data: dict[str, Json], *, about: str) -> None:
+async def write_about(opened: Opened, id: str, data: dict[str, Json], *, subject: str) -> None:
     """Write a row about a run, with the next rows: before anything that depends on it."""
     thread_id = opened.course.thread_id or ""
     row = Message(
@@ -180,7 +180,7 @@ async def write_about(opened: Opened, id: str, data: dict[str, Json], *, about: 
         payload=PartsPayload(parts=(DataPart(data=data),)),
         thread_id=thread_id,
         lane="control",
-        parent_id=about,
+        parent_id=subject,
         correlation_id=id,
     )
     await opened.journal.write_soon(thread_id, [row])

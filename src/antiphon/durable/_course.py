@@ -110,14 +110,14 @@ class RunCourse(EffectKeys):
 class RunPart(EffectKeys, CoursePart):
     """A part of a course that numbers its own effects: the run of one agent, or the work of one tool."""
 
-    def __init__(self, whole: Course, invocation_id: str, to: str, *, is_agent: bool = False) -> None:
+    def __init__(self, course: Course, invocation_id: str, to: str, *, is_agent: bool = False) -> None:
         """Make it; `is_agent`: an agent decides about its steps, so their order is not that of a program."""
         EffectKeys.__init__(self)
-        CoursePart.__init__(self, whole)
+        CoursePart.__init__(self, course)
         self.place = None if is_agent else Place()
         self.invocation_id = invocation_id
         self.to = to
-        self.reached: set[str] = getattr(whole, "reached", set())
+        self.reached: set[str] = getattr(course, "reached", set())
 
     @override
     def next_key(self, name: str | None = None) -> str:

@@ -297,7 +297,9 @@ class _Opening:
     async def _unused(self, name: Callable[[int], str], first: int) -> int:
         return await unused(self._journal.ledger, self._thread_id, name, first)
 
-    async def _park_row(self, about: str, evidence: dict[str, Json], time: int = 1) -> None:
-        row: Message = begun(PARK, park_id(about, time), thread_id=self._thread_id, parent_id=about, arguments=evidence)
+    async def _park_row(self, effect_id: str, evidence: dict[str, Json], time: int = 1) -> None:
+        row: Message = begun(
+            PARK, park_id(effect_id, time), thread_id=self._thread_id, parent_id=effect_id, arguments=evidence
+        )
         with suppress(AppendRefusedError):  # it is already parked, for another reason
             await self._journal.write(self._thread_id, [row])

@@ -65,7 +65,7 @@ async def recover_runs(
     """
     recovery = _Recovery(ledger, programs, with_failed=with_failed, with_stopped=True, at_once=at_once)
     async with recovery.hosting(build):
-        work = [recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()]
+        work = [recovery.start(thread_id, runs) async for thread_id, runs in recovery.unfinished()]
         await asyncio.gather(*work)
     return tuple(recovery.done)
 
@@ -104,7 +104,7 @@ async def host_runs(
         try:
             while not stop.is_set():
                 with suppress(LedgerError):  # the ledger is temporarily unavailable, or a thread was deleted meanwhile
-                    work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.left()}
+                    work |= {recovery.start(thread_id, runs) async for thread_id, runs in recovery.unfinished()}
                 work = {task for task in work if not task.done()}
                 await _wait(stop, _LOOK)
             await recovery.drain(work, Settings().drain if drain is None else drain, draining)
@@ -176,7 +176,7 @@ class _Recovery:
             tell(self._running)
         await asyncio.wait(work, timeout=seconds)
 
-    async def left(self) -> AsyncIterator[tuple[str, Sequence[RunStatus]]]:
+    async def unfinished(self) -> AsyncIterator[tuple[str, Sequence[RunStatus]]]:
         """Yield the threads with runs that these programs may continue, each with those runs, oldest first."""
         alive = living_hosts(await self._ledger.hosts())
         now = asyncio.get_running_loop().time()
@@ -188,9 +188,9 @@ class _Recovery:
             is_known = before == state and now - at < _LOOK_AGAIN
             if thread.owner in alive or thread.thread_id in self._at_work or is_known:
                 continue
-            left = [run for run in await runs_of(self._ledger, thread, alive) if await self._may_continue(run, thread)]
-            if left:
-                yield thread.thread_id, sorted(left, key=lambda run: run.began_at)
+            runs = [run for run in await runs_of(self._ledger, thread, alive) if await self._may_continue(run, thread)]
+            if runs:
+                yield thread.thread_id, sorted(runs, key=lambda run: run.began_at)
             else:
                 self._looked[thread.thread_id] = (state, now)
         self._looked = {name: state for name, state in self._looked.items() if name in seen}

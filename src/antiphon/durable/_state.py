@@ -161,9 +161,9 @@ def _children(value: object, package: str) -> Iterator[tuple[str, object]]:
     match value:
         case dict():
             items = cast("dict[object, object]", value)
-            yield from ((f"[{key!r}]", each) for key, each in items.items())
+            yield from ((f"[{key!r}]", item) for key, item in items.items())
         case list() | tuple():
-            yield from ((f"[{number}]", each) for number, each in enumerate(cast("list[object]", value)))
+            yield from ((f"[{number}]", item) for number, item in enumerate(cast("list[object]", value)))
         case _ if type(value).__module__.partition(".")[0] == package or is_dataclass(value) or isinstance(value, BaseModel):
             slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
             names = [*getattr(value, "__dict__", ()), *slots]

@@ -228,7 +228,7 @@ def _state(
         return "stopped" if is_stopped else "failed", _text(failed, "error"), False
     if (approvals := _approvals(calls)) or thread.status == _PAUSED:
         resume = f"the thread is paused: `{command_line(ledger, 'resume', thread.thread_id)}`"
-        questions = [f"a person must approve {each.tool!r}: `{each.command(ledger)}`" for each in approvals]
+        questions = [f"a person must approve {approval.tool!r}: `{approval.command(ledger)}`" for approval in approvals]
         return "waiting", "; ".join(questions) or resume, False
     if owner is not None:
         return "running", None, False

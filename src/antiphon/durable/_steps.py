@@ -62,14 +62,20 @@ class StepOrder:
         if not opened.recorded.steps or opened.is_finished or place is None:
             return
         mark, course = place.mark(), parent_of(child_id(opened.course.invocation_id, "step"))
-        own = [expected for expected in opened.recorded.steps if expected.course == course]
+        same_course = [expected for expected in opened.recorded.steps if expected.course == course]
         for expected in opened.recorded.steps:
             if expected.id == base_of(step):
                 return
             if mark is None and expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
                 await self._choose(opened, expected, _replaced(opened, expected, step, option), on_change)
         if effects == "once":
-            await self._wait(opened, [each for each in own if each.is_once and _may_be(each, mark)], step, option, on_change)
+            await self._wait(
+                opened,
+                [expected for expected in same_course if expected.is_once and _may_be(expected, mark)],
+                step,
+                option,
+                on_change,
+            )
 
     async def _wait(
         self, opened: Opened, recorded: Sequence[RecordedStep], step: str, option: str, on_change: OnChange
@@ -77,9 +83,9 @@ class StepOrder:
         """Wait until the program has asked for recorded steps, before it starts a new one."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + self.patience, _FIRST_PAUSE
-        while left := [each for each in recorded if not self._is_reached(opened, each)]:
+        while unreached := [expected for expected in recorded if not self._is_reached(opened, expected)]:
             if loop.time() >= until:
-                await self._choose(opened, left[0], _replaced(opened, left[0], step, option), on_change)
+                await self._choose(opened, unreached[0], _replaced(opened, unreached[0], step, option), on_change)
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -311,7 +317,7 @@ class Patches:
                 return True
             if opened.is_finished or await _is_behind(opened):
                 return False
-        await write_about(opened, mark, {"type": _PATCHED, "name": name}, about=opened.root)
+        await write_about(opened, mark, {"type": _PATCHED, "name": name}, subject=opened.root)
         return True
 
 

@@ -143,11 +143,7 @@ class Move(NamedTuple):
 
 
 def move_of(state: State) -> Move | None:
-    """Return the destination of a moved thread; None if it was not moved.
-
-    Raises:
-        LedgerCorruptError: the stored value was altered.
-    """
+    """Return the destination of a moved thread; None if it was not moved."""
     if state.unfit is None:
         return None
     try:
@@ -158,11 +154,7 @@ def move_of(state: State) -> Move | None:
 
 
 def check_here(state: State) -> None:
-    """Refuse a thread that was moved to another ledger.
-
-    Raises:
-        ThreadMovedError: it was.
-    """
+    """Refuse a thread that was moved to another ledger."""
     if state.unfit is not None and (move := move_of(state)) is not None:
         raise ThreadMovedError(state.thread_id, move.to)
 
@@ -251,11 +243,7 @@ class _Admitting:
         return record
 
     def _same(self, message: Message, body: bytes, stored_records: Sequence[Record]) -> Record | None:
-        """Return the record of a message that is stored already.
-
-        Raises:
-            AppendRefusedError: another message has its id.
-        """
+        """Return the record of a message that is stored already."""
         candidates: list[Record] = [*stored_records, *self._written.get(message.id, ())]
         for record in candidates:
             if record.body == body:
@@ -271,9 +259,6 @@ class _Admitting:
         """Close the calls from outside that are still open, and return all such results, including stored ones.
 
         A call that was open before this append is the thread's own: it stays open.
-
-        Raises:
-            AppendRefusedError: a call cannot be closed, because its result precedes it.
         """
         self._is_lenient = True  # two calls may have the same invocation: either may get either result
         calls = [pair for pair in zip(self._request.entries, records, strict=True) if pair[0].message.kind == "option_call"]

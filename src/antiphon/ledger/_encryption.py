@@ -374,11 +374,7 @@ class ThreadKey:
         return _MARK + _seal(self._cipher, orjson.dumps(tuple(call)[1:]), self._associated("call", str(call.seq)))
 
     def open_call(self, seq: int, stored: bytes) -> OpenCall:
-        """Return an open call.
-
-        Raises:
-            LedgerCorruptError: it was altered, or moved from another place.
-        """
+        """Return an open call."""
         is_effect, invocation_id, option_name, turn = orjson.loads(self._opened(stored, "call", str(seq), seq))
         return OpenCall(seq, is_effect, invocation_id, option_name, turn)
 
@@ -387,11 +383,7 @@ class ThreadKey:
         return _MARK + _seal(self._cipher, state, self._associated("snapshot", f"{seq}\n{fold}"))
 
     def open_snapshot(self, fold: str, seq: int, stored: bytes) -> bytes:
-        """Return the state of a snapshot.
-
-        Raises:
-            LedgerCorruptError: it was altered, or moved from another place.
-        """
+        """Return the state of a snapshot."""
         return self._opened(stored, "snapshot", f"{seq}\n{fold}", seq)
 
     def _associated(self, what: str, place: str) -> bytes:
@@ -453,11 +445,7 @@ class Keyring:
         return None if self.master is None else EncryptionStatus(self.master.id, 0, 0)
 
     def needed(self, thread_id: str | None = None) -> MasterKey:
-        """Return the master key.
-
-        Raises:
-            NoMasterKeyError: there is none.
-        """
+        """Return the master key."""
         if self.master is None:
             raise NoMasterKeyError(thread_id)
         return self.master
@@ -518,11 +506,7 @@ class Keyring:
         self._keys.clear()
 
     def begin_rotation(self, new: MasterKey) -> None:
-        """Accept keys that another master key wraps.
-
-        Raises:
-            NoMasterKeyError: there is no master key so far.
-        """
+        """Accept keys that another master key wraps."""
         self.needed()
         self._masters[new.id] = new
 
@@ -532,12 +516,7 @@ class Keyring:
         self.drop()
 
     def check(self, ledger_key: WrappedKey | None) -> None:
-        """Check the master key against the key of the ledger, if it has one.
-
-        Raises:
-            LedgerCorruptError: the key of the ledger was altered.
-            WrongMasterKeyError: another master key wraps it.
-        """
+        """Check the master key against the key of the ledger, if it has one."""
         if ledger_key is not None and self.master is not None:
             self._blinding(ledger_key)
 

@@ -68,22 +68,14 @@ def head_of(state: State) -> Head:
 
 
 def order_of(order: ThreadOrder) -> tuple[str, bool]:
-    """Return the field that threads are sorted by, and whether the largest comes first.
-
-    Raises:
-        ValueError: there is no such order.
-    """
+    """Return the field that threads are sorted by, and whether the largest comes first."""
     if order not in _ORDERS:
         raise ValueError(f"threads are ordered by one of {', '.join(_ORDERS)}, not by {order!r}")
     return _ORDERS[order]
 
 
 def is_newest_first(order: CallOrder) -> bool:
-    """Return whether calls are listed from the newest to the oldest.
-
-    Raises:
-        ValueError: there is no such order.
-    """
+    """Return whether calls are listed from the newest to the oldest."""
     if order not in ("recorded_at", "-recorded_at"):
         raise ValueError(f"calls are ordered by recorded_at or -recorded_at, not by {order!r}")
     return order == "-recorded_at"
@@ -95,11 +87,7 @@ def page_of(value: int, key: int) -> str:
 
 
 def page_start(page: str) -> tuple[int, int]:
-    """Return the arguments of `page_of`.
-
-    Raises:
-        ValueError: the text is not a page.
-    """
+    """Return the arguments of `page_of`."""
     if not (match := _PAGE.fullmatch(page)):
         raise ValueError(f"expected the `next` of another page, got {page!r}")
     return int(match[1]), int(match[2])

@@ -61,21 +61,13 @@ class Release(NamedTuple):
 
 
 def check_owner(state: State, epoch: int) -> None:
-    """Check that an epoch is the owner's.
-
-    Raises:
-        FencedError: it is not.
-    """
+    """Check that an epoch is the owner's."""
     if epoch <= 0 or epoch != state.epoch:
         raise FencedError(state.thread_id, epoch, abs(state.epoch))
 
 
 def claimed(state: State, owner: int | None, kind: str | None = None, *, build: str | None = None) -> State:
-    """Return the state of a thread with a new owner, without the mark that `build` is unfit for it.
-
-    Raises:
-        ThreadMovedError: the thread was moved to another ledger.
-    """
+    """Return the state of a thread with a new owner, without the mark that `build` is unfit for it."""
     check_here(state)
     unfit = state.unfit
     if unfit is not None and build is not None:
@@ -85,11 +77,7 @@ def claimed(state: State, owner: int | None, kind: str | None = None, *, build: 
 
 
 def released(state: State, release: Release) -> State:
-    """Return the state of a thread after its owner has released it.
-
-    Raises:
-        FencedError: the epoch is not the owner's.
-    """
+    """Return the state of a thread after its owner has released it."""
     check_owner(state, release.epoch)
     # `seen` first: it clears `posted`, and only messages that are still posted keep the thread due.
     state = state if release.seen is None else seen(state, release.seen)
@@ -101,11 +89,7 @@ def released(state: State, release: Release) -> State:
 
 
 def moved(state: State, to: str, now: int) -> State:
-    """Return the state of a thread that was moved: no host owns it or may take it, and earlier owners are fenced.
-
-    Raises:
-        ThreadMovedError: it was moved to another ledger before.
-    """
+    """Return the state of a thread that was moved: no host owns it or may take it, and earlier owners are fenced."""
     if (move := move_of(state)) is not None and move.to == to:
         return state
     check_here(state)
@@ -133,11 +117,7 @@ _Unfit: TypeAlias = dict[str, tuple[str, int]]
 
 
 def _read(state: State) -> _Unfit:
-    """Return the builds that cannot continue a thread, each with the reason and the time.
-
-    Raises:
-        LedgerCorruptError: the stored value was altered.
-    """
+    """Return the builds that cannot continue a thread, each with the reason and the time."""
     try:
         builds: dict[str, Any] = {} if state.unfit is None else orjson.loads(state.unfit)
         return {build: (str(reason), int(at)) for build, (reason, at) in builds.items()}
@@ -150,11 +130,7 @@ def _written(unfit: _Unfit) -> str | None:
 
 
 def unfit_of(state: State) -> tuple[Unfit, ...]:
-    """Return the builds that cannot continue a thread, by name.
-
-    Raises:
-        LedgerCorruptError: the stored value was altered.
-    """
+    """Return the builds that cannot continue a thread, by name."""
     builds = sorted((build, rest) for build, rest in _read(state).items() if build != MOVED)
     return tuple(Unfit(build, reason, from_micros(at)) for build, (reason, at) in builds)
 
@@ -230,11 +206,7 @@ def make_release(
 
 
 def check_host(host: Host, redaction: LedgerRedaction) -> None:
-    """Refuse a host with a name that looks like a secret.
-
-    Raises:
-        SecretNameError: a name looks like a secret.
-    """
+    """Refuse a host with a name that looks like a secret."""
     redaction.check_name(host.name, "the name of a host")
     redaction.check_name(host.build, "the build of a host")
     for kind in host.kinds:
@@ -242,12 +214,7 @@ def check_host(host: Host, redaction: LedgerRedaction) -> None:
 
 
 def check_kind(kind: str | None, redaction: LedgerRedaction) -> None:
-    """Refuse a kind that is not a valid name, or looks like a secret.
-
-    Raises:
-        SecretNameError: it looks like a secret.
-        ValueError: it is not a valid name.
-    """
+    """Refuse a kind that is not a valid name, or looks like a secret."""
     if kind is not None:
         check_name(kind, "a kind of thread")
         redaction.check_name(kind, "the kind of a thread")

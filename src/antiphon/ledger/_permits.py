@@ -211,11 +211,7 @@ class LimitState:
 
     @classmethod
     def load(cls, model: str, text: str) -> LimitState:
-        """Return the state that a text holds.
-
-        Raises:
-            LedgerCorruptError: it holds none.
-        """
+        """Return the state that a text holds."""
         try:
             state = orjson.loads(text)
             at_once, per_minute, cost = state["limit"]
@@ -340,11 +336,7 @@ class LimitState:
 
 
 def check_limited(limit: Limit, redaction: LedgerRedaction) -> None:
-    """Refuse a limit of a model whose name looks like a secret.
-
-    Raises:
-        SecretNameError: it does.
-    """
+    """Refuse a limit of a model whose name looks like a secret."""
     redaction.check_name(limit.model, "the model of a limit")
 
 

@@ -407,11 +407,7 @@ class LedgerRedaction(NamedTuple):
         return RedactionRules(_shown(self.digest), _shown(stored) if stored else None)
 
     def check_digest(self, stored: int) -> None:
-        """Refuse a host whose rules differ from the ledger's; a ledger without a digest has no rules yet.
-
-        Raises:
-            OtherRedactionError: they differ.
-        """
+        """Refuse a host whose rules differ from the ledger's; a ledger without a digest has no rules yet."""
         if stored not in (0, self.digest):
             raise OtherRedactionError(
                 f"the ledger has redaction rules {_shown(stored)}, and this program {_shown(self.digest)}: the same "
@@ -419,11 +415,7 @@ class LedgerRedaction(NamedTuple):
             )
 
     def check_unused(self, hosts: Iterable[HostStatus]) -> None:
-        """Refuse to change the rules of a ledger while a host is alive.
-
-        Raises:
-            OtherRedactionError: one is alive.
-        """
+        """Refuse to change the rules of a ledger while a host is alive."""
         for status in hosts:
             if status.is_alive:
                 raise OtherRedactionError(
@@ -435,10 +427,6 @@ class LedgerRedaction(NamedTuple):
         return self.rules if is_redacted else None
 
     def check_name(self, name: str, what: str) -> None:
-        """Refuse a name that looks like a secret.
-
-        Raises:
-            SecretNameError: it does.
-        """
+        """Refuse a name that looks like a secret."""
         if self.rules is not None and self.rules.is_secret(name):
             raise SecretNameError(what)

@@ -184,11 +184,7 @@ class AppendRequest(NamedTuple):
     """The error if the thread is redacted."""
 
     def for_thread(self, is_redacted: bool) -> AppendRequest:
-        """Return the request for a thread that is redacted, or is not.
-
-        Raises:
-            SecretNameError: a name in it looks like a secret, and the thread is redacted.
-        """
+        """Return the request for a thread that is redacted, or is not."""
         if self.redaction.for_thread(is_redacted) is None:
             return self.unredacted or self
         if self.refusal is not None:
@@ -304,12 +300,7 @@ def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, b
 
 
 def check_limit(limit: int) -> None:
-    """Refuse a negative limit.
-
-    Raises:
-        ValueError: it is negative.
-        TypeError: it is not a number.
-    """
+    """Refuse a negative limit."""
     check_type("a limit", limit, int, "50")
     if limit < 0:
         raise ValueError(f"a limit is 0 or more, not {limit}")
@@ -317,11 +308,7 @@ def check_limit(limit: int) -> None:
 
 @lru_cache(maxsize=4096)
 def check_name(name: str, what: str) -> None:
-    """Refuse a text that is not a valid name.
-
-    Raises:
-        ValueError: it is not valid.
-    """
+    """Refuse a text that is not a valid name."""
     if not is_name(name):
         raise ValueError(f"{what} is a name of 1 to 512 visible characters, not {name!r}")
 

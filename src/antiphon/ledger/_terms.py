@@ -148,11 +148,7 @@ class VectorStore(Protocol):
 
 
 def check_vector(space: VectorSpace, stored: VectorSpace | None, vectors: Iterable[Sequence[float]] = ()) -> None:
-    """Check that vectors can be compared with those that are stored.
-
-    Raises:
-        RetrievalError: they cannot.
-    """
+    """Check that vectors can be compared with those that are stored."""
     if stored not in (None, space):
         raise _other_embedder(str(stored), str(space))
     for vector in vectors:
@@ -167,11 +163,7 @@ def _other_embedder(stored: str, space: str) -> RetrievalError:
 
 
 def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
-    """Return the terms of a search, each once.
-
-    Raises:
-        ValueError: there are too many, or one has white space.
-    """
+    """Return the terms of a search, each once."""
     unique = tuple(dict.fromkeys(terms))
     if len(unique) > MOST_TERMS:
         raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(unique)}")

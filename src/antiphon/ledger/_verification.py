@@ -34,12 +34,7 @@ RowOpener: TypeAlias = Callable[[int, bytes], bytes | None]
 
 
 def row_opener(keyring: Keyring, thread_id: str, wrapped: WrappedKey | None) -> RowOpener | None:
-    """Return the function that decrypts the rows of a thread; None for a thread that is not encrypted.
-
-    Raises:
-        LedgerCorruptError: its key was altered.
-        WrongMasterKeyError: another master key wraps it.
-    """
+    """Return the function that decrypts the rows of a thread; None for a thread that is not encrypted."""
     if wrapped is None:
         return None
     if wrapped.wrapped is None or keyring.master is None:

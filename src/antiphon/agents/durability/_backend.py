@@ -392,9 +392,6 @@ async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Ite
     """Refuse plain tools that are guarded by a toolkit in this thread.
 
     The check is also made with each request, when the tools are offered: before the first of them starts.
-
-    Raises:
-        UnguardedToolError: one is guarded.
     """
     if not run.opened.is_finished:
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)

@@ -418,11 +418,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         return result
 
     def _check_effects(self) -> None:
-        """Refuse effects for a tool that the agent does not have. The tools of a server are unknown here.
-
-        Raises:
-            SetupError: there is no such tool.
-        """
+        """Refuse effects for a tool that the agent does not have. The tools of a server are unknown here."""
         if self._is_checked or self.agent is None:
             return
         names: set[str] = set()

@@ -421,11 +421,7 @@ class ModelRequestEffect(RunStep):
         self._talk.know(self._history.marks(), self._place)
 
     def _check_reached(self, changes: ThreadChanges | None, change: StepChange | None = None) -> None:
-        """Refuse to continue if a changed program does not repeat a call: the model would be told that the call failed.
-
-        Raises:
-            HistoryMismatchError: there is one.
-        """
+        """Refuse to continue if a changed program does not repeat a call: the model would be told that the call failed."""
         reached: Collection[str] = getattr(self.course, "reached", ())
         missed = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
         if missed:
@@ -478,11 +474,7 @@ class ModelRequestEffect(RunStep):
         return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: Unit, cost: Decimal | None) -> Json:
-        """Process an answer, and return the outcome for the journal.
-
-        Raises:
-            UnexpectedModelBehavior: it is too large, and cannot be cut.
-        """
+        """Process an answer, and return the outcome for the journal."""
         unit = plainly_named(unit, self._tools)
         unit = cut_answer(self._withheld.take_out(unit, self._withholding, self._agent_run))
         answer = self._answer = self._place.answer(unit, self._history.mark_after(unit), cost)

@@ -95,11 +95,7 @@ class ThreadTalk:
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
-        """Flush the rows of an agent when it has ended, even with an error, and forget its prompts.
-
-        Raises:
-            LedgerError: it cannot be written.
-        """
+        """Flush the rows of an agent when it has ended, even with an error, and forget its prompts."""
         agent_run = run.course.invocation_id
         self._prompts = {key: prompt for key, prompt in self._prompts.items() if key[0] != agent_run}
         if not self.is_handler_next:
@@ -138,11 +134,7 @@ class ThreadTalk:
         self.seq = max(self.seq, seq)
 
     async def spend(self, run: LedgerRun, limits: Iterable[BudgetLimits], kind: Kind, where: str) -> None:
-        """Count an effect that is about to start, unless a budget is used up.
-
-        Raises:
-            BudgetExceededError: one is used up.
-        """
+        """Count an effect that is about to start, unless a budget is used up."""
         bounded = [bounds for bounds in limits if bounds != _NO_LIMITS]
         if bounded:
             await self._catch_up(run)
@@ -178,11 +170,7 @@ class ThreadTalk:
 
     @classmethod
     async def instructions_at(cls, run: LedgerRun, seq: int) -> str | None:
-        """Return the instructions in force at a place of the thread.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the instructions in force at a place of the thread."""
         talk = cls()
         async for record in run.ledger.read(run.thread_id, before=seq + 1):
             if record.message.lane == "talk":
@@ -232,11 +220,7 @@ class ThreadTalk:
 
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
-    """Return the guards that the thread of a run records. They are read once, with the talk.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
+    """Return the guards that the thread of a run records. They are read once, with the talk."""
     talk = ThreadTalk.of(run)
     await talk.read(run)
     return talk.guards

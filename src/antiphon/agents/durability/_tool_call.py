@@ -59,11 +59,7 @@ METADATA_KEY: Final = "antiphon"
 
 
 def effects_of(tool: ToolDefinition | None, name: str, configured: Mapping[str, Effects]) -> Effects:
-    """Return the effects of a tool: as configured for the agent, else as the tool declares, else `once`.
-
-    Raises:
-        UserError: it is not one of the known kinds.
-    """
+    """Return the effects of a tool: as configured for the agent, else as the tool declares, else `once`."""
     declared: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
     effects = configured.get(name) or (
         cast("dict[str, Any]", declared).get("effects", "once") if isinstance(declared, dict) else declared
@@ -95,11 +91,7 @@ def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> boo
 
 
 def check_repeated(name: str, returned: Json) -> None:
-    """Check the result of a tool with `replay="run"`.
-
-    Raises:
-        UserError: it asks to be approved or deferred, so it cannot run again on its own.
-    """
+    """Check the result of a tool with `replay="run"`."""
     if isinstance(returned, dict) and returned.get("kind") in _DEFERRALS:
         raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
 
@@ -463,11 +455,7 @@ class RecordedCall:
 
     @classmethod
     async def of(cls, run: LedgerRun, tool: str, call_id: str | None) -> RecordedCall | None:
-        """Return the recorded call; None if the thread has none, or it has not ended.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the recorded call; None if the thread has none, or it has not ended."""
         if not (run.is_again or run.journal.has_had_owners(run.thread_id)):
             return None
         await run.journal.settle(run.thread_id)

@@ -65,11 +65,7 @@ def cache_folder() -> Path:
 
 
 def locate_weights() -> Path:
-    """Return the path of the file: the installed one, or the one in the package.
-
-    Raises:
-        LocalModelError: there is none.
-    """
+    """Return the path of the file: the installed one, or the one in the package."""
     for path in (cache_folder() / NAME, _packaged()):
         if path is not None and path.is_file():
             return path
@@ -420,11 +416,7 @@ def _user_model_parameters(weights: Path) -> dict[str, Any]:
 
 
 def check_packages() -> None:
-    """Check that the packages of the local model are installed.
-
-    Raises:
-        MissingExtraError: a package is missing.
-    """
+    """Check that the packages of the local model are installed."""
     missing = [name for name in ("openai", "xllamacpp") if find_spec(name) is None]
     if missing:
         install = 'pip install "antiphon[local]"'

@@ -155,11 +155,7 @@ async def execute(
 
 
 def _recordable(tool: ToolkitTool, value: Any, clean: Callable[[str], str]) -> ToolOutcome:
-    """Return the result of a tool in its stored form.
-
-    Raises:
-        ToolRefusal: it is not JSON, or too large.
-    """
+    """Return the result of a tool in its stored form."""
     try:
         return as_outcome(tool, value)
     except ToolRefusal as refusal:
@@ -295,11 +291,7 @@ def _most_bytes(tool: ToolkitTool) -> int:
 
 
 def check_row(outcome: ToolOutcome) -> None:
-    """Check that an outcome with media fits into one row: media cannot be cut.
-
-    Raises:
-        ToolRefusal: it is too large.
-    """
+    """Check that an outcome with media fits into one row: media cannot be cut."""
     if any(isinstance(part, MediaPart) for part in outcome.parts):
         _check_size(len(json.dumps(outcome.to_json())), current_limits().message_bytes * 3 // 4)
 

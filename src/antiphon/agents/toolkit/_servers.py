@@ -103,11 +103,7 @@ class _Written:
 
 
 def raise_if_required(warnings: list[ToolWarning]) -> None:
-    """Raise the first warning about a required server.
-
-    Raises:
-        ToolServerError: there is one.
-    """
+    """Raise the first warning about a required server."""
     for warning in warnings:
         subject = "" if warning.tool is None else f"tool {warning.tool!r}: "
         todo = "mend it, or register it without required=True"
@@ -292,11 +288,7 @@ class ForeignTools:
             _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
 
     def check(self) -> None:
-        """Check that a required server is connected.
-
-        Raises:
-            ToolServerError: it is not.
-        """
+        """Check that a required server is connected."""
         if self.required and self.down is not None:
             raise_if_required([self.down])
 

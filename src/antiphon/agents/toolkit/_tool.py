@@ -378,11 +378,7 @@ class ToolkitTool:
         object.__setattr__(self, "slots", self.shared_slots or ConcurrencyLimit(self.concurrency))
 
     def check_arguments(self, arguments: Mapping[str, object]) -> None:
-        """Check arguments, before anything else.
-
-        Raises:
-            ToolRefusal: they do not match the schema.
-        """
+        """Check arguments, before anything else."""
         if is_too_large(arguments):  # a call is stored before it is made, and cannot be cut
             raise InvalidArguments(["they are too large to be written down; give less"])
         problems = self.check.problems(arguments)

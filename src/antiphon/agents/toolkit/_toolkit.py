@@ -411,11 +411,7 @@ class Toolkit:
 
 
 def _plain(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments as plain JSON; they may be a view of a message's arguments.
-
-    Raises:
-        ToolRefusal: they are not JSON.
-    """
+    """Return arguments as plain JSON; they may be a view of a message's arguments."""
     plain = thaw(arguments) if isinstance(arguments, JsonObject) else dict(arguments)
     try:
         canonical(plain)

@@ -167,31 +167,19 @@ class Folder:
         return data
 
     def text(self, name: str) -> str:
-        """Return the text of a file.
-
-        Raises:
-            ModelRetry: as `data`; or it is not text.
-        """
+        """Return the text of a file."""
         try:
             return self.data(name).decode("utf-8-sig")
         except UnicodeDecodeError as exc:
             raise ModelRetry(f"{name[:_SHOWN]!r} is no text in UTF-8") from exc
 
     def lines(self, name: str, first: int, count: int) -> str:
-        """Return some lines of a file, cut to the limit for a model.
-
-        Raises:
-            ModelRetry: as `text`.
-        """
+        """Return some lines of a file, cut to the limit for a model."""
         lines = self.text(name).splitlines()[max(first, 1) - 1 :][: max(count, 1)]
         return "\n".join(lines)[:_MOST_CHARACTERS]
 
     def _parts(self, name: str) -> Sequence[str]:
-        """Return the parts of a path.
-
-        Raises:
-            ModelRetry: they lead out of the folder, or to something hidden.
-        """
+        """Return the parts of a path."""
         place = normpath(name) if name else "."
         if place == ".." or place.startswith(("/", "../")):
             raise ModelRetry(f"{name[:_SHOWN]!r} is outside of the folder")
@@ -409,11 +397,7 @@ def _forms(folder: Folder) -> tuple[Callable[..., Any], ...]:
 
 
 def _first(folder: Folder, path: str) -> str:
-    """Return a path, or the first file that matches a pattern.
-
-    Raises:
-        ModelRetry: no file matches the pattern.
-    """
+    """Return a path, or the first file that matches a pattern."""
     if "*" not in path or folder.has(path):
         return path
     if not (names := folder.names(path)):

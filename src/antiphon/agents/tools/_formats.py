@@ -380,11 +380,7 @@ def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
 
 
 def letter_in(data: bytes, number: int) -> dict[str, Any]:
-    """Return one letter with its text.
-
-    Raises:
-        ModelRetry: no letter has the number.
-    """
+    """Return one letter with its text."""
     letters = _letters(data)
     if not 1 <= number <= len(letters):
         raise ModelRetry(f"there is no letter {number}; there are {len(letters)}")

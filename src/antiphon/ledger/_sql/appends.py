@@ -212,12 +212,7 @@ class CarefulAppends:
         return admission.records
 
     def _look_for_key(self, cached: CachedThread) -> Verb[bool]:
-        """Look up the key of a thread, or make one for a new thread in a ledger with a master key; return whether it is new.
-
-        Raises:
-            EncryptionError: the key was forgotten, or the master key is missing or wrong.
-            LedgerCorruptError: the key was altered.
-        """
+        """Look up the key of a thread, or make one for a new thread if there is a master key; return whether it is new."""
         if cached.is_keyed:
             return False
         before, is_new = cached.lock, not cached.state.seq and cached.thread.base is None

@@ -40,13 +40,7 @@ from antiphon.ledger._verification import Base, existing, missing_origin, restor
 
 
 def branch(head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Verb[Thread]:
-    """Create a branch that shares a thread's messages up to a place, and close the calls that are open there.
-
-    Raises:
-        LedgerCorruptError: the head of the thread does not match its messages.
-        UnknownThreadError: the thread was deleted.
-        ValueError: a thread with the branch's id exists.
-    """
+    """Create a branch that shares a thread's messages up to a place, and close the calls that are open there."""
     yield from lock_threads([head.thread_id, closing.thread_id])
     if (yield from find_thread(closing.thread_id)) is not None:
         raise ValueError(f"there is a thread called {closing.thread_id!r} already")
@@ -102,11 +96,7 @@ _MAY_IDLE = Spelled(
 
 
 def restore(journals: Sequence[tuple[ThreadJournal, Head]], redaction: LedgerRedaction) -> Verb[list[Thread]]:
-    """Write the rows of threads, each proven by its head: all threads or none.
-
-    Raises:
-        RestoreRefusedError: rows do not match, a thread exists already, or an origin does not exist.
-    """
+    """Write the rows of threads, each proven by its head: all threads or none."""
     names = [journal.thread_id for journal, _ in journals]
     yield from rows(_MAY_IDLE)
     yield from lock_threads([*names, *(journal.forked_from or "" for journal, _ in journals)])
@@ -179,12 +169,7 @@ _OF_THREADS = ("thread_keys", "open_calls", "snapshots", "media_uses")
 
 
 def delete(thread_id: str, with_branches: bool) -> Verb[tuple[str, ...]]:
-    """Delete a thread, and with `with_branches` also its branches.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-        ValueError: there are branches, and `with_branches` is False.
-    """
+    """Delete a thread, and with `with_branches` also its branches."""
     family = yield from _locked_family(thread_id)
     names = [name for _, name in family]
     if len(names) > 1 and not with_branches:
@@ -194,11 +179,7 @@ def delete(thread_id: str, with_branches: bool) -> Verb[tuple[str, ...]]:
 
 
 def _locked_family(thread_id: str) -> Verb[list[tuple[int, str]]]:
-    """Lock a thread, its branches and theirs, and return them. While the locks are waited for, a branch may be made.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Lock a thread, its branches and theirs, and return them. While the locks are waited for, a branch may be made."""
     thread = yield from find_thread(thread_id)
     locked: set[str] = set()
     while thread is not None:
@@ -228,14 +209,7 @@ def _remove(keys: Sequence[int]) -> Verb[None]:
 
 
 def forget(thread_id: str, with_branches: bool) -> Verb[tuple[str, ...]]:
-    """Delete the key of a thread, and with `with_branches` also the keys of its branches.
-
-    Raises:
-        ForgottenError: it was forgotten before.
-        EncryptionError: it is not encrypted.
-        UnknownThreadError: there is no such thread.
-        ValueError: there are branches, and `with_branches` is False.
-    """
+    """Delete the key of a thread, and with `with_branches` also the keys of its branches."""
     keys = [key for key, _ in (yield from _locked_family(thread_id))]
     family = [thread_of(columns) for columns in (yield from rows(LOCKED_THREADS, keys))]
     if not family:

@@ -137,11 +137,7 @@ _SEEN = f"{THREAD} WHERE t.tenant = $1 AND t.thread_id = ANY($2::text[]) AND t.o
 
 
 def host_of(columns: Row) -> HostRow:
-    """Return a row as a value.
-
-    Raises:
-        LedgerCorruptError: it was altered.
-    """
+    """Return a row as a value."""
     *covered, checksum = columns
     key, name, instance, build, kinds, lease, *rest = covered
     if checksum_of(covered) != checksum:
@@ -173,11 +169,7 @@ def _is_of(row: HostRow, host: Host) -> bool:
 
 
 def living(lease: HostRow | None, host: Host, now: datetime, moment: Moment) -> HostRow:
-    """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls.
-
-    Raises:
-        HostError: it has never beaten or has left, or its lease is over.
-    """
+    """Return the row of the calling host, if it has a lease. Its process is not checked: it is alive, because it calls."""
     if lease is None:
         raise HostError("UNKNOWN_HOST", host.name)
     if not lease.has_lease(moment):
@@ -203,11 +195,7 @@ def rules() -> Verb[int]:
 
 
 def adopt_rules(redaction: LedgerRedaction, now: datetime) -> Verb[None]:
-    """Replace the redaction rules of the ledger.
-
-    Raises:
-        OtherRedactionError: a host is alive.
-    """
+    """Replace the redaction rules of the ledger."""
     yield from lock(HOSTS_LOCK)
     # A beat may be in progress.
     yield from rows("SELECT 1 FROM antiphon.hosts WHERE tenant = $1 ORDER BY key FOR UPDATE")
@@ -233,9 +221,6 @@ def renew(host: Host, now: datetime, redaction: LedgerRedaction) -> Verb[Registr
 
     Only its own row is locked, so hosts do not wait for each other's commits. The time is read after the lock: if another
     process has registered the name meanwhile, it held that lock, and the lease is over by now.
-
-    Raises:
-        OtherRedactionError: the ledger has other rules.
     """
     registered = yield from _find(host, lock=" FOR UPDATE")
     at, digest = (yield from moment()), (yield from rules())
@@ -254,12 +239,7 @@ def _beaten(host: Host, now: datetime, at: Moment) -> HostRow:
 
 
 def beat(host: Host, now: datetime, redaction: LedgerRedaction) -> Verb[Registration]:
-    """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by.
-
-    Raises:
-        HostError: another living process has that name.
-        OtherRedactionError: the ledger has other rules.
-    """
+    """Register a host, or renew its lease. The first host of a ledger sets the rules that all redact by."""
     yield from lock(HOSTS_LOCK)
     redaction.check_digest(digest := (yield from rules()))
     if not digest:
@@ -339,13 +319,7 @@ class Claim(NamedTuple):
 
 
 def claim_thread(request: ClaimRequest, thread: Thread | None = None) -> Verb[Claim]:
-    """Give a thread its next epoch and owner. `thread` is the thread as it is, if that is known.
-
-    Raises:
-        OwnedError: another living host owns it.
-        HostError: the host has never beaten or has left, or its lease is over.
-        SecretNameError: the thread is new, and its name looks like a secret.
-    """
+    """Give a thread its next epoch and owner. `thread` is the thread as it is, if that is known."""
     by, now = request.by, request.now
     thread = thread or (yield from _locked(request.thread_id))
     if thread is None:
@@ -396,11 +370,7 @@ def _locked(thread_id: str) -> Verb[Thread | None]:
 
 
 def _existing(thread_id: str, thread: Thread | None) -> Verb[Thread]:
-    """Return a thread that must exist, locked.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Return a thread that must exist, locked."""
     thread = thread or (yield from _locked(thread_id))
     if thread is None:
         raise UnknownThreadError("there is no such thread", thread_id)
@@ -413,13 +383,7 @@ def _refuse_owned(owner: HostRow | None, state: State, now: datetime, at: Moment
 
 
 def move(thread_id: str, to: str, now: datetime, thread: Thread | None = None) -> Verb[Thread]:
-    """Mark a thread as moved, and return it. `thread` is the thread as it is, if that is known.
-
-    Raises:
-        OwnedError: a living host owns it.
-        ThreadMovedError: it was moved to another place before.
-        UnknownThreadError: there is no such thread.
-    """
+    """Mark a thread as moved, and return it. `thread` is the thread as it is, if that is known."""
     thread = yield from _existing(thread_id, thread)
     at = yield from moment()
     _refuse_owned((yield from _owner(thread.state)), thread.state, now, at, OWNED)
@@ -429,12 +393,7 @@ def move(thread_id: str, to: str, now: datetime, thread: Thread | None = None) -
 
 
 def release(thread_id: str, request: Release, thread: Thread | None = None) -> Verb[Thread]:
-    """Release a thread, and return it. `thread` is the thread as it is, if that is known.
-
-    Raises:
-        FencedError: the epoch is not the owner's.
-        UnknownThreadError: there is no such thread.
-    """
+    """Release a thread, and return it. `thread` is the thread as it is, if that is known."""
     thread = yield from _existing(thread_id, thread)
     is_plain = request.unfit is None or (yield from find_key(thread.key)) is None
     thread = thread._replace(state=released(thread.state, request if is_plain else withheld(request)))
@@ -459,11 +418,7 @@ def is_owned_so(threads: Sequence[Thread]) -> Verb[bool]:
 
 
 def take(request: TakeRequest) -> Verb[list[tuple[Thread, TakenThread]]]:
-    """Claim due threads, the longest due first; return their rows, and the values for the caller.
-
-    Raises:
-        HostError: the host has never beaten or has left, or its lease is over.
-    """
+    """Claim due threads, the longest due first; return their rows, and the values for the caller."""
     at = yield from moment()
     lease, dead = yield from concerned(request.by, at)
     owner, micros = living(lease, request.by, request.now, at).key, to_micros(request.now)

@@ -58,33 +58,20 @@ def ledger_key() -> Verb[WrappedKey | None]:
 
 
 def thread_key(thread: int) -> Verb[ThreadKey | None]:
-    """Return the key of a thread; None if it is not encrypted.
-
-    Raises:
-        EncryptionError: it was forgotten, or the master key is missing or wrong.
-        LedgerCorruptError: it was altered.
-    """
+    """Return the key of a thread; None if it is not encrypted."""
     columns = yield from row(_NAMED, thread)
     return None if columns is None else (yield from keyring()).key(columns[0], WrappedKey(columns[1], columns[2]))
 
 
 def check_remembered(thread: Thread) -> Verb[None]:
-    """Refuse a thread whose key was deleted.
-
-    Raises:
-        ForgottenError: it was.
-    """
+    """Refuse a thread whose key was deleted."""
     key = yield from find_key(thread.key)
     if key is not None and key.wrapped is None:
         raise ForgottenError(thread.state.thread_id)
 
 
 def check_collection(name: str) -> Verb[None]:
-    """Refuse a collection with an encrypted thread.
-
-    Raises:
-        NotSearchableError: it has one.
-    """
+    """Refuse a collection with an encrypted thread."""
     if (yield from value(_COVERED, name)):
         raise not_indexable(name)
 
@@ -129,13 +116,7 @@ def blinded(option_name: str) -> Verb[str | None]:
 
 
 def forget_keys(family: Sequence[Thread], *, with_branches: bool) -> Verb[list[Thread]]:
-    """Delete the keys of a thread and its branches, and return the threads whose rows must be written.
-
-    Raises:
-        ForgottenError: the thread was forgotten before.
-        EncryptionError: it is not encrypted.
-        ValueError: there are branches, and `with_branches` is False.
-    """
+    """Delete the keys of a thread and its branches, and return the threads whose rows must be written."""
     keys: dict[str, WrappedKey | None] = {}
     for thread in family:
         keys[thread.state.thread_id] = yield from find_key(thread.key)

@@ -35,11 +35,7 @@ WHERE NOT EXISTS (SELECT 1 FROM antiphon.hosts AS h WHERE h.tenant = $1 AND h.ke
 
 
 def _state_of(columns: Row) -> LimitState:
-    """Return the state in a row.
-
-    Raises:
-        LedgerCorruptError: it was altered.
-    """
+    """Return the state in a row."""
     model, state, checksum = columns
     if checksum_of((model, state)) != checksum:
         raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup, or set it again")
@@ -73,11 +69,7 @@ def limits(now: datetime) -> Verb[tuple[LimitStatus, ...]]:
 
 
 def permits(by: Host, wants: Mapping[str, PermitWants], now: datetime) -> Verb[dict[str, PermitGrant]]:
-    """Lease permits to a host.
-
-    Raises:
-        HostError: the host has never beaten or has left, or its lease is over.
-    """
+    """Lease permits to a host."""
     limit_rows = yield from rows(_LOCKED, list(wants))
     at = yield from moment()
     lease, dead = yield from concerned(by, at)

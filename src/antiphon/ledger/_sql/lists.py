@@ -70,11 +70,7 @@ def wrapped_key(thread_id: str) -> Verb[WrappedKey | None]:
 
 
 def page(thread_id: str, request: PageRequest) -> Verb[PageOfThread | None]:
-    """Return the next messages of a thread.
-
-    Raises:
-        UnknownThreadError: the thread was deleted during the read.
-    """
+    """Return the next messages of a thread."""
     thread = yield from find_thread(thread_id)
     if request.key is not None and (thread is None or thread.key != request.key):
         raise UnknownThreadError("it was deleted while it was read", thread_id)
@@ -94,11 +90,7 @@ SELECT seq, hash, state FROM antiphon.snapshots WHERE tenant = $1 AND thread = $
 
 
 def snapshot(thread_id: str, fold: str, upto: int) -> Verb[tuple[int, Json] | None]:
-    """Return the place and the state of a fold's latest snapshot up to a message.
-
-    Raises:
-        LedgerCorruptError: it was altered.
-    """
+    """Return the place and the state of a fold's latest snapshot up to a message."""
     thread = yield from find_thread(thread_id)
     for holder in [] if thread is None else (yield from line_to(thread.key, 0)):
         columns = yield from row(_SNAPSHOT, holder.key, fold, upto)
@@ -165,11 +157,7 @@ CALLS_BACK = _calls(
 
 
 def open_calls_of(option_name: str, is_reversed: bool, start: CommitPlace | None, limit: int) -> Verb[CallPage]:
-    """Return a page of the open calls of one option.
-
-    Raises:
-        LedgerCorruptError: one of them is not as it was written.
-    """
+    """Return a page of the open calls of one option."""
     first = (END if is_reversed else BEGINNING) if start is None else start
     sql = CALLS_BACK if is_reversed else CALLS
     call_rows = list((yield from rows(sql, option_key(option_name), *first, limit + 1)))
@@ -182,11 +170,7 @@ def open_calls_of(option_name: str, is_reversed: bool, start: CommitPlace | None
 
 
 def searched_segments(thread_id: str) -> Verb[list[ThreadSegment]]:
-    """Return the segments of a thread whose words are searched.
-
-    Raises:
-        NotSearchableError: it is encrypted.
-    """
+    """Return the segments of a thread whose words are searched."""
     thread = yield from find_thread(thread_id)
     if thread is not None and (yield from find_key(thread.key)) is not None:
         raise not_searchable(thread_id)

@@ -57,11 +57,7 @@ END = CommitPlace(2**31 - 1, 2**62, 2**31 - 1)
 
 
 def place_of(cursor: str | None) -> CommitPlace:
-    """Return the place that a cursor names; without a cursor, the one before all messages.
-
-    Raises:
-        ValueError: it is not a cursor.
-    """
+    """Return the place that a cursor names; without a cursor, the one before all messages."""
     if cursor is None:
         return BEGINNING
     if not (match := _CURSOR.fullmatch(cursor)):
@@ -279,11 +275,7 @@ def records_of(message_rows: Iterable[Row], *, with_forgotten: bool = False) -> 
 
 
 def all_records_of(message_rows: Sequence[Row], *, with_forgotten: bool = False) -> Verb[list[PlacedRecord]]:
-    """Return rows as records, all of them.
-
-    Raises:
-        LedgerCorruptError: one of them was altered.
-    """
+    """Return rows as records, all of them."""
     records: list[PlacedRecord] = []
     rest = list(message_rows)
     while rest:
@@ -322,11 +314,7 @@ _FORWARD, _BACKWARD = f"{_RANGE} LIMIT $5", f"{_RANGE} DESC LIMIT $5"
 
 
 def page_of_thread(thread: Thread | None, request: PageRequest) -> Verb[list[PlacedRecord]]:
-    """Return the next messages of a thread; none if there are no more.
-
-    Raises:
-        LedgerCorruptError: the first of them was altered or is missing.
-    """
+    """Return the next messages of a thread; none if there are no more."""
     if thread is None:
         return []
     first, last = request.within(thread.state.seq)
@@ -405,11 +393,7 @@ _AT = f"{MESSAGES} WHERE m.tenant = $1 AND m.thread = $2 AND m.seq = ANY($3::big
 
 
 def records_with_ids(ids: Iterable[str], segments: Iterable[ThreadSegment]) -> Verb[dict[str, list[Record]]]:
-    """Return the messages with some ids. It looks under each key that an id may have, until a key is unused.
-
-    Raises:
-        LedgerCorruptError: one of them is not as it was written.
-    """
+    """Return the messages with some ids. It looks under each key that an id may have, until a key is unused."""
     records: dict[str, list[Record]] = {}
     names = set(ids)
     for segment in segments:
@@ -446,11 +430,9 @@ ORDER BY m.era, m.xid, m.ord
 
 
 def records_by_number(kind: str, names: Iterable[str], segments: Sequence[ThreadSegment] | None) -> Verb[list[Record]]:
-    """Return the messages under the numbers of some names, in some segments or in all threads. Other names may have them too.
+    """Return the messages under the numbers of some names, in some segments or in all threads.
 
-    Raises:
-        LedgerCorruptError: one of them was altered.
-        TypeError: a name is not a text.
+    Other names may have the same numbers.
     """
     names = check_each("names", names, str, "'call-1'")
     ends = None if segments is None else {segment.key: segment.last for segment in segments}

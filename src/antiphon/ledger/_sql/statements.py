@@ -8,6 +8,8 @@ The statements are written for PostgreSQL. Their first value, `$1`, is always th
 on. `spelled` makes the text for SQLite: a file has one tenant and one writer, so it drops tenants, schemas, casts and row
 locks. Where that does not suffice, a statement has both texts (`Spelled`).
 
+A verb raises what the method of `Ledger` promises that it carries out, and `LedgerCorruptError` for a row that was altered.
+
 These requests are not statements, because their answers differ for good: the place of a commit (`PutMessages`), the columns of
 a thread's row, which a file protects by a checksum (`PutThread`, `ChangeThreads`), and full text (`RemoveMessages`).
 """
@@ -181,11 +183,7 @@ def write(sql: Sql, *values: Any, table: str | None = None) -> Verb[int]:
 
 
 def write_one(sql: Sql, *values: Any, table: str | None = None) -> Verb[None]:
-    """Run a statement that writes one row.
-
-    Raises:
-        LedgerCorruptError: it has not; something in the database prevents it, such as a trigger.
-    """
+    """Run a statement that writes one row."""
     count: int = yield Write(sql, values, table)
     check_written(count, 1)
 

@@ -202,21 +202,13 @@ class Pool:
         self._check = check
 
     async def _check_format(self, connection: Connection) -> None:
-        """Raise if a newer antiphon has upgraded the tables, unless they were checked a moment ago.
-
-        Raises:
-            LedgerFormatError: it has.
-        """
+        """Raise if a newer antiphon has upgraded the tables, unless they were checked a moment ago."""
         if self._check is not None and (now := asyncio.get_running_loop().time()) >= self._check_at:
             await self._check(connection)
             self._check_at = now + _CHECKED_FOR
 
     async def _check_format_now(self) -> None:
-        """Check the format after an error: what looks altered may be the work of a newer antiphon.
-
-        Raises:
-            LedgerFormatError: it is.
-        """
+        """Check the format after an error: what looks altered may be the work of a newer antiphon."""
         self._check_at = 0.0
         async with self.session():
             pass
@@ -226,9 +218,6 @@ class Pool:
 
         The connection is kept for the next call. Acquiring it from the pool and releasing it takes several iterations of the
         event loop, as long as all other work of this process for one append.
-
-        Raises:
-            LedgerError: PostgreSQL failed the statement.
         """
         if self.is_pooled:
             async with self.session() as session:
@@ -271,11 +260,7 @@ class Pool:
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Session, None]:
-        """Lend a connection, without a transaction around its use.
-
-        Raises:
-            LedgerError: PostgreSQL failed a statement.
-        """
+        """Lend a connection, without a transaction around its use."""
         async with self._lent("read_committed" if self.is_pooled else None) as session:
             yield session
 
@@ -484,12 +469,7 @@ def _may_succeed(exc: BaseException | None) -> bool:
 async def open_pool(
     url: str, tenant: str, patience: float, keyring: Keyring, clock: LeaseClock | None
 ) -> AsyncGenerator[Pool, None]:
-    """Connect to a database, as one tenant.
-
-    Raises:
-        LedgerError: it cannot be reached or used.
-        ValueError: the tenant is not a valid name.
-    """
+    """Connect to a database, as one tenant."""
     if not is_name(tenant):
         raise ValueError(f"a tenant is a name of 1 to 512 visible characters, not {tenant!r}")
     connections, is_pooled = await _connected(url, tenant, patience)
@@ -555,11 +535,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def tenant_in(url: str) -> tuple[str, str | None]:
-    """Return a URL without its parameter `tenant`, and the tenant that it names.
-
-    Raises:
-        LedgerUnavailableError: it cannot be read.
-    """
+    """Return a URL without its parameter `tenant`, and the tenant that it names."""
     try:
         parts = urlsplit(url)
     except ValueError as exc:

@@ -334,11 +334,7 @@ async def _create(connection: Connection) -> None:
 
 
 async def check_format(connection: Connection) -> None:
-    """Refuse a database that a newer antiphon has upgraded to a format that this one cannot use.
-
-    Raises:
-        LedgerFormatError: it has.
-    """
+    """Refuse a database that a newer antiphon has upgraded to a format that this one cannot use."""
     stored, oldest, _ = await _state(connection)
     if not oldest <= FORMAT <= stored:
         raise LedgerFormatError(

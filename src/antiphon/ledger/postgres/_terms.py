@@ -55,11 +55,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING
 
 
 def update(index: TermIndex, after: CommitPlace | None) -> Verb[CommitPlace | None]:
-    """Add the next messages to an index; return where to continue, or None if it has all of them.
-
-    Raises:
-        NotSearchableError: it covers an encrypted thread.
-    """
+    """Add the next messages to an index; return where to continue, or None if it has all of them."""
     yield from check_collection(index.name)
     yield Lock([INDEXES], is_shared=True)
     yield from lock(_name(index))
@@ -165,11 +161,7 @@ def _fitting(index: TermIndex, pattern: str | None) -> Verb[list[str] | None]:
 
 
 def _matches(entries: Sequence[Row]) -> Verb[tuple[TermMatch, ...]]:
-    """Return the messages of some entries, in the same order.
-
-    Raises:
-        LedgerCorruptError: one of the messages was altered.
-    """
+    """Return the messages of some entries, in the same order."""
     places = [(thread, seq) for thread, seq, *_ in entries]
     columns = (yield from rows(_AT, *map(list, zip(*places, strict=True)))) if places else []
     records = {(placed.thread, placed.record.seq): placed.record for placed in (yield from all_records_of(columns))}

@@ -77,12 +77,7 @@ class Appends:
         self._figures: dict[int, CachedThread] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
-        """Begin the appends of a transaction: forget the threads if another connection has committed since the last one.
-
-        Raises:
-            LedgerCorruptError: another connection has altered the schema.
-            LedgerFormatError: a later version has upgraded the file.
-        """
+        """Begin the appends of a transaction: forget the threads if another connection has committed since the last one."""
         if connection.data_version() != self._version:
             check_format(connection, connection.filename)
             schema_version = connection.setting("schema_version")
@@ -177,12 +172,7 @@ class Appends:
         return cached
 
     def _look_for_key(self, connection: Connection, cached: CachedThread) -> None:
-        """Look up the key of a thread, or make one for a new thread in a ledger with a master key.
-
-        Raises:
-            EncryptionError: the key was forgotten, or the master key is missing or wrong.
-            LedgerCorruptError: the key was altered.
-        """
+        """Look up the key of a thread, or make one for a new thread in a ledger with a master key."""
         keyring, key = connection.keyring, cached.thread.key
         if keyring.master is not None or self.has_keys(connection):
             stored = run(connection, find_key(key)) if key else None

@@ -78,11 +78,7 @@ def _write_many(connection: Connection, request: WriteMany) -> None:
 
 
 def _load_vectors(connection: Connection, request: LoadVectors) -> None:
-    """Load sqlite-vec into a connection, once.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-    """
+    """Load sqlite-vec into a connection, once."""
     if connection.value("SELECT count(*) FROM pragma_function_list WHERE name = 'vec_distance_cosine'"):
         return
     try:

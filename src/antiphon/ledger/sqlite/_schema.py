@@ -217,11 +217,7 @@ def prepare(connection: Connection, path: str) -> None:
 
 
 def _is_empty(connection: Connection, path: str) -> bool:
-    """Whether a file has nothing in it.
-
-    Raises:
-        LedgerFormatError: it is not a ledger, or one of another format.
-    """
+    """Whether a file has nothing in it."""
     if connection.setting("application_id") == APPLICATION_ID:
         check_format(connection, path)
         return False
@@ -259,11 +255,7 @@ _SHADOW = re.compile("(search|terms)_[a-z]+")
 
 
 def check_schema(connection: Connection, path: str) -> None:
-    """Refuse a file whose schema is not that of a ledger.
-
-    Raises:
-        LedgerCorruptError: it is not; the text has the differences.
-    """
+    """Refuse a file whose schema is not that of a ledger."""
     altered = list(differences(connection))
     if altered:
         raise LedgerCorruptError(

@@ -68,11 +68,7 @@ _AT = f"{MESSAGES} WHERE m.tenant = $1 AND m.position = ANY($2::bigint[]) ORDER 
 
 
 def records_at(positions: Sequence[int]) -> Verb[dict[int, Record]]:
-    """Return the messages at some positions, without those of forgotten threads.
-
-    Raises:
-        LedgerCorruptError: one of them was altered.
-    """
+    """Return the messages at some positions, without those of forgotten threads."""
     records = yield from all_records_of((yield from rows(_AT, list(positions))))
     return {placed.place.ord: placed.record for placed in records}
 

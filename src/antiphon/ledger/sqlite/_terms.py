@@ -62,11 +62,7 @@ class TermUpdate(NamedTuple):
 
 
 def next_update(index: TermIndex) -> Verb[TermUpdate | None]:
-    """Return the next entries of an index; None if there are none and nothing needs to be stored.
-
-    Raises:
-        NotSearchableError: it covers an encrypted thread.
-    """
+    """Return the next entries of an index; None if there are none and nothing needs to be stored."""
     yield from check_collection(index.name)
     before = (yield from state_of(index.name)) or IndexState(index.version, 0, 0, 0)
     if before.version != index.version:
@@ -169,11 +165,7 @@ def find(index: TermIndex, terms: Sequence[str], source: str | None, limit: int)
 
 
 def _matches(positions: Sequence[int]) -> Verb[tuple[TermMatch, ...]]:
-    """Return the messages and entries at some positions, in the same order.
-
-    Raises:
-        LedgerCorruptError: one of the messages was altered.
-    """
+    """Return the messages and entries at some positions, in the same order."""
     matches: dict[int, TermMatch] = {}
     for start in range(0, len(positions), _AT_ONCE):
         batch = list(positions[start : start + _AT_ONCE])

@@ -232,27 +232,15 @@ class Writer(Committer):
         self._thread.start()
 
     async def do(self, work: Callable[[Connection], ResultT], weight: int = 1024) -> ResultT:
-        """Queue a change, and return its result once it is durable.
-
-        Raises:
-            LedgerError: it was refused, or the store cannot be used.
-        """
+        """Queue a change, and return its result once it is durable."""
         return cast("ResultT", await self._queued(work, weight))
 
     async def change_thread(self, thread_id: str, work: ThreadChange) -> tuple[StoredThread, Any]:
-        """Queue a change of the row of one thread, and return the thread and the result once they are durable.
-
-        Raises:
-            LedgerError: it was refused, or the store cannot be used.
-        """
+        """Queue a change of the row of one thread, and return the thread and the result once they are durable."""
         return cast("tuple[StoredThread, Any]", await self._queued(work, 1024, thread_id))
 
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
-        """Queue an append, and return its records once they are durable.
-
-        Raises:
-            LedgerError: it was refused, or the store cannot be used.
-        """
+        """Queue an append, and return its records once they are durable."""
         return cast("tuple[Record, ...]", await self._queued(request, request.weight))
 
     async def _queued(self, work: _Work, weight: int, thread_id: str | None = None) -> Any:
@@ -276,9 +264,6 @@ class Writer(Committer):
         """Queue a change from a thread other than that of the event loop, and return its result once it is durable.
 
         `within` is how many seconds it waits; then the change may still be made.
-
-        Raises:
-            LedgerError: it was refused, or the store cannot be used.
         """
         done: concurrent.futures.Future[ResultT] = concurrent.futures.Future()
         with self._closing:  # `close` must not put its end mark between the check and `put`
