@@ -6,11 +6,22 @@ No process dies here: programs leave tasks behind, give up waiting, and ask agai
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from antiphon.durable import LedgerRun, ledger_run, program
-from antiphon.errors import DeliveryError, ParkedError, WithdrawnError
+from antiphon.durable import LedgerRun, ledger_run, program, runs
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    LedgerUnavailableError,
+    ParkedError,
+    RefusedError,
+    ReplyTimeoutError,
+    WithdrawnError,
+)
+from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, UnknownOutcomeError, handles
@@ -155,6 +166,92 @@ async def test_a_program_that_gives_up_waiting_for_a_payment_and_tries_again_pay
             await system.settle("t", "t/run/pay", result="paid")
     assert await desk.run("t", ledger=ledger) == "paid"
     assert bank.keys == ["t/run/pay"]
+
+
+class DiedError(BaseException):
+    """Ends a function as an exit does."""
+
+
+async def _waits_a_moment(run: LedgerRun, bank: Bank, number: int) -> object:
+    async with asyncio.timeout(0.01):
+        return await run.effect(f"pay {number}", {"number": number}, bank.pay_slowly)
+
+
+def _raising(error: BaseException) -> Callable[[LedgerRun, Bank, int], Awaitable[object]]:
+    async def work(run: LedgerRun, bank: Bank, number: int) -> object:
+        async def pay(key: str) -> str:
+            bank.keys.append(key)
+            raise error
+
+        return await run.effect("pay", {"number": number}, pay)
+
+    return work
+
+
+async def _in_a_run_of_its_own(run: LedgerRun, bank: Bank, number: int) -> object:
+    async with ledger_run("other", id=f"try-{number}", ledger=run.ledger) as other:
+        return await other.effect("pay", {}, bank.lose_the_answer)
+
+
+async def _in_a_step_with_a_run_of_its_own(run: LedgerRun, bank: Bank, number: int) -> object:
+    async def work(key: str) -> Any:
+        return await _in_a_run_of_its_own(run, bank, number)
+
+    return await run.effect("work", {"number": number}, work, effects="none")
+
+
+async def _in_a_run_that_it_does_not_wait_for(run: LedgerRun, bank: Bank, number: int) -> object:
+    async with asyncio.timeout(0.01), ledger_run("other", id=f"try-{number}", ledger=run.ledger) as other:
+        return await other.effect("pay", {}, bank.pay_slowly)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    "pay",
+    [
+        _waits_a_moment,
+        _raising(ReplyTimeoutError("no answer")),
+        _raising(LedgerUnavailableError("the disk is gone")),
+        _raising(DiedError()),
+        _in_a_run_of_its_own,
+        _in_a_step_with_a_run_of_its_own,
+        _in_a_run_that_it_does_not_wait_for,
+    ],
+    ids=["cancelled", "no answer", "no ledger", "exit", "run", "step", "cancelled run"],
+)
+async def test_a_program_whose_payment_has_no_outcome_makes_no_other_and_does_not_end(
+    pay: Callable[[LedgerRun, Bank, int], Awaitable[object]],
+) -> None:
+    """G7: whatever ends the function, and under whatever name and arguments the program tries again."""
+    ledger, bank = MemoryLedger(), Bank()
+
+    async def work() -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            for number in range(3):
+                with suppress(Exception, DiedError):
+                    await pay(run, bank, number)
+
+    for _ in range(2):
+        with pytest.raises(ParkedError):
+            await work()
+        assert len(bank.keys) == 1
+        assert "completed" not in [each.status for each in await runs(ledger, with_ended=True)]
+
+
+@pytest.mark.parametrize("error", [RefusedError("no money", "NO_MONEY"), None], ids=["refused", "failed"])
+async def test_an_effect_in_which_another_has_failed_has_failed(error: Exception | None) -> None:
+    """G7: its outcome is known, so nobody is asked, and the program goes on."""
+    ledger: Ledger = MemoryLedger()
+
+    async def fail(key: str) -> None:
+        raise error or ValueError("as told")
+
+    for _ in range(2):
+        async with ledger_run("t", ledger=ledger) as run:
+            with pytest.raises(RefusedError if error else EffectFailedError, match="no money" if error else "as told"):
+                await run.effect("pay", {}, lambda key, run=run: run.effect("ask", {}, fail))
+            await run.effect("tell", {}, Bank().pay)
+    assert await ledger.open_calls("t") == ()
 
 
 @pytest.mark.virtual_time

@@ -298,7 +298,6 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
 
         delivery = None
         is_over = False
-        cancelled: tuple[Message, ...] = ()
         thread_id = "t"
         invocation_id = "run-1"
         to = "me"
@@ -311,6 +310,7 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         evicted = None
         parked = None
         parked_in = ()
+        doubt = None
 
         def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
             raise error

@@ -266,7 +266,7 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
                 report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
             else:
                 await run.close()
-        except (Exception, BaseExceptionGroup) as exc:
+        except BaseException as exc:
             await _end_with_error(run, exc)
             raise
         finally:
@@ -276,6 +276,9 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
 async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
     """Record how a block has ended. The errors of a task group count individually."""
     errors = list(_errors_of(error))
+    run.tell_parked(errors)
+    if not isinstance(error, Exception | BaseExceptionGroup):
+        return  # it was cancelled or interrupted: it waits for a program that continues it
     # Not the text of the error, which may have content in it: the ledger has it, redacted.
     waits = run.is_parked or all(isinstance(cause, ParkedError) for cause in errors)
     names = ", ".join(sorted({type(cause).__qualname__ for cause in errors}))

@@ -85,9 +85,9 @@ class RunCourse(EffectKeys):
         self.open_effects: tuple[Message, ...] = ()
         self.evicted: FencedError | None = None
         self.is_over = False
-        self.cancelled: tuple[Message, ...] = ()
         self.parked: ParkedError | None = None
         self.parked_in: set[str] = set()
+        self.doubt: ParkedError | None = None
         self.place = Place()
         self.reached: set[str] = set()
         """The effects that the program has reached in this attempt."""
@@ -102,6 +102,10 @@ class RunCourse(EffectKeys):
         """Note that an effect of it waits for a person: nothing more of it starts in this attempt."""
         self.parked = self.parked or error
         self.parked_in.update(inside)
+
+    def note_doubt(self, error: ParkedError) -> None:
+        """Note that an effect of it may have been done."""
+        self.doubt = self.doubt or error
 
     def wait(self, change: int) -> None:
         """Do nothing: a run has no mailbox whose waiting is counted."""

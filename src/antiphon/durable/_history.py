@@ -36,7 +36,8 @@ class RecordedStep(NamedTuple):
     """The invocation of the course that it belongs to."""
     mark: Mark | None
     is_agent: bool = False
-    is_once: bool = False
+    is_deed: bool = False
+    """Whether it changes something: its effects are not `none`."""
 
 
 @dataclass(frozen=True)
@@ -169,4 +170,4 @@ class History:
             if part in self._places:  # the mark is that of the agent's whole run
                 self._steps[self._places[part]] = RecordedStep(part, parent_of(part), mark, is_agent=True)
         if id == payload.invocation_id:  # a further attempt has the place of the first
-            self._steps.append(RecordedStep(id, part, mark, is_once=payload.arguments.get("effects") == "once"))
+            self._steps.append(RecordedStep(id, part, mark, is_deed=payload.arguments.get("effects") != "none"))

@@ -14,7 +14,7 @@ from antiphon.durable._course import RunCourse
 from antiphon.durable._history import FAILED, FAILED_STATUS, PROGRAM, Recorded
 from antiphon.durable._outages import Outages
 from antiphon.durable._tenure import Tenure
-from antiphon.errors import HistoryMismatchError, LedgerError, WithdrawnError
+from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload
 from antiphon.messages.keys import failed_id, is_below, park_id
@@ -113,12 +113,19 @@ class Opened:
             await self.tenure.give_up(error)
 
     async def close(self, returned: Mapping[str, Json] | None = None) -> None:
-        """Write the end of the run with the return value of its program, if this process owns it."""
+        """Write the end of the run with the return value of its program, if this process owns it.
+
+        Raises:
+            ParkedError: the run has left a `once` effect open. It ends when a person has settled that.
+        """
         if self.tenure is None or self.is_finished:
             return
         self._end_course()  # before its open effects are read: one that starts after that would have no outcome
         thread_id, invocation_id = self.course.thread_id or "", self.course.invocation_id
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
+        if parked := [row for row in rows if option_of(row) == PARK]:
+            await self.journal.write(thread_id, parked)
+            raise ParkedError(_reason(parked[0]), self.course.to)
         rows += [ended(RUN, invocation_id, thread_id=thread_id, result=returned)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.recorded.again]
         await self.journal.write(thread_id, rows, status="completed" if self.recorded.had_stopped else None)
@@ -198,6 +205,12 @@ class OpenAnswers:
     def agents(self) -> Sequence[str]:
         """The agents whose streams have not been read to their end."""
         return tuple(self._recordings.values())
+
+
+def _reason(parked: Message) -> str:
+    payload = parked.payload
+    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
+    return str(payload.arguments["reason"])
 
 
 def _abandoned(intent: Message, thread_id: str) -> Message:

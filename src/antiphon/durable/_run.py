@@ -36,7 +36,14 @@ from antiphon.durable._opening import OnBusy, open_run, program_name
 from antiphon.durable._state import Watch
 from antiphon.durable._steps import Patches, RunStep, StepOrder
 from antiphon.durable._tenure import to_the_end
-from antiphon.errors import AppendRefusedError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
+from antiphon.errors import (
+    AppendRefusedError,
+    EffectFailedError,
+    HistoryMismatchError,
+    LedgerError,
+    ParkedError,
+    StoppedError,
+)
 from antiphon.ledger import Ledger, Record, check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages.arguments import check_choice
@@ -140,6 +147,8 @@ class LedgerRun:
         self._is_read = False
         """Whether only its recorded return value was read."""
         self._returned: Mapping[str, Json] | None = None
+        self._parked: ParkedError | None = None
+        """Why a run in its block waits for a person, until this one has a ledger."""
 
     # ------------------------------------------------------------ properties
 
@@ -199,10 +208,36 @@ class LedgerRun:
         opened = self._opened
         return opened is not None and not opened.is_finished and opened.course.parked is not None
 
+    def tell_parked(self, errors: Sequence[BaseException]) -> None:
+        """Tell the run around this one that this one waits for a person, or leaves a doubt; `errors` have ended it.
+
+        Otherwise a program that catches the error would do in another run what may be done.
+        """
+        around, opened = self._around, self._opened
+        if around is None or around._has_left:
+            return
+        parked = [each for each in errors if isinstance(each, ParkedError) and not isinstance(each, StoppedError)]
+        doubt: ParkedError | None = None
+        if opened is not None and not opened.is_finished:
+            parked, doubt = [opened.course.parked] if opened.course.parked else parked, opened.course.doubt
+        if around._opened is None:
+            around._parked = around._parked or next(iter(parked), doubt)
+        elif parked:
+            around.course.note_parked(parked[0])
+        elif doubt is not None:
+            around.course.note_doubt(doubt)
+
     def check_parked(self) -> None:
-        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error."""
-        if self.is_parked and (parked := self.course.parked) is not None:
-            raise ParkedError(parked.reason, parked.address)
+        """Refuse to end while an effect of the run waits for a person, also if the program has caught its error.
+
+        Raises:
+            ParkedError: one waits; or the outcome of one is not known here, and the run is of a program.
+        """
+        waits = self._parked
+        if (opened := self._opened) is not None and not opened.is_finished:
+            waits = opened.course.parked or (opened.course.doubt if opened.is_program else None)
+        if waits is not None:
+            raise ParkedError(waits.reason, waits.address)
 
     # ------------------------------------------------------------ effects and notes
 
@@ -387,6 +422,8 @@ class LedgerRun:
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
+            if self._around is not None and not self._around._has_left:
+                self._around.check_parked()  # what a program does in a run of its own instead would be done twice, too
             if (trial := _trial.get()) is not None:
                 self._url = ledger if isinstance(ledger, str) else None
                 ledger, self._admit = trial.ledger, trial.admit
@@ -407,6 +444,8 @@ class LedgerRun:
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
+            if self._parked is not None:
+                self.course.note_parked(self._parked)
             if is_trial():
                 StepOrder.of(self._opened).patience = _TRIAL_PATIENCE
         return ledger

@@ -38,9 +38,9 @@ class StepOrder:
     unless it is the recorded outcome of a step: it may come elsewhere in the next attempt. What an agent does next is compared
     by its requests.
 
-    Where the order says nothing, a new `once` step waits until the program has asked for each recorded one: it may be one of
-    them under another name, and would be done twice. No recorded step depends on one that was never begun, so each comes, or
-    the run stops.
+    Where the order says nothing, a new step that changes something waits until the program has asked for each recorded one
+    that does: it may be one of them under another name, and would be done twice, also if it is idempotent, because its key has
+    that name. No recorded step depends on one that was never begun, so each comes, or the run stops.
     """
 
     def __init__(self) -> None:
@@ -68,14 +68,9 @@ class StepOrder:
                 return
             if mark is None and expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
                 await self._choose(opened, expected, _replaced(opened, expected, step, option), on_change)
-        if effects == "once":
-            await self._wait(
-                opened,
-                [expected for expected in same_course if expected.is_once and _may_be(expected, mark)],
-                step,
-                option,
-                on_change,
-            )
+        if effects != "none":
+            recorded = [expected for expected in same_course if expected.is_deed and _may_be(expected, mark)]
+            await self._wait(opened, recorded, step, option, on_change)
 
     async def _wait(
         self, opened: Opened, recorded: Sequence[RecordedStep], step: str, option: str, on_change: OnChange

@@ -57,14 +57,6 @@ class Course(Protocol):
         ...
 
     @property
-    def cancelled(self) -> tuple[Message, ...]:
-        """The rows of effects whose caller was cancelled. It may ask for one again, and not know whether it was done."""
-        ...
-
-    @cancelled.setter
-    def cancelled(self, rows: tuple[Message, ...]) -> None: ...
-
-    @property
     def is_over(self) -> bool:
         """Whether the handler or the block of the run has ended: tasks that it left behind start nothing more."""
         ...
@@ -81,6 +73,15 @@ class Course(Protocol):
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note that one of its effects waits for a person; `inside` are the effects of this course around it."""
+        ...
+
+    @property
+    def doubt(self) -> ParkedError | None:
+        """Why nothing that changes something starts in this attempt: an effect that must not be done twice has no outcome."""
+        ...
+
+    def note_doubt(self, error: ParkedError) -> None:
+        """Note that one of its effects may have been done."""
         ...
 
     def wait(self, change: int) -> None:
@@ -116,14 +117,6 @@ class CoursePart:
         self._whole.open_effects = rows
 
     @property
-    def cancelled(self) -> tuple[Message, ...]:
-        return self._whole.cancelled
-
-    @cancelled.setter
-    def cancelled(self, rows: tuple[Message, ...]) -> None:
-        self._whole.cancelled = rows
-
-    @property
     def evicted(self) -> FencedError | None:
         return self._whole.evicted
 
@@ -141,6 +134,13 @@ class CoursePart:
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         self._whole.note_parked(error, inside)
+
+    @property
+    def doubt(self) -> ParkedError | None:
+        return self._whole.doubt
+
+    def note_doubt(self, error: ParkedError) -> None:
+        self._whole.note_doubt(error)
 
     def wait(self, change: int) -> None:
         self._whole.wait(change)

@@ -168,12 +168,12 @@ class DeliveryState:
     # -- what its handler has done
     open_effects: tuple[Message, ...] = ()
     """The rows of effects that its handler has started and not ended."""
-    cancelled: tuple[Message, ...] = ()
-    """Those of them whose caller was cancelled."""
     parked: ParkedError | None = None
     """Why its handler starts nothing more: an effect waits for a person."""
     parked_in: tuple[str, ...] = ()
     """The effects in which that effect is."""
+    doubt: ParkedError | None = None
+    """Why its handler changes nothing more: an effect that must not be done twice has no outcome."""
     deferred_rows: tuple[Message, ...] = ()
     """Rows of its handler that are written together with the next one."""
     marks: Mapping[str, str] = MappingProxyType({})
@@ -358,7 +358,7 @@ class DeliveryState:
         """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
         self.cell, self.standing = cell, standing
         self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
-        self.parked, self.parked_in, self.cancelled = None, (), ()
+        self.parked, self.parked_in, self.doubt = None, (), None
 
     def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
         """Note that an effect of its handler waits for a person."""
@@ -368,6 +368,10 @@ class DeliveryState:
         """Let its handler start more: it waits for the person itself. After another parked effect, it still may not."""
         if self.parked is error:
             self.parked, self.parked_in = None, ()
+
+    def note_doubt(self, error: ParkedError) -> None:
+        """Note that an effect of its handler may have been done."""
+        self.doubt = self.doubt or error
 
     def next_key(self, name: str | None = None) -> str:
         """Return the key of the next message or effect of its handler: the same in every run of the handler."""

@@ -18,7 +18,9 @@ Otherwise another owner may have run the effect in between, and it is looked up 
 **What waits for a person stops its course.** After an effect was parked, no other effect of the same handler or run starts in
 this attempt, whoever caught the error: the program, a framework, a tool. Each raises the same `ParkedError`, and an effect
 around the parked one gets no outcome. Otherwise a caller that tries again would do under the next key what may be done.
-So would a caller that gives up waiting and asks for the same once more: that is refused, too (`Course.cancelled`).
+So would a caller that gives up waiting: after the function of a `once` effect has ended without an outcome, because it was
+cancelled or its ledger was gone, nothing that changes something starts in this attempt (`Course.doubt`). The next one finds
+out what was done.
 Recorded outcomes are still returned, and effects that had started beside it record theirs.
 
 An outcome that is too large for a row is cut and marked. The handler gets the stored value, as in a later run. A failure is
@@ -62,12 +64,10 @@ from antiphon.runtime._rows import (
     error_fields,
     error_of,
     says_the_same,
-    says_the_same_value,
     text_of,
 )
 
 if TYPE_CHECKING:
-    from antiphon.messages import Payload
     from antiphon.runtime._course import Course
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import Operation
@@ -391,15 +391,10 @@ class Effect:
         Raises:
             ParkedError: one waits.
         """
+        if (doubt := self.course.doubt) is not None and self._effects != "none":
+            self._note_parked(doubt)
         if (parked := self.course.parked) is not None:
             raise errors.ParkedError(parked.reason, parked.address)
-        if self._effects == "once" and (cancelled := self.course.cancelled):
-            own = self.intent().payload
-            if any(_asks_for_the_same(intent.payload, own) for intent in cancelled):
-                reason = f"{self.shown_name!r} was cancelled, and must not be done twice"
-                error = errors.ParkedError(f"{reason}: start again to find out whether it was done", self.course.to)
-                self._note_parked(error)
-                raise error
 
     @contextmanager
     def _noting_parked(self) -> Generator[None, None, None]:
@@ -416,6 +411,15 @@ class Effect:
             inside.append(around.id)
             around = around._around
         self.course.note_parked(error, tuple(inside))
+
+    def _note_open(self, error: BaseException) -> None:
+        """Note that its function has ended without an outcome. Whoever catches the error does not know that it is open."""
+        if isinstance(error, errors.ParkedError) and not isinstance(error, errors.StoppedError):
+            self._note_parked(error)  # of another run, or of an actor that it has asked
+        elif self._effects == "once":
+            end = "was cancelled" if isinstance(error, asyncio.CancelledError) else f"ended with {type(error).__name__}"
+            reason = f"{self.shown_name!r} {end}, and must not be done twice: start again to find out whether it was done"
+            self.course.note_doubt(errors.ParkedError(reason, self.course.to))
 
     async def _unknown(self, reason: str) -> Message:
         with self._noting_parked():
@@ -447,10 +451,8 @@ class Effect:
         started = _started.set(self)
         try:
             outcome = await self._recordable(await self._call(run), intent)
-        except (errors.DeliveryError, errors.LedgerError):
-            raise  # not an error of the effect: the intent stays open, and the handler gets the error
         except asyncio.CancelledError as exc:
-            self.course.cancelled = (*self.course.cancelled, intent)
+            self._note_open(exc)
             if not isinstance(exc, FinishedLateError):
                 raise
             await self._end_late(exc.work, intent)
@@ -463,8 +465,16 @@ class Effect:
             outcome = await self._unsure(exc, intent)
         except errors.FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
+        except (errors.EffectFailedError, errors.RefusedError) as exc:  # of an effect in it, or of an actor that it has asked
+            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
+        except (errors.DeliveryError, errors.LedgerError) as exc:
+            self._note_open(exc)
+            raise  # not an error of the effect: the intent stays open, and the handler gets the error
         except Exception as exc:  # noqa: BLE001 (its outcome; `_end` raises it as an EffectFailedError)
             outcome = self._failure(exc)
+        except BaseException as exc:  # such as SystemExit
+            self._note_open(exc)
+            raise
         finally:
             _started.reset(started)
         return await self._end(run, intent, outcome)
@@ -568,13 +578,6 @@ class Effect:
             self._is_no_longer_open(intent)  # it is parked, or has an outcome
             return await self._unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
         return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
-
-
-def _asks_for_the_same(recorded: Payload, own: Payload) -> bool:
-    """Whether two intents are of the same effect with the same arguments, under any id."""
-    assert isinstance(recorded, OptionCallPayload) and isinstance(own, OptionCallPayload)  # noqa: PT018, S101 (made so)
-    arguments = recorded.arguments.get("arguments"), own.arguments.get("arguments")
-    return recorded.option_name == own.option_name and says_the_same_value(*arguments)
 
 
 _started: ContextVar[Effect | None] = ContextVar("antiphon.runtime.started", default=None)

@@ -12,8 +12,8 @@ from tests.agents.durability.agents import Desk, call, clerk, script
 
 from antiphon import open_ledger
 from antiphon.agents import AgentBudget, LedgerDurability
-from antiphon.durable import ledger_run
-from antiphon.errors import BudgetExceededError, FencedError
+from antiphon.durable import ledger_run, runs
+from antiphon.errors import BudgetExceededError, FencedError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import System
@@ -201,7 +201,7 @@ async def test_agents_in_parallel_know_the_whole_thread_before_they_spend(tmp_pa
 
 @pytest.mark.filterwarnings("ignore::antiphon.durable.DurabilityWarning")  # the second program does nothing
 async def test_a_call_that_a_dead_process_left_open_is_parked_even_if_a_changed_program_does_not_reach_it_again() -> None:
-    """G7: an unknown outcome is not forgotten when the run ends."""
+    """G7: an unknown outcome is not forgotten, and the run ends only after it is settled."""
     ledger = MemoryLedger()
 
     async def pay(key: str) -> None:
@@ -210,10 +210,14 @@ async def test_a_call_that_a_dead_process_left_open_is_parked_even_if_a_changed_
     with pytest.raises(DiedError):
         async with ledger_run("t", ledger=ledger) as run:
             await run.effect("pay", {}, pay)
-    async with ledger_run("t", ledger=ledger, on_change="continue"):
-        pass
+    with pytest.raises(ParkedError, match="nobody knows whether 'pay' was done: the run did not wait for it"):
+        async with ledger_run("t", ledger=ledger, on_change="continue"):
+            pass
+    assert [run.status for run in await runs(ledger)] == ["parked"]
     async with System(ledger) as system:
         (parked,) = await system.parked()
         assert parked.invocation_id == "t/run/pay"
         await system.settle("t", "t/run/pay", result="paid")
+    async with ledger_run("t", ledger=ledger, on_change="continue"):
+        pass
     assert not await ledger.open_calls("t")

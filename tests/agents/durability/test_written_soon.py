@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from antiphon.agents import LedgerDurability
 from antiphon.durable import ledger_run
-from antiphon.errors import HistoryMismatchError, ReplyTimeoutError
+from antiphon.errors import HistoryMismatchError, ParkedError, ReplyTimeoutError
 from antiphon.ledger import Host, Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
@@ -95,11 +95,12 @@ async def test_however_an_agent_ends_all_its_rows_are_written(error: BaseExcepti
         await asyncio.sleep(0)
         raise error
 
-    async with ledger_run(THREAD):
-        with suppress(ValueError, asyncio.CancelledError):
-            await _agent(ledger, Desk(), book).run("Book it.")
-        rows = [record.message async for record in ledger.read(THREAD)]
-        assert [row.id for row in rows if row.id.endswith("book:1@ended")]
+    with suppress(ParkedError):  # a booking that was cancelled is settled first
+        async with ledger_run(THREAD):
+            with suppress(ValueError, asyncio.CancelledError):
+                await _agent(ledger, Desk(), book).run("Book it.")
+            rows = [record.message async for record in ledger.read(THREAD)]
+            assert [row.id for row in rows if row.id.endswith("book:1@ended")]
 
 
 async def test_no_request_is_written_twice_because_of_an_old_length_of_the_thread() -> None:
