@@ -15,8 +15,7 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import LedgerDurability  # 1
-from antiphon.durable import ledger_run  # 1
+from antiphon import LedgerDurability, ledger_run  # 1
 
 pause = 0.0
 """Seconds that the model takes: time to kill the program."""

@@ -67,7 +67,7 @@ async def _chain(hear: Hear) -> bool:
 
 async def _runner(hear: Hear) -> bool:
     async with chain_on(await known()) as chain:
-        return (await ChainRunner(chain).ask(QUESTION, tell=hear, started=hear, hear=hear)).status == "completed"
+        return (await ChainRunner(chain).ask(QUESTION, on_created=hear, on_started=hear, on_event=hear)).status == "completed"
 
 
 async def _workers(hear: Hear) -> bool:
@@ -103,7 +103,7 @@ async def _words(hear: Hear) -> bool:
 
 async def _team(hear: Hear) -> bool:
     team = Path(__file__).parents[1] / "examples" / "analyse_csv" / "team.toml"
-    listeners = TeamListeners(tell=hear, hear=hear)
+    listeners = TeamListeners(on_created=hear, on_step=hear)
     return (await run_team(MemoryLedger(), team, "How are the sales?", listeners=listeners)).status == "completed"
 
 

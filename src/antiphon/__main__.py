@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 def readable(arguments: list[str]) -> list[str]:
     """Return the arguments as text. A locale without UTF-8 hides what was typed, and the name of a file may be any bytes."""
-    return [_readable(each) for each in arguments]
+    return [_readable(argument) for argument in arguments]
 
 
 def _readable(argument: str) -> str:

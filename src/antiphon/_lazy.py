@@ -20,12 +20,12 @@ def lazy_names(
 
     `needs` maps a top-level module to the hint shown if that module is not installed.
     """
-    found: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
     def homes() -> dict[str, str]:
-        if not found:
-            found.update(_read_stub(package))
-        return found
+        if not modules:
+            modules.update(_read_stub(package))
+        return modules
 
     def get(name: str) -> "Any":
         if name == "__all__":

@@ -23,7 +23,7 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
 │   ├── EncryptionError           a thread is encrypted, or is not; do as it says
 │   │   ├── NoMasterKeyError      the ledger was opened without its master key; give it
-│   │   ├── WrongMasterKeyError   .given .expected: another master key wraps the keys; give that one
+│   │   ├── WrongMasterKeyError   .actual .expected: another master key wraps the keys; give that one
 │   │   ├── ForgottenError        the key of the thread was deleted; its messages can no longer be read
 │   │   └── NotSearchableError    an encrypted thread is in no index; read it instead
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
@@ -260,12 +260,13 @@ class AppendConflictError(LedgerError):
 class FencedError(LedgerError):
     """The caller is not, or no longer, the owner of the thread. Nothing was appended; stop working on the thread."""
 
-    def __init__(self, thread_id: str, given: int | None, epoch: int) -> None:
-        said = "no epoch was given" if given is None else f"epoch {given} was given"
-        owner = "it was released" if given == epoch else f"its owner has epoch {epoch}"
-        super().__init__(f"{said}, but {owner}; claim it, or use post", thread_id)
-        self.args = (thread_id, given, epoch)
-        self.given = given
+    def __init__(self, thread_id: str, used: int | None, epoch: int) -> None:
+        claim = "no epoch was given" if used is None else f"epoch {used} was given"
+        owner = "it was released" if used == epoch else f"its owner has epoch {epoch}"
+        super().__init__(f"{claim}, but {owner}; claim it, or use post", thread_id)
+        self.args = (thread_id, used, epoch)
+        self.used = used
+        """The epoch that the caller gave; None: it gave none."""
         self.epoch = epoch
         """The epoch of the current owner, or of the last one; 0 if the thread was never claimed."""
 
@@ -276,7 +277,7 @@ class ThreadMovedError(FencedError):
     def __init__(self, thread_id: str, to: str) -> None:
         LedgerError.__init__(self, f"it was moved to {to}, and continues there", thread_id)
         self.args = (thread_id, to)
-        self.given = None
+        self.used = None
         self.epoch = 0
         self.to = to
         """The URL of the other ledger."""
@@ -401,11 +402,11 @@ class NoMasterKeyError(EncryptionError):
 class WrongMasterKeyError(EncryptionError):
     """The given master key is not the one that wraps the keys of the ledger. Nothing was written."""
 
-    def __init__(self, given: str, expected: str, thread_id: str | None = None) -> None:
-        reason = f"the master key that is given ({given}) is not the one that wraps its keys ({expected}); give that one"
+    def __init__(self, actual: str, expected: str, thread_id: str | None = None) -> None:
+        reason = f"the master key that is given ({actual}) is not the one that wraps its keys ({expected}); give that one"
         super().__init__(reason, thread_id)
-        self.args = (given, expected, thread_id)
-        self.given = given
+        self.args = (actual, expected, thread_id)
+        self.actual = actual
         """The id of the key that is given."""
         self.expected = expected
         """The id of the key that is needed."""

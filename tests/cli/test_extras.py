@@ -72,7 +72,7 @@ delete t --yes --with-branches
 export --to other.db --trust-source
 """
 ADVICE = 'this command needs packages that are not installed: pip install "antiphon[all]"\n'
-ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "trust", "up"}
+ON_FILES = {"check", "convert", "dialects", "help", "key", "repair", "local", "show", "tail", "up"}
 """What works without a ledger."""
 WITH_AGENTS = {
     "run",
@@ -80,9 +80,6 @@ WITH_AGENTS = {
     "resume",
     "host",
     "local",
-    "approvals",
-    "approve",
-    "deny",
     "replay",
     "knowledge",
     "trust",
@@ -135,7 +132,8 @@ def said_without(packages: str, words: list[list[str]], folder: Path) -> list[tu
 
 
 def _lacks(command: list[str], extras: str) -> bool:
-    if "agents" in extras and (command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]):
+    needs_agents = command[0] in WITH_AGENTS or command[:3] == ["fork", "t", "--model"]
+    if needs_agents and "agents" in extras and command != ["resume", "--all"]:  # the runs of programs need no agents
         return True
     if extras == "server":
         return command[0] == "serve"

@@ -632,6 +632,6 @@ def test_a_path_that_the_system_refuses_is_one_line(
     monkeypatch.chdir(tmp_path)
     url = with_chat(tmp_path)
 
-    refused = run(*command, ANTIPHON_LEDGER=url)
+    refused = run(*command, ANTIPHON_LEDGER=url, ANTIPHON_CACHE=str(tmp_path))  # no installed model
 
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.stderr

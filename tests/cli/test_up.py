@@ -175,7 +175,7 @@ async def test_a_host_that_can_never_start_ends_the_command(on_a_file: Path) -> 
     """It is not started for ever: the reason is in its own last line, and the other processes end."""
     said: list[str] = []
     cluster = _up.run_cluster(
-        on_a_file, hosts=1, options=("--nosuch",), port=0, hear=lambda name, line: said.append(f"{name}: {line}")
+        on_a_file, hosts=1, options=("--nosuch",), port=0, on_line=lambda name, line: said.append(f"{name}: {line}")
     )
     async with asyncio.timeout(WITHIN):
         with pytest.raises(SetupError, match="^host 1 cannot start; its last line above says why$"):
@@ -196,7 +196,9 @@ async def test_a_host_that_does_not_end_is_killed_when_one_hurries(on_a_file: Pa
             named.append(line.split()[1])
             ready.set()
 
-    running = _up.run_cluster(on_a_file, hosts=1, options=("--model", "scripted"), port=0, hear=hear, stop=stop, hurry=hurry)
+    running = _up.run_cluster(
+        on_a_file, hosts=1, options=("--model", "scripted"), port=0, on_line=hear, stop=stop, hurry=hurry
+    )
     cluster = asyncio.ensure_future(running)
     async with asyncio.timeout(WITHIN):
         await ready.wait()

@@ -12,6 +12,7 @@ from tests.dialects.test_providers import PROVIDERS
 from antiphon import Conversation, convert, decode, encode
 from antiphon.dialects import Projection
 from antiphon.errors import EncodeError
+from antiphon.messages import OptionResultPayload
 
 MARK = "mark-of-the-user"
 UNITS: dict[str, list[dict[str, Any]]] = {
@@ -96,6 +97,43 @@ def test_an_error_that_answers_no_call_is_one_in_every_format(source: str, targe
         assert "purpose" in {loss.what for loss in encoded.losses}
         grown = Projection(target)
         assert grown.encode(message).value == encoded.value
+
+
+ATLAS_CALL = {"content": "", "metadata": {}, "tool_calls": [{"id": "c", "name": "look", "arguments": {}}], "source_agent": "w"}
+ACTION = {"type": "action", "tool": "look", "args": {}, "agent_key": "a"}
+FAILED = {
+    "a status of the program": ("atlas", {"status": "failed", "result": None, "error": MARK}),
+    "no status": ("atlas", {"result": None, "error": MARK}),
+    "only a status": ("atlas", {"status": MARK, "result": None}),
+    "an error of data": ("atlas", {"status": "error", "result": None, "error": {"code": MARK}}),
+    "a result beside the error": ("atlas", {"status": "error", "result": {"seen": MARK}, "error": "no"}),
+    "an error of data in an entry": ("agent-framework", {"error_message": {"code": MARK}, "error_type": "E"}),
+    "a list": ("agent-framework", [MARK]),
+}
+
+
+@pytest.mark.parametrize("target", FORMATS)
+@pytest.mark.parametrize("case", FAILED)
+def test_a_tool_that_failed_has_failed_in_every_format(case: str, target: str) -> None:
+    """G3, AT-028, AF-026: also if a program writes the failure in its own words; what it says of it is there, or a loss."""
+    source, failure = FAILED[case]
+    if source == "atlas":
+        result = {"content": "", "metadata": {}, "tool_results": [{"name": "look", "call_id": "c", **failure}]}  # type: ignore[dict-item]
+        units: list[dict[str, Any]] = [ATLAS_CALL, result]
+    else:
+        units = [ACTION, {"type": "error", "content": failure, "agent_key": "a"}]
+    conversation = decode(units, source)
+    (outcome,) = [each.payload for each in conversation if isinstance(each.payload, OptionResultPayload)]
+    assert outcome.is_error
+    assert encode(conversation, source).value == units
+    assert MARK in json.dumps(encode(conversation, target).value)
+
+
+def test_the_status_of_a_result_that_only_a_program_knows_is_reported() -> None:
+    partial = {"name": "look", "call_id": "c", "status": "partial", "result": "half"}
+    conversation = decode([ATLAS_CALL, {"content": "", "metadata": {}, "tool_results": [partial]}], "atlas")
+    assert encode(conversation, "atlas").value[1]["tool_results"] == [partial]
+    assert "extras" in {loss.what for loss in encode(conversation, "marsys").losses}
 
 
 def test_a_tool_whose_argument_is_a_request_stays_a_tool_and_a_task_a_task() -> None:

@@ -477,12 +477,12 @@ async def test_a_claim_of_one_thread_keeps_the_cached_state_of_others(tmp_path: 
         await ledger.beat(host)
         await ledger.append("other", [called()])
         epoch = await ledger.claim("t", by=host)
-        known = ledger._writer._appends._known
-        assert set(known) == {"other", "t"}
-        before = [*known.values()]
+        threads = ledger._writer._appends._threads
+        assert set(threads) == {"other", "t"}
+        before = [*threads.values()]
         await asyncio.gather(ledger.append("other", [said()]), ledger.append("t", [called()], epoch=epoch))
         await ledger.release("t", epoch=epoch)
-        assert [*known.values()] == before
+        assert [*threads.values()] == before
         with pytest.raises(FencedError):
             await ledger.append("t", [said()], epoch=epoch)
         assert (await ledger.verify()).is_whole

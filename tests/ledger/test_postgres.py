@@ -266,13 +266,13 @@ async def test_an_append_uses_the_connection_of_the_last_one(postgres: Server, t
         for _ in range(2):  # the first append creates the thread, in a transaction
             await ledger.append("t", [said()])
         await asyncio.sleep(0.2)  # the hints of the appends, which use the same connections, are sent
-        kept = list(pool._kept)
+        kept = list(pool._retained)
         async with pool.session() as session:
             assert session.connection.get_server_pid() not in [each.get_server_pid() for each in kept]
             await ledger.append("t", [said()])
             await asyncio.sleep(0.2)
         assert kept
-        assert {*pool._kept} == {*kept}
+        assert {*pool._retained} == {*kept}
 
 
 @pytest.mark.slow
@@ -313,7 +313,7 @@ async def test_an_append_keeps_its_connection_for_a_while_only(
         for _ in range(3):
             await ledger.append("t", [said()])
         async with asyncio.timeout(30):
-            while ledger._pool._kept:  # noqa: ASYNC110 (it has no event)
+            while ledger._pool._retained:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)
 
 
@@ -325,13 +325,13 @@ async def test_a_kept_connection_may_break(postgres: Server, tenant: str, monkey
         pool = ledger._pool
         for _ in range(2):
             await ledger.append("t", [said()])
-        broken = [connection.get_server_pid() for connection in pool._kept]
+        broken = [connection.get_server_pid() for connection in pool._retained]
         assert broken
         async with pool.session() as session:
             await session.connection.execute("SELECT pg_terminate_backend(pid) FROM unnest($1::integer[]) AS pid", broken)
         await ledger.append("t", [said()])
         assert [record.seq for record in await everything(ledger, "t")] == [1, 2, 3]
-    assert not pool._kept
+    assert not pool._retained
 
 
 @pytest.mark.slow
@@ -653,9 +653,9 @@ async def test_a_thread_without_messages_may_need_a_key_by_the_time_of_its_first
         PostgresLedger.open(postgres.url, tenant=tenant, master_key=MasterKey.from_text(MasterKey.generate())) as sealed,
     ):
         epoch = await plain.claim("t")
-        plain._appender._known.clear()  # the next append looks into the database
+        plain._appender._threads.clear()  # the next append looks into the database
         assert await plain.append("t", [], epoch=epoch) == ()
-        assert plain._appender._known["t"].is_keyed
+        assert plain._appender._threads["t"].is_keyed
         await sealed.append("u", [said()])
         with pytest.raises(errors.NoMasterKeyError):
             await plain.append("t", [said() for _ in range(messages)], epoch=epoch)
@@ -872,10 +872,10 @@ async def test_a_diagnosis_says_what_to_change(postgres: Server, tenant: str) ->
             found["fsync"].advice
             == "set fsync = on in postgresql.conf: without it, a power cut can destroy the whole database"
         )
-        assert found["oldest transaction"].found == "none is open"
+        assert found["oldest transaction"].value == "none is open"
         async with uncommitted(postgres.url, tenant, "t"):
             (held,) = [each for each in await ledger.diagnose() if each.what == "oldest transaction"]
-            assert "has had a transaction open for 0 s" in held.found
+            assert "has had a transaction open for 0 s" in held.value
 
 
 @pytest.mark.slow
@@ -888,15 +888,15 @@ async def test_a_diagnosis_finds_what_holds_tail_back_although_the_user_may_not_
     postgres.sql(f'CREATE DATABASE "d{tenant}" OWNER d{tenant}')
     async with PostgresLedger.open(postgres.database(f"d{tenant}", f"d{tenant}"), tenant=tenant) as ledger:
         found = {each.what: each for each in await ledger.diagnose()}
-        assert (found["tail"].found, found["tail"].advice, found["user"].is_good) == ("up to date", None, True)
+        assert (found["tail"].value, found["tail"].advice, found["user"].is_good) == ("up to date", None, True)
         async with uncommitted(postgres.database(f"d{tenant}"), tenant, "late"):
             await ledger.append("quick", [said()])
             found = {each.what: each for each in await ledger.diagnose()}
-        assert found["tail"].found.startswith("held back for ")
+        assert found["tail"].value.startswith("held back for ")
         assert found["tail"].advice == (
             "end the transaction that holds it back: a superuser sees it in pg_stat_activity or pg_prepared_xacts"
         )
-        assert "and 1 of other users, for a time that only pg_read_all_stats shows" in found["oldest transaction"].found
+        assert "and 1 of other users, for a time that only pg_read_all_stats shows" in found["oldest transaction"].value
 
 
 # ---------------------------------------------------------------- wrong input, typed

@@ -43,7 +43,7 @@ from antiphon.ledger._signals import Hints
 from antiphon.ledger._sql import hosts, lists, rows
 from antiphon.ledger._sql.appends import CarefulAppends
 from antiphon.ledger._sql.statements import Lock
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _search, _terms
+from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _group_append, _search, _terms
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import lock_of
@@ -668,7 +668,7 @@ async def test_f14_a_process_that_is_suspended_in_a_transaction_keeps_no_thread_
 
     async def kept(session: Session, sql: str, *values: object) -> Any:
         found = await fetch(session, sql, *values)
-        if sql == hosts._KEPT and not suspended.is_set():
+        if sql == hosts._LOCK_HOST and not suspended.is_set():
             suspended.set()
             await asyncio.sleep(WITHIN)
         return found
@@ -842,7 +842,7 @@ async def test_a_build_with_row_locks_alone_is_caught(postgres: Server, tenant: 
         for number in range(7):
             await ledger.append(f"t{number}", [], status="new")
     monkeypatch.setattr(_driver, "lock_of", lambda tenant, thread_id: next(numbers))
-    monkeypatch.setattr(_appends, "lock_of", lambda tenant, thread_id: next(numbers))
+    monkeypatch.setattr(_group_append, "lock_of", lambda tenant, thread_id: next(numbers))
     monkeypatch.setattr(CarefulAppends, "write", one_by_one)
     assert _out_of_order(await _written_by_many(postgres.url, tenant, 60)) > 0
 
@@ -882,7 +882,7 @@ async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found
 
         async def found(word: str) -> int:
             if sql == _terms._NEXT:
-                return len((await ledger.find_terms(TERMS, [word])).found)
+                return len((await ledger.find_terms(TERMS, [word])).matches)
             return len(await ledger.search(word))
 
         await late.enter_async_context(uncommitted(postgres.url, tenant, "t/late"))

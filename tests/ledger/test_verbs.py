@@ -20,10 +20,10 @@ from antiphon.ledger._ownership import Release, claimed
 from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._sql import appends, branches, hosts, keys, limits, lists, rows, threads, verify
+from antiphon.ledger._sql import statements as statements_module
 from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
-    Moment,
     PutThread,
     Read,
     ReadClock,
@@ -54,7 +54,8 @@ class Clock:
         return False
 
 
-AT = Moment("b", 100.0, Clock(), None)
+AT = Clock()
+"""What a database answers that is asked for the clock."""
 
 
 def replayed(verb: Verb[Any], *answers: Any) -> tuple[Any, list[Request]]:
@@ -104,6 +105,16 @@ def test_a_claim_reads_the_clock_after_it_has_locked() -> None:
     assert kinds.index(Lock) < kinds.index(ReadClock) < kinds.index(PutThread)
     locked = [each.sql for each in asked if isinstance(each, Read) and "FOR UPDATE" in str(each.sql)]
     assert len(locked) == 2
+
+
+def test_the_time_is_read_from_the_database_unless_the_ledger_has_a_clock() -> None:
+    """Machines share the clock of a server; a file has that of the machine, and a test its own."""
+    moment, asked = replayed(statements_module.moment(), None, [(12.5,)])
+    assert (moment.boot, moment.now()) == ("database", 12.5)
+    assert [type(each) for each in asked] == [ReadClock, Read]
+    moment, asked = replayed(statements_module.moment(), AT)
+    assert (moment.boot, moment.now()) == ("b", 100.0)
+    assert [type(each) for each in asked] == [ReadClock]
 
 
 @pytest.mark.parametrize("ends", [99.0, 100.0])
@@ -198,17 +209,18 @@ def test_every_statement_has_a_text_for_sqlite() -> None:
 # ---------------------------------------------------------------- nothing twice
 
 ALLOWED = {
-    "the interface of a driver: what `SqlLedger` and the requests of a verb ask for": """
-        append change change_thread change_threads damages_outside forgotten look moment put_messages put_thread read
-        remove_messages renew since wait_for_commit write write_many
+    "what `SqlLedger` leaves to a driver, because threads of a file and tasks of a server run it": """
+        append change change_thread forgotten look read renew since update_terms wait_for_commit
+    """,
+    "the requests of a verb that a file answers with checksums, positions and FTS5": """
+        change_threads put_messages put_thread remove_messages write
     """,
     "a file has a path, pages and a disk; a server has a URL, a pool and settings": """
-        attempt backup check_format close connected diagnose diagnoses open prepare translated url
+        attempt backup check_format close connected diagnose open prepare translated url
     """,
     "the tuned path of appends: prepared statements in one thread, or one statement for a group": "changed forget quoted",
-    "full text: FTS5 in a file, a tsvector or a GIN index on a server": """
-        drop drop_vectors find find_terms find_vectors find_words index_words matches rebuild_terms search sought space_of
-        store_vectors update_terms without_vectors
+    "full text: the statements of FTS5 in a file, and of a tsvector or a GIN index on a server": """
+        drop drop_vectors find find_vectors find_words index_words matches sought space_of store_vectors without_vectors
     """,
 }
 """The names of functions that both drivers may have, by the reason."""

@@ -16,7 +16,7 @@ from antiphon.messages import Message, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.patterns.postchain._retrieval import brief, items_given
 from antiphon.protocol import AgentConfig, ToolCall
-from antiphon.service._models import chain_options, expressions_in
+from antiphon.service._models import ChainOptions, chain_options, expressions_in
 
 ARITHMETIC = "What is 17 * 23?"
 
@@ -143,7 +143,8 @@ def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
         return ModelResponse([ToolCallPart(info.output_tools[0].name, {"source": "none"})])
 
     for question in (ARITHMETIC, QUESTION):
-        _ask(question, model=FunctionModel(answer), **chain_options("local"))
+        options = chain_options("local")
+        _ask(question, model=FunctionModel(answer), config=options.config, tools=options.tools)
 
     assert offered == [{"calculator": {"expression": {"type": "string", "enum": ["17 * 23"]}}}]
     assert expressions_in("From 2024-01-02 (or 3/4) to 4+4, 10 - 3, and (2 + 3) * 4 / 0.") == ["4+4", "10 - 3"]
@@ -152,19 +153,20 @@ def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
 def test_a_configuration_goes_before_the_settings_for_the_small_model() -> None:
     action = AgentConfig(max_tokens=9)
     given = ChainConfig(attempts=2, found=1, prompts={"experience": Path("own.md")}, phases={"action": action})
-    used = chain_options("local", given)["config"]
+    used = chain_options("local", given).config
 
+    assert used is not None
     assert (used.outputs, used.max_tokens, used.fallback, used.attempts, used.found) == ("quotes", 32, "scripted", 2, 1)
     assert (used.phases["action"].tools, used.phases["action"].max_tokens) == (("calculator",), 9)
     assert used.phases["experience"].system_prompt is None, "the file is not read if the phase has a prompt"
     for own in (given, given.model_copy(update={"outputs": "text"})):
-        assert chain_options("openai:gpt-4o", own) == {"config": own}
-    longer = chain_options("local", ChainConfig(max_tokens=500))["config"]
+        assert chain_options("openai:gpt-4o", own) == ChainOptions(own)
+    longer = chain_options("local", ChainConfig(max_tokens=500)).config
+    assert longer is not None
     assert [longer.agent(phase).max_tokens for phase in ("action", "yield")] == [500, 500]
-    assert chain_options("local", given, small_defaults=False) == {"config": given}
     prose = ChainConfig(outputs="typed")
-    assert chain_options("local", prose) == {"config": prose}
-    assert chain_options("openai:gpt-4o") == {}
+    assert chain_options("local", prose) == ChainOptions(prose)
+    assert chain_options("openai:gpt-4o") == ChainOptions(None)
 
 
 @pytest.mark.slow

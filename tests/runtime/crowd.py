@@ -78,44 +78,6 @@ class Seen:
         self.signals = self.ended = 0
 
 
-class _CrowdLedger(MemoryLedger):
-    """A ledger that finds posted messages without a look at all threads. No host dies, and no thread sets a timer."""
-
-    def __init__(self) -> None:
-        super().__init__(redaction="off")
-        self._posted: dict[str, Any] = {}
-        self._keys_of_hosts: dict[str, int] = {}
-
-    async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Any:
-        record = await super().post(thread_id, message, by=by)
-        self._posted[thread_id] = self._threads[thread_id]
-        return record
-
-    async def take(self, *values: Any, **more: Any) -> Any:
-        return await self._among_posted(super().take(*values, **more))
-
-    async def woken(self, *values: Any, **more: Any) -> Any:
-        return await self._among_posted(super().woken(*values, **more))
-
-    async def _among_posted(self, work: Any) -> Any:
-        """Let a verb see only the threads with posted messages. It never waits, so nothing else runs meanwhile."""
-        threads, self._threads = self._threads, self._posted
-        try:
-            return await work
-        finally:
-            self._threads = threads
-            self._posted = {name: each for name, each in self._posted.items() if each.state.posted}
-
-    def _key_of(self, host: Host) -> int | None:
-        key = self._keys_of_hosts.get(host.instance) or super()._key_of(host)
-        if key is not None:
-            self._keys_of_hosts[host.instance] = key
-        return key
-
-    def _forget_hosts(self) -> None:
-        """None has died."""
-
-
 class _Signals(LocalSignals):
     """Signals that are counted, and are heard in a later turn of the loop. Nobody listens for commits."""
 
@@ -224,7 +186,7 @@ def simulate_crowd(crowd: Crowd) -> Seen:
 
 
 async def _watched(crowd: Crowd) -> Seen:
-    ledger, seen, ended = _CrowdLedger(), Seen(), asyncio.Queue[None]()
+    ledger, seen, ended = MemoryLedger(redaction="off"), Seen(), asyncio.Queue[None]()
     carrier = _Signals(seen)
     if crowd.limit is not None:
         await ledger.set_limit(Limit("model", at_once=crowd.limit))

@@ -18,7 +18,7 @@ from antiphon.errors import AppendRefusedError, FencedError
 from antiphon.ledger import _ownership
 from antiphon.ledger._admission import State, admit, new_state
 from antiphon.ledger._request import AppendRequest, make_request
-from antiphon.ledger._sql.appends import CarefulAppends, KnownThread
+from antiphon.ledger._sql.appends import CachedThread, CarefulAppends
 from antiphon.ledger._stored import Thread
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite._driver import run
@@ -81,14 +81,14 @@ def _row(name: str) -> Message:
 
 
 @cache
-def _written(rows: tuple[str, ...]) -> KnownThread:
+def _written(rows: tuple[str, ...]) -> CachedThread:
     """Return the thread with these rows, as a store knows it."""
     appends, ledger = CarefulAppends(), MemoryLedger()
     if not rows:
-        return KnownThread(Thread(0, new_state(THREAD, 0), 0, None, 0), ())
+        return CachedThread(Thread(0, new_state(THREAD, 0), 0, None, 0), ())
     (records,) = run(ledger._writer._connected(), appends.write([_request(rows, 0)]))
     assert isinstance(records, tuple)
-    messages, known = [record.message for record in records], appends.known[THREAD]
+    messages, known = [record.message for record in records], appends.threads[THREAD]
     known.there = {record.message.id: [record] for record in records}
     calls = [each for each in messages if each.kind == "option_call"]
     known.called = {(each.lane == "effect", each.invocation_id or "") for each in calls}

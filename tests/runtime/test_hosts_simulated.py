@@ -14,9 +14,9 @@ from tests.runtime.counts import count
 from tools.soak.witness import Breach, Evidence, check_witness, gather_evidence
 
 from antiphon.errors import ActorStoppedError, DeliveryError, FencedError, RefusedError
-from antiphon.ledger import _ownership, memory
+from antiphon.ledger import _ownership
 from antiphon.ledger._admission import State
-from antiphon.ledger.memory import MemoryLedger
+from antiphon.ledger._sql import hosts
 from antiphon.runtime import Actor, Context, Settings, System, handles
 from antiphon.runtime._journal import Journal
 from antiphon.testing import Event, Faults, Simulated, World, simulate
@@ -219,7 +219,7 @@ def test_worlds_whose_actor_fails_until_its_supervisor_stops_it_come_to_rest() -
 
 def _without_lease_check(patch: pytest.MonkeyPatch) -> None:
     """A claim is granted, whether the owner lives or not."""
-    patch.setattr(MemoryLedger, "_owner_of", lambda self, state: None)
+    patch.setattr(hosts, "_refuse_owned", lambda *values: None)
 
 
 def _with_claim_back(patch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def _with_release_by_anybody(patch: pytest.MonkeyPatch) -> None:
     def released(state: State, release: _ownership.Release) -> State:
         return _ownership.released(state, release._replace(epoch=abs(state.epoch)))
 
-    patch.setattr(memory, "released", released)
+    patch.setattr(hosts, "released", released)
 
 
 @pytest.mark.slow

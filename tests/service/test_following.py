@@ -15,7 +15,7 @@ from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain._chain import ChainEvents
-from antiphon.service import ChainRunner, Followed, HearWords, SpokenWords, chain_words, follow, replay_thread
+from antiphon.service import ChainRunner, Followed, OnText, TextDelta, chain_text, follow, replay_thread
 
 pytest.importorskip("apsw")
 
@@ -61,29 +61,29 @@ async def test_a_slow_reader_loses_words_and_no_record() -> None:
     """It is told how many words it has lost. Nothing is kept for it but the latest words."""
     ledger = MemoryLedger()
     await spoken(ledger, "t", "1", "2")
-    hears: list[HearWords] = []
+    hears: list[OnText] = []
 
-    def words(thread_id: str, hear: HearWords) -> AbstractAsyncContextManager[None]:
+    def words(thread_id: str, hear: OnText) -> AbstractAsyncContextManager[None]:
         assert thread_id == "t"
         hears.append(hear)
         return nullcontext()
 
-    async with aclosing(cast("Any", follow(ledger, "t", words=words, most=3))) as following:
+    async with aclosing(cast("Any", follow(ledger, "t", live_text=words, most=3))) as following:
         stored = [await anext(following)]
         for number in range(10):
-            hears[0](SpokenWords("ada", str(number)))
+            hears[0](TextDelta("ada", str(number)))
         stored.append(await anext(following))
         heard = [await anext(following) for _ in range(3)]
         for number in range(500):
-            hears[0](SpokenWords("ada", str(number)))
+            hears[0](TextDelta("ada", str(number)))
             await spoken(ledger, "t", str(number))
         later = [await anext(following) for _ in range(503)]
 
     assert [each.record.seq for each in stored] == [1, 2]
-    assert [(each.words.text, each.words.missed) for each in heard] == [("7", 7), ("8", 0), ("9", 0)]
+    assert [(each.delta.text, each.delta.missed) for each in heard] == [("7", 7), ("8", 0), ("9", 0)]
     assert [each.cursor for each in heard] == [stored[-1].cursor] * 3
     assert [each.record.seq for each in later if each.record is not None] == list(range(3, 503))
-    assert [each.words.text for each in later if each.words is not None] == ["497", "498", "499"]
+    assert [each.delta.text for each in later if each.delta is not None] == ["497", "498", "499"]
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ async def test_the_words_of_a_chain_come_between_its_records() -> None:
         arrived = asyncio.Event()
 
         async def read() -> None:
-            async for each in follow(ledger, thread_id, words=chain_words(chain)):
+            async for each in follow(ledger, thread_id, live_text=chain_text(chain)):
                 found.append(each)
                 arrived.set()
 
@@ -111,7 +111,7 @@ async def test_the_words_of_a_chain_come_between_its_records() -> None:
             arrived.clear()
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    said = "".join(each.words.text for each in found if each.words is not None and each.words.speaker == "yield")
+    said = "".join(each.delta.text for each in found if each.delta is not None and each.delta.speaker == "yield")
     assert said
     assert said in (result.response or "")
     seen = [each.record.seq for each in found if each.record is not None]
@@ -151,7 +151,7 @@ async def test_a_run_is_reported_with_what_it_took() -> None:
     ledger = await known()
     async with chain_on(ledger) as chain:
         heard: list[str] = []
-        report = await ChainRunner(chain).ask(QUESTION, hear=lambda event: heard.append(event.kind))
+        report = await ChainRunner(chain).ask(QUESTION, on_event=lambda event: heard.append(event.kind))
     assert (report.status, report.was_interrupted, report.models) == ("completed", False, ("teller",))
     assert report.to_json()["response"] == report.response
     assert heard[-1] == "ended"

@@ -36,23 +36,13 @@ async def test_the_last_settings_count_and_the_same_are_not_written_again() -> N
     assert (await ledger.head("t")).seq == 2
 
 
-async def test_a_thread_of_an_earlier_version_gets_no_defaults_for_a_small_model(home: Path) -> None:
-    """Its configuration replaced them: with them, it would do something else in the middle. New threads record them."""
+async def test_the_defaults_for_a_small_model_complete_a_recorded_configuration(home: Path) -> None:
     (home / "chain.toml").write_text("found = 3\n")
     ledger = MemoryLedger()
-    old = RunSettings(model="scripted", config=UsedFile.read(home / "chain.toml"))
-    await record_settings(ledger, "plain", RunSettings(model="scripted"))
-    await record_settings(ledger, "old", old)
-    async with open_chain(ledger, model="scripted", config=home / "chain.toml") as runner:
-        await runner.ask("Why?", name="new")
-    found = {name: await settings_of(ledger, name) for name in ("plain", "old", "new")}
-    assert {name: each is not None and each.wants_small_defaults for name, each in found.items()} == {
-        "plain": True,
-        "old": False,
-        "new": True,
-    }
-    async with open_chain(ledger, thread_id="new") as runner:
-        assert runner._chain.config.outputs == "quotes"
+    recorded = RunSettings(model="scripted", config=UsedFile.read(home / "chain.toml"))
+    await record_settings(ledger, "t", recorded)
+    async with open_chain(ledger, thread_id="t") as runner:
+        assert (runner._chain.config.outputs, runner._chain.config.found) == ("quotes", 3)
 
 
 async def test_no_secret_of_a_file_or_a_task_is_in_the_row(home: Path) -> None:

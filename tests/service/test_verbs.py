@@ -206,7 +206,7 @@ async def test_a_branch_goes_on_and_is_compared_phase_by_phase() -> None:
         runner = ChainRunner(chain)
         first = await runner.ask(QUESTION)
         told: list[Any] = []
-        branch = await runner.fork(ForkPlace(first.thread_id, at="yield"), tell=told.append)
+        branch = await runner.fork(ForkPlace(first.thread_id, at="yield"), on_branch=told.append)
     assert [each.thread_id for each in told] == [branch.thread_id]
     found = await compare_threads(ledger, first.thread_id, branch.thread_id)
     assert found.phases is not None
@@ -242,7 +242,7 @@ async def test_a_team_is_watched_step_by_step(tmp_path: Path) -> None:
     team = Path(__file__).parents[2] / "examples" / "analyse_csv" / "team.toml"
     steps: list[Any] = []
     ledger = MemoryLedger()
-    report = await run_team(ledger, team, "How are the sales?", listeners=TeamListeners(hear=steps.append))
+    report = await run_team(ledger, team, "How are the sales?", listeners=TeamListeners(on_step=steps.append))
     assert (report.status, report.models) == ("completed", ("scripted:analyse-csv",))
     *_, last = await replay_thread(ledger, report.thread_id)
     assert (last.event.kind, last.answer) == ("ended", report.answer)

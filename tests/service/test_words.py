@@ -20,9 +20,9 @@ from tests.nats import FaultySignals, LocalSignals, running_nats
 from antiphon.ledger import Host, Ledger, open_ledger, signal_subject
 from antiphon.ledger._signals import NatsSignals
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.service import Followed, HearWords, SpokenWords, ThreadWords, follow
+from antiphon.service import Followed, OnText, TextDelta, ThreadText, follow
 from antiphon.service import _live_text as live_text
-from antiphon.service._live_text import offering_words
+from antiphon.service._live_text import offering_text
 from antiphon.service._trust import trust_list
 
 IS_LONG = bool(os.environ.get("ANTIPHON_CHAOS"))
@@ -46,10 +46,10 @@ class Speaker:
     """A host that says what a test has it say."""
 
     def __init__(self) -> None:
-        self.hearing: dict[str, list[HearWords]] = {}
+        self.hearing: dict[str, list[OnText]] = {}
 
     @asynccontextmanager
-    async def __call__(self, thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+    async def __call__(self, thread_id: str, hear: OnText) -> AsyncGenerator[None]:
         self.hearing.setdefault(thread_id, []).append(hear)
         try:
             yield
@@ -58,7 +58,7 @@ class Speaker:
 
     def say(self, thread_id: str, text: str) -> None:
         for hear in tuple(self.hearing.get(thread_id, ())):
-            hear(SpokenWords("ada", text))
+            hear(TextDelta("ada", text))
 
     def count(self, thread_id: str = "t") -> int:
         return len(self.hearing.get(thread_id, ()))
@@ -70,7 +70,7 @@ def elsewhere(name: str, speaker: Speaker) -> Generator[asyncio.AbstractEventLoo
     loop, opened, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def offer() -> None:
-        async with offering_words(name, speaker):
+        async with offering_text(name, speaker):
             opened.set()
             await done.wait()
 
@@ -106,11 +106,11 @@ def _file() -> Path:
 async def test_words_come_from_the_host_of_the_thread_and_only_to_a_watcher() -> None:
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
-    words = ThreadWords(ledger)
+    words = ThreadText(ledger)
     with elsewhere("one", speaker) as loop:
         assert stat.S_IMODE(_file().stat().st_mode) == 0o600
-        first: list[SpokenWords] = []
-        second: list[SpokenWords] = []
+        first: list[TextDelta] = []
+        second: list[TextDelta] = []
         async with words("t", first.append), words("t", second.append):
             await _until(lambda: speaker.count() == 1)  # both share a connection
             loop.call_soon_threadsafe(speaker.say, "t", "hello")
@@ -118,7 +118,7 @@ async def test_words_come_from_the_host_of_the_thread_and_only_to_a_watcher() ->
             loop.call_soon_threadsafe(speaker.say, "t", "\u2028" + "x" * 20_000)
             await _until(lambda: sum(len(each.text) for each in second) == 20_006)
         assert first == second
-        assert first[0] == SpokenWords("ada", "hello")
+        assert first[0] == TextDelta("ada", "hello")
         await _until(lambda: speaker.count() == 0)
     assert not list((trust_list().parent / "hosts").iterdir())
 
@@ -130,7 +130,7 @@ async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyP
     host = await _owned(ledger, "t", "one")
     heard: list[str] = []
     with elsewhere("two", two) as second:
-        async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+        async with ThreadText(ledger)("t", lambda words: heard.append(words.text)):
             with elsewhere("one", one) as first:
                 await _until(lambda: one.count() == 1)
                 first.call_soon_threadsafe(one.say, "t", "from one")
@@ -146,7 +146,7 @@ async def test_words_follow_a_thread_to_another_host(monkeypatch: pytest.MonkeyP
 async def test_a_watcher_that_does_not_read_loses_words_and_costs_the_host_nothing() -> None:
     """G18: a million pieces for a watcher that takes nothing: a queue of limited length, and no wait in the host."""
     speaker = Speaker()
-    async with offering_words("one", speaker):
+    async with offering_text("one", speaker):
         said = json.loads(_file().read_text())
         reader, writer = await asyncio.open_connection("127.0.0.1", said["port"], limit=1024)
         writer.write(json.dumps({"token": said["token"], "thread_id": "t"}).encode() + b"\n")
@@ -176,7 +176,7 @@ async def test_a_watcher_that_does_not_read_loses_words_and_costs_the_host_nothi
 async def test_a_stranger_hears_nothing(hello: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """It costs the host nothing, and no line in its log."""
     speaker = Speaker()
-    async with offering_words("one", speaker):
+    async with offering_text("one", speaker):
         reader, writer = await asyncio.open_connection("127.0.0.1", json.loads(_file().read_text())["port"])
         writer.write(hello)
         if not hello:
@@ -198,7 +198,7 @@ async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch:
     place = live_text._place("one")
     live_text._write(place, {"port": 1, "token": "dead"})
     heard: list[str] = []
-    async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+    async with ThreadText(ledger)("t", lambda words: heard.append(words.text)):
         await _until(lambda: not place.exists())  # nobody listens there: the file of a dead process is removed
         with elsewhere("one", speaker) as loop:
             await _until(lambda: speaker.count() == 1)
@@ -206,7 +206,7 @@ async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch:
             await _until(lambda: heard == ["hello"])
     with elsewhere("one", speaker):
         place.chmod(0o644)
-        async with ThreadWords(ledger)("t", lambda words: heard.append(words.text)):
+        async with ThreadText(ledger)("t", lambda words: heard.append(words.text)):
             await asyncio.sleep(0.1)
             assert speaker.count() == 0
         place.chmod(0o600)
@@ -215,7 +215,7 @@ async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch:
 async def test_a_host_runs_where_its_words_cannot_be_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    async with offering_words("one", Speaker()):
+    async with offering_text("one", Speaker()):
         pass
 
 
@@ -231,16 +231,16 @@ class SignalledLedger(MemoryLedger):
 
 
 @asynccontextmanager
-async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWords], monkeypatch: pytest.MonkeyPatch) -> Any:
+async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[TextDelta], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let a host speak that this process does not know by any other way than signals."""
     monkeypatch.setattr(live_text, "_offered", {})
     monkeypatch.setattr(live_text, "_LOOK", 0.02)
     speaker = Speaker()
-    async with offering_words("one", speaker, ledger):
+    async with offering_text("one", speaker, ledger):
         live_text._offered.clear()  # as in another process
         _file().unlink()  # as on another machine
         try:
-            async with ThreadWords(ledger)(thread_id, heard.append):
+            async with ThreadText(ledger)(thread_id, heard.append):
                 await _until(lambda: speaker.count() == 1)
                 yield speaker
             await _until(lambda: speaker.count() == 0)  # no watcher announces itself any more
@@ -250,7 +250,7 @@ async def _said_by_signals(ledger: Ledger, thread_id: str, heard: list[SpokenWor
 
 @pytest.mark.slow
 async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, heard = SignalledLedger(LocalSignals()), list[SpokenWords]()
+    ledger, heard = SignalledLedger(LocalSignals()), list[TextDelta]()
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     await _owned(ledger, "t", "one")
     async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
@@ -258,12 +258,12 @@ async def test_words_are_sent_as_signals_only_to_a_watcher(monkeypatch: pytest.M
         speaker.say("another", "not for you")
         speaker.say("t", "x" * 20_000)
         assert [len(each.text) for each in heard] == [5, 8192, 8192, 3616]
-        assert heard[0] == SpokenWords("ada", "hello")
+        assert heard[0] == TextDelta("ada", "hello")
 
 
 @pytest.mark.slow
 async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[SpokenWords] = []
+    heard: list[TextDelta] = []
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.2)
     ledger = SignalledLedger(FaultySignals(LocalSignals(), dropped=0.3, doubled=0.5, seed=4))
     await _owned(ledger, "t", "one")
@@ -281,20 +281,20 @@ async def test_F25_words_that_are_doubled_come_once_and_lost_ones_are_counted(mo
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"\xff", b'{"sender": 1, "number": "x"}', b'{"number": 1}'])
 async def test_a_signal_that_is_none_of_words_is_ignored(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.1)
-    carrier, heard = LocalSignals(), list[SpokenWords]()
+    carrier, heard = LocalSignals(), list[TextDelta]()
     ledger = SignalledLedger(carrier)
     await _owned(ledger, "t", "one")
     async with _said_by_signals(ledger, "t", heard, monkeypatch) as speaker:
         carrier.send(signal_subject("words", "t"), data)
         carrier.send(signal_subject("watch", "one"), data)
         speaker.say("t", "hello")
-    assert heard == [SpokenWords("ada", "hello")]
+    assert heard == [TextDelta("ada", "hello")]
 
 
 @pytest.mark.slow
 async def test_words_go_by_a_real_nats_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_text, "_WATCHED_SECONDS", 0.5)
-    heard: list[SpokenWords] = []
+    heard: list[TextDelta] = []
     with running_nats() as nats:
         async with NatsSignals.open(nats.url) as carrier:
             ledger = SignalledLedger(carrier)
@@ -335,11 +335,11 @@ async def test_words_of_a_run_and_of_the_host_that_takes_it_over_are_followed(tm
         place = ("--team", "team.toml", "--ledger", "ledger.db")
 
         async def watch(ledger: Ledger) -> None:
-            async for each in follow(ledger, "tea", words=ThreadWords(ledger)):
+            async for each in follow(ledger, "tea", live_text=ThreadText(ledger)):
                 found.append(each)  # noqa: PERF401 (while they come)
 
         def speaking() -> str:
-            return "".join(each.words.text for each in found if each.words is not None)
+            return "".join(each.delta.text for each in found if each.delta is not None)
 
         async with open_ledger(url) as ledger:
             async with _process("run", "How hot?", "--name", "tea", *place, "--quiet", **how) as run:
@@ -360,7 +360,7 @@ async def test_words_of_a_run_and_of_the_host_that_takes_it_over_are_followed(tm
                         await asyncio.sleep(0.05)
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-    later = "".join(each.words.text for each in found[before:] if each.words is not None)
+    later = "".join(each.delta.text for each in found[before:] if each.delta is not None)
     assert later.strip() == ANSWER
     seen = [each.record.seq for each in found if each.record is not None]
     assert seen == list(range(1, len(seen) + 1))

@@ -92,7 +92,7 @@ LOOK = (call("weather", "c1", city="Oslo"),)
 def test_a_run_is_invoke_agent_with_chat_and_execute_tool_below_it(toolkit: bool) -> None:
     """AT-061: names, kinds and attributes as the conventions have them; content is not among them."""
     # Mutant: give `ToolkitCallEffect` no operation (agents/toolkit/_execution.py) -> this test is red: `effect weather`.
-    # Mutant: return `await running()` at once in `told_as_agent` (agents/_observers.py) -> this test is red.
+    # Mutant: return `await running()` at once in `observed_agent` (agents/_observers.py) -> this test is red.
     office = Office(LOOK, ("It rains.",), toolkit=toolkit)
     assert office.run(model_settings={"temperature": 0.5}) == "It rains."
 

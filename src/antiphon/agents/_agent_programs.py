@@ -25,16 +25,18 @@ def agent_program(agent: AbstractAgent[Any, ResultT], name: str | None = None) -
         ValueError: neither the agent nor the program has a name.
     """
     check_type("agent", agent, AbstractAgent, "Agent(…, name='clerk')")
-    own = name or agent.name
-    if own is None:
+    program_name = name or agent.name
+    if program_name is None:
         raise ValueError("the agent has no name; give it one, Agent(…, name='clerk'): its runs are found by it")
     if not any(isinstance(capability, BaseDurabilityCapability) for capability in leaves_of(agent.root_capability)):
-        report_missing(f"agent {own!r} is a program and has no LedgerDurability: its steps are not recorded", required=False)
+        report_missing(
+            f"agent {program_name!r} is a program and has no LedgerDurability: its steps are not recorded", required=False
+        )
 
     async def ask(run: LedgerRun) -> ResultT:
         return (await agent.run(cast("Any", run.input))).output
 
     output: Any = agent.output_type
     types = cast("Sequence[object]", output) if isinstance(output, Sequence) else (output,)
-    is_plain = types and all(isinstance(each, type) for each in types)
-    return RunProgram(own, ask, returns=Union[tuple(types)] if is_plain else Any)  # noqa: UP007 (a union of any number)
+    is_plain = types and all(isinstance(kind, type) for kind in types)
+    return RunProgram(program_name, ask, returns=Union[tuple(types)] if is_plain else Any)  # noqa: UP007 (a union of any number)

@@ -75,12 +75,12 @@ class Cover:
     @property
     def digest(self) -> str:
         """Its SHA-256, in base 32: hexadecimal digits may look like a card number, and be redacted."""
-        said = orjson.dumps([self.toolkit, self.agent, self.tools, self.asks, self.run])
-        return b32encode(sha256(said).digest()).decode().rstrip("=").lower()
+        content = orjson.dumps([self.toolkit, self.agent, self.tools, self.asks, self.run])
+        return b32encode(sha256(content).digest()).decode().rstrip("=").lower()
 
     def row(self) -> Message:
         """Return it as a mark for the thread; its id is that of its place."""
-        said: dict[str, Json] = {
+        mark: dict[str, Json] = {
             "type": _GUARD,
             "toolkit": self.toolkit,
             "agent": self.agent,
@@ -89,8 +89,8 @@ class Cover:
             "asks": list(self.asks),
         }
         if self.run is not None:
-            said["run"] = self.run
-        payload = PartsPayload(parts=(DataPart(data=said),))
+            mark["run"] = self.run
+        payload = PartsPayload(parts=(DataPart(data=mark),))
         return Message(id=self.digest, policy=RUNTIME_POLICY, payload=payload, lane="control", correlation_id=_GUARD)
 
 
@@ -128,24 +128,24 @@ class ThreadGuards:
 
     # ------------------------------------------------------------ reading the thread
 
-    def heard(self, message: Message, root: str) -> None:
+    def read_row(self, message: Message, root: str) -> None:
         """Read a row of the thread; `root` is the run that reads it."""
         payload = message.payload
         if message.lane == "effect":
-            self._heard_call(message, root)
+            self._read_call(message, root)
         elif message.lane != "control" or message.policy != RUNTIME_POLICY:
             return  # a message of the talk lane proves nothing, whatever it contains
         elif isinstance(payload, OptionCallPayload):
             if payload.option_name == APPROVE:
-                self._heard_question(payload.arguments)
+                self._read_question(payload.arguments)
         elif isinstance(payload, PartsPayload):
             match payload.parts:
                 case (DataPart(data=JsonObject() as data),):
-                    self._heard_data(data)
+                    self._read_data(data)
                 case _:
                     pass
 
-    def _heard_call(self, message: Message, root: str) -> None:
+    def _read_call(self, message: Message, root: str) -> None:
         payload, parent_id = message.payload, message.parent_id
         if not isinstance(payload, OptionCallPayload) or parent_id is None:
             return
@@ -157,9 +157,9 @@ class ThreadGuards:
         if isinstance(digest, str):
             self.calls[course, parent_id] = digest
 
-    def _heard_data(self, data: JsonObject) -> None:
+    def _read_data(self, data: JsonObject) -> None:
         if data.get("type") == _DECISION and data.get("verdict") == "ask":
-            self._heard_question(data)
+            self._read_question(data)
         elif data.get("type") == _GUARD:
             try:
                 mark = _Mark.model_validate(thaw(data))
@@ -167,9 +167,9 @@ class ThreadGuards:
                 return
             self._add(Cover(mark.toolkit, mark.agent, mark.tools, mark.asks, mark.run))
 
-    def _heard_question(self, said: Mapping[str, Json]) -> None:
+    def _read_question(self, data: Mapping[str, Json]) -> None:
         try:
-            asked = _Asked.model_validate(dict(said))
+            asked = _Asked.model_validate(dict(data))
         except ValidationError:
             return
         self._ask(asked.tool, asked.agent, TAINTED if asked.reason.startswith(TAINTED) else "")
@@ -260,18 +260,18 @@ class SecretArguments:
         Raises:
             UserError: a tool outside of toolkits has sensitive arguments: nothing would put them back.
         """
-        found: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        names_by_tool: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         for tool in tools:
-            own = (tool.metadata or {}).get(_OWN)
-            said = cast("Unit", own) if isinstance(own, dict) else Unit()
-            if names := said.get(WITHHOLDS):
-                known = tool.parameters_json_schema.get("properties", {})
-                found[tool.name] = frozenset(names), frozenset(known)
-            elif said.get("sensitive"):
+            metadata = (tool.metadata or {}).get(_OWN)
+            settings = cast("Unit", metadata) if isinstance(metadata, dict) else Unit()
+            if names := settings.get(WITHHOLDS):
+                properties = tool.parameters_json_schema.get("properties", {})
+                names_by_tool[tool.name] = frozenset(names), frozenset(properties)
+            elif settings.get("sensitive"):
                 raise UserError(
                     f"tool {tool.name!r} has sensitive arguments: give it to the agent in a Toolkit, which keeps them"
                 )
-        return cls(found)
+        return cls(names_by_tool)
 
 
 class Secrets:
@@ -305,28 +305,28 @@ class Secrets:
     def _field(self, name: str, value: Any) -> Any:
         if name in _STRUCTURE:
             return value
-        if name == "args" and isinstance(value, str) and (given := _parsed(value)):
-            clean = self.clean(given)
-            return value if clean == given else json.dumps(clean)  # it stays JSON
+        if name == "args" and isinstance(value, str) and (arguments := _parsed(value)):
+            clean = self.clean(arguments)
+            return value if clean == arguments else json.dumps(clean)  # it stays JSON
         return self.clean(value)
 
     def _part(self, part: Unit, withholding: SecretArguments, run_id: str | None) -> Unit:
         if part["part_kind"] != "tool-call" or part["tool_name"] not in withholding.tools or part["args"] is None:
             return part
-        sensitive, known = withholding.tools[part["tool_name"]]
-        given = _parsed(part["args"])
-        out = {name: value for name, value in given.items() if name in sensitive or name not in known}
-        kept = self._calls[run_id, part.get("tool_call_id")] = {
-            name: value for name, value in out.items() if name in sensitive and not is_redacted(value)
+        sensitive, declared = withholding.tools[part["tool_name"]]
+        arguments = _parsed(part["args"])
+        withheld = {name: value for name, value in arguments.items() if name in sensitive or name not in declared}
+        secrets = self._calls[run_id, part.get("tool_call_id")] = {
+            name: value for name, value in withheld.items() if name in sensitive and not is_redacted(value)
         }
-        self.remember(kept.values())
-        left: Any = {name: SENSITIVE if name in out else value for name, value in given.items()}
-        return {**part, "args": json.dumps(left) if isinstance(part["args"], str) else left}
+        self.remember(secrets.values())
+        cleaned: Any = {name: SENSITIVE if name in withheld else value for name, value in arguments.items()}
+        return {**part, "args": json.dumps(cleaned) if isinstance(part["args"], str) else cleaned}
 
     def remember(self, values: Iterable[Any]) -> None:
         """Remove these values from everything that is cleaned from now on."""
         for value in values:
-            self._values += [each for each in _scalars(value) if not is_redacted(each) and each not in self._values]
+            self._values += [scalar for scalar in _scalars(value) if not is_redacted(scalar) and scalar not in self._values]
 
     def clean(self, value: Any) -> Any:
         """Return a JSON value without the sensitive values."""
@@ -334,11 +334,11 @@ class Secrets:
             case str():
                 return self.clean_text(value)
             case dict():
-                return {key: self.clean(each) for key, each in cast("dict[str, object]", value).items()}
+                return {key: self.clean(item) for key, item in cast("dict[str, object]", value).items()}
             case list():
-                return [self.clean(each) for each in cast("list[Any]", value)]
+                return [self.clean(item) for item in cast("list[Any]", value)]
             case _:
-                return SENSITIVE if any(type(each) is type(value) and each == value for each in self._values) else value
+                return SENSITIVE if any(type(secret) is type(value) and secret == value for secret in self._values) else value
 
     def clean_text(self, text: str) -> str:
         """Return a text without the sensitive values."""
@@ -353,26 +353,26 @@ class Secrets:
 
     def put_back(self, arguments: dict[str, object], run_id: str | None, call_id: str | None) -> dict[str, object]:
         """Return the arguments of a call with the removed values put back, as far as this process has them."""
-        kept = self._calls.get((run_id, call_id), {})
-        return {name: kept.get(name, value) if is_redacted(value) else value for name, value in arguments.items()}
+        secrets = self._calls.get((run_id, call_id), {})
+        return {name: secrets.get(name, value) if is_redacted(value) else value for name, value in arguments.items()}
 
 
 def _parsed(args: Any) -> Unit:
     """Return the arguments of a call; empty if they cannot be parsed, because they may contain anything."""
     try:
-        given = json.loads(args) if isinstance(args, str) else args
+        arguments = json.loads(args) if isinstance(args, str) else args
     except ValueError:
         return {}
-    return cast("Unit", given) if isinstance(given, dict) else {}
+    return cast("Unit", arguments) if isinstance(arguments, dict) else {}
 
 
 def _scalars(value: Any) -> list[Any]:
     """Return the texts and numbers in a value. Booleans are left out: they are too common to be searched for."""
     match value:
         case dict():
-            return [each for item in cast("dict[str, object]", value).values() for each in _scalars(item)]
+            return [scalar for item in cast("dict[str, object]", value).values() for scalar in _scalars(item)]
         case list():
-            return [each for item in cast("list[Any]", value) for each in _scalars(item)]
+            return [scalar for item in cast("list[Any]", value) for scalar in _scalars(item)]
         case None | bool() | "":
             return []
         case _:

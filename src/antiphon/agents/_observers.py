@@ -73,14 +73,14 @@ def leaves_of(root: AbstractCapability[Any]) -> list[AbstractCapability[Any]]:
     return capabilities
 
 
-def is_told(run: LedgerRun, ctx: RunContext[object]) -> bool:
+def is_observed(run: LedgerRun, ctx: RunContext[object]) -> bool:
     """Whether operations are reported to observers: there are observers, and Pydantic AI does not report the same."""
     return run.journal.hooks is not None and not _is_instrumented(ctx)
 
 
 def _is_instrumented(ctx: RunContext[object]) -> bool:
     """Whether Pydantic AI makes spans for the run."""
-    return any(isinstance(each, Instrumentation) for each in capabilities_of(ctx))
+    return any(isinstance(capability, Instrumentation) for capability in capabilities_of(ctx))
 
 
 def count_step(run: LedgerRun, ctx: RunContext[object], *, was_done: bool) -> None:
@@ -97,12 +97,12 @@ def _mark_replayed(ctx: RunContext[object]) -> None:
         trace.get_current_span().set_attribute(_REPLAYED, True)
 
 
-async def told_as_agent(
+async def observed_agent(
     run: LedgerRun, ctx: RunContext[object], name: str, running: Callable[[], Awaitable[ResultT]]
 ) -> ResultT:
     """Run an agent, and report the run to observers. `name` is its name in the journal."""
     hooks = run.journal.hooks
-    if hooks is None or not is_told(run, ctx):
+    if hooks is None or not is_observed(run, ctx):
         result = await running()
         if run.replayed and not run.done:
             _mark_replayed(ctx)
@@ -151,7 +151,7 @@ async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator
     queues.append(queue)
     try:
         with at_end(ledger, thread_id, lambda: _end(queue)):
-            yield _each(queue)
+            yield _deltas(queue)
     finally:
         queues.remove(queue)
         if not queues:
@@ -164,7 +164,7 @@ def _end(queue: asyncio.Queue[LiveDelta | None]) -> None:
     queue.put_nowait(None)
 
 
-async def _each(queue: asyncio.Queue[LiveDelta | None]) -> AsyncIterator[LiveDelta]:
+async def _deltas(queue: asyncio.Queue[LiveDelta | None]) -> AsyncIterator[LiveDelta]:
     while (delta := await queue.get()) is not None:
         yield delta
 

@@ -33,30 +33,30 @@ class CountedUsage(RunUsage):
     values here are those of the run: both objects have the same `__dict__`.
     """
 
-    __slots__ = ("_added", "_whole")
+    __slots__ = ("_added", "_run_usage")
     _added: RunUsage
-    _whole: RunUsage
+    _run_usage: RunUsage
 
-    def __init__(self, whole: RunUsage) -> None:
-        object.__setattr__(self, "__dict__", whole.__dict__)
-        object.__setattr__(self, "_whole", whole)
+    def __init__(self, run_usage: RunUsage) -> None:
+        object.__setattr__(self, "__dict__", run_usage.__dict__)
+        object.__setattr__(self, "_run_usage", run_usage)
         object.__setattr__(self, "_added", RunUsage())
 
     @override
     def __setattr__(self, name: str, value: Any) -> None:
         before: Any = getattr(self, name, None) or 0
-        setattr(self._whole, name, value)
+        setattr(self._run_usage, name, value)
         if isinstance(value, int | float | Decimal):
             setattr(self._added, name, (getattr(self._added, name, None) or 0) + (value - before))
 
     @property
     def details(self) -> dict[str, int]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleVariableOverride]
         """The details of the run; changes are counted."""
-        return _CountedDetails(self._whole.details, self._added.details)
+        return _CountedDetails(self._run_usage.details, self._added.details)
 
     @override
     def incr(self, incr_usage: RunUsage | RequestUsage) -> None:
-        self._whole.incr(incr_usage)
+        self._run_usage.incr(incr_usage)
         self._added.incr(incr_usage)
 
     def added(self) -> RunUsage | None:
@@ -68,13 +68,13 @@ class CountedUsage(RunUsage):
         """Subtract the usage that this call has added: the call is repeated, and adds it again."""
         for name, value in vars(self._added).items():
             if isinstance(value, int | float | Decimal):
-                setattr(self._whole, name, getattr(self._whole, name) - value)
+                setattr(self._run_usage, name, getattr(self._run_usage, name) - value)
         for name, count in self._added.details.items():
-            self._whole.details[name] -= count
+            self._run_usage.details[name] -= count
 
     @override
     def __copy__(self) -> RunUsage:
-        return copy(self._whole)
+        return copy(self._run_usage)
 
     @override
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
@@ -94,15 +94,15 @@ class CountedUsage(RunUsage):
 class _CountedDetails(dict[str, int]):
     """The details of a usage; an assignment changes the details of the run, and is counted."""
 
-    def __init__(self, whole: dict[str, int], added: dict[str, int]) -> None:
-        super().__init__(whole)
-        self._whole = whole
+    def __init__(self, run_details: dict[str, int], added: dict[str, int]) -> None:
+        super().__init__(run_details)
+        self._run_details = run_details
         self._added = added
 
     @override
     def __setitem__(self, name: str, count: int) -> None:
         self._added[name] = self._added.get(name, 0) + count - self.get(name, 0)
-        self._whole[name] = count
+        self._run_details[name] = count
         super().__setitem__(name, count)
 
 
@@ -124,7 +124,7 @@ class ToolChanges:
         """Whether the tool runs again when a run continues: then its changes are not stored."""
         self._before: dict[str, str] = {}
         self._state_before = b""
-        self._unsaid: str | None = None
+        self._unrecorded: str | None = None
 
     @property
     def did_run(self) -> bool:
@@ -142,9 +142,9 @@ class ToolChanges:
             self._state_before = b"" if state is None else state.now()
             self._before = fingerprint(self._ctx.deps) if self._watch.debug else {}
         self._usage = CountedUsage(self._ctx.usage)
-        own = copy(self._ctx)  # `replace` would rebuild it from its fifty fields
-        own.usage = self._usage
-        return own
+        context = copy(self._ctx)  # `replace` would rebuild it from its fifty fields
+        context.usage = self._usage
+        return context
 
     def stored(self) -> dict[str, Json]:
         """Return the changes in their stored form, next to the result or the details of the error; empty if there are none."""
@@ -152,24 +152,24 @@ class ToolChanges:
         return {_CHANGES: changes} if changes else {}
 
     def _changes(self, usage: CountedUsage) -> dict[str, Json]:
-        found: dict[str, Json] = {}
+        changes: dict[str, Json] = {}
         if (added := usage.added()) is not None:
-            found["usage"] = cast("Json", _usage.dump_python(added, mode="json", exclude_defaults=True))
+            changes["usage"] = cast("Json", _usage.dump_python(added, mode="json", exclude_defaults=True))
         state = self._watch.state
         try:
             changed = None if state is None else state.changed(self._state_before)
         except SetupError as exc:
-            self._unsaid = str(exc)
-            return {**found, "unsaid": self._unsaid}
+            self._unrecorded = str(exc)
+            return {**changes, "unsaid": self._unrecorded}
         if changed is not None:
-            found["state"] = changed
+            changes["state"] = changed
         elif self._watch.debug and (places := difference(self._before, fingerprint(self._ctx.deps))):
-            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            others = f" and {len(places) - 1} more" if len(places) > 1 else ""
             todo = "give ledger_run(state=…), or declare the tool with {'antiphon': {'effects': 'none', 'replay': 'run'}}"
-            self._unsaid = (
-                f"tool {self._tool!r} changed {places[0]}{more}, and a run that continues would not have that: {todo}"
+            self._unrecorded = (
+                f"tool {self._tool!r} changed {places[0]}{others}, and a run that continues would not have that: {todo}"
             )
-        return found
+        return changes
 
     def check(self) -> None:
         """Refuse to continue after changes that could not be stored.
@@ -177,8 +177,8 @@ class ToolChanges:
         Raises:
             UserError: there are some.
         """
-        if self._unsaid is not None:
-            raise UserError(self._unsaid)
+        if self._unrecorded is not None:
+            raise UserError(self._unrecorded)
 
     def restore(self, stored: object, where: str) -> None:
         """Apply the recorded changes of a call that did not run in this process; `stored` has them among other fields.

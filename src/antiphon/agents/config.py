@@ -76,10 +76,10 @@ def known_names(wrong: str, names: Iterable[str], has: str = "it has", none: str
     `also` are names that may be meant, but are not listed.
     """
     check_type("a name", wrong, str, "'ada'")
-    known = sorted(names)
-    if close := get_close_matches(wrong, (*known, *also), 1):
+    sorted_names = sorted(names)
+    if close := get_close_matches(wrong, (*sorted_names, *also), 1):
         return f"; is it {close[0]!r}?"
-    shown = ", ".join(map(repr, known[:_SHOWN])) + (", …" if len(known) > _SHOWN else "")
+    shown = ", ".join(map(repr, sorted_names[:_SHOWN])) + (", …" if len(sorted_names) > _SHOWN else "")
     return f"; {has} {shown or none}"
 
 
@@ -155,9 +155,9 @@ def first_problem(error: ValidationError, form: type[BaseModel]) -> tuple[str, s
 
 def _keys(form: type[BaseModel], place: Sequence[int | str]) -> list[str]:
     """Return the keys that a table of a file may have. List indexes and table names are not fields."""
-    for each in place:
-        if isinstance(each, str) and each in form.model_fields:
-            form = next(_forms(form.model_fields[each].annotation), form)
+    for step in place:
+        if isinstance(step, str) and step in form.model_fields:
+            form = next(_forms(form.model_fields[step].annotation), form)
     return list(form.model_fields)
 
 
@@ -165,8 +165,8 @@ def _forms(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models in an annotation, such as that of a tuple of them."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    for each in get_args(annotation):
-        yield from _forms(each)
+    for argument in get_args(annotation):
+        yield from _forms(argument)
 
 
 def read_config() -> Config:

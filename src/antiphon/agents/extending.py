@@ -23,7 +23,7 @@ from antiphon.agents.durability import (
     price_of,
     quoting,
 )
-from antiphon.agents.toolkit._tool import own_settings
+from antiphon.agents.toolkit._tool import declared_settings
 from antiphon.durable._block import retried_run
 from antiphon.durable._budget import Amount, Bounds, BudgetLimits
 from antiphon.durable._run import run_scope
@@ -41,6 +41,7 @@ __all__ = [
     "as_key",
     "as_messages",
     "counting_deeds",
+    "declared_settings",
     "failed_call",
     "has_deeds",
     "is_outcome",
@@ -51,7 +52,6 @@ __all__ = [
     "name_among",
     "note_deed",
     "note_price",
-    "own_settings",
     "permitted",
     "price_of",
     "publish_live",

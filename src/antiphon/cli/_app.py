@@ -22,6 +22,7 @@ from antiphon.cli._export import export
 from antiphon.cli._hosts import host, hosts, limits, schedule
 from antiphon.cli._import import import_
 from antiphon.cli._knowledge import knowledge
+from antiphon.cli._ledger import complaints
 from antiphon.cli._life import pause, resume, status, terminate
 from antiphon.cli._output import EXIT_CODES
 from antiphon.cli._run import chat, run
@@ -93,7 +94,8 @@ class Overview(TyperGroup):
     @override
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with complaints():  # also where a command first uses a package that is not installed
+                return super().invoke(ctx)
         except typer.BadParameter as exc:
             exc.message = _filled(exc)
             raise
@@ -103,7 +105,7 @@ class Overview(TyperGroup):
         width = max(len(name) for section in OVERVIEW.values() for name in section)
         for title, commands in OVERVIEW.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), about) for name, about in commands.items()])
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
 
 def _filled(error: typer.BadParameter) -> str:
@@ -111,8 +113,8 @@ def _filled(error: typer.BadParameter) -> str:
     console = open_console(stderr=True)
     if not console.is_terminal:
         return error.message
-    whole = f"Error: {error.format_message()}"  # as it will be printed; a break takes the place of a space
-    lines = textwrap.fill(whole, console.width, break_long_words=False, break_on_hyphens=False)
+    line = f"Error: {error.format_message()}"  # as it will be printed; a break takes the place of a space
+    lines = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
     return lines[len(lines) - len(error.message) :]
 
 
@@ -154,22 +156,22 @@ def help_(
     """Explain a command, or the exit codes. Without a topic, list all commands."""
     group: Any = ctx.parent.command if ctx.parent is not None else None
     if topic == "exit-codes":
-        rows = [(str(code), about) for code, about in EXIT_CODES.items()]
+        rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
         print_table(open_console(), ("code", "meaning"), rows)
         return
-    found = None if topic is None else group.get_command(ctx.parent, topic)
-    if topic is not None and found is None:
+    command = None if topic is None else group.get_command(ctx.parent, topic)
+    if topic is not None and command is None:
         topics = [*group.list_commands(ctx.parent), "exit-codes"]
         near = get_close_matches(topic, topics, 1)
         fail(
             f"there is no topic {topic!r}; " + (f"is it {near[0]!r}?" if near else "`antiphon help` lists the commands"),
             code=2,
         )
-    if found is None:
+    if command is None:
         typer.echo(ctx.parent.get_help() if ctx.parent is not None else "")
         return
-    with typer.Context(found, info_name=topic, parent=ctx.parent) as own:
-        typer.echo(own.get_help())
+    with typer.Context(command, info_name=topic, parent=ctx.parent) as topic_context:
+        typer.echo(topic_context.get_help())
 
 
 for _command in (

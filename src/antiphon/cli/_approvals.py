@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -32,7 +31,7 @@ ReasonOption: TypeAlias = Annotated[
 
 def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the tool calls that wait for an approval, with their arguments and reasons."""
-    waiting = with_ledger(ledger, _waiting)
+    waiting = with_ledger(ledger, service.list_approvals)
     if for_programs:
         print_json(waiting)
     elif waiting:
@@ -41,21 +40,17 @@ def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) 
         note("nothing waits for an approval")
 
 
-async def _waiting(ledger: Ledger) -> tuple[ApprovalValue, ...]:
-    return await service.list_approvals(ledger)
-
-
 def _print_approvals(waiting: Sequence[ApprovalValue]) -> None:
     rows = [
         (
-            each.id,
-            each.thread_id,
-            each.agent,
-            f"{each.tool} {write(dict(each.arguments)).decode()}",  # all arguments: nobody can approve a hidden one
-            each.reason,
-            shown_time(each.expires_at),
+            approval.id,
+            approval.thread_id,
+            approval.agent,
+            f"{approval.tool} {write(dict(approval.arguments)).decode()}",  # all arguments: nobody can approve a hidden one
+            approval.reason,
+            shown_time(approval.expires_at),
         )
-        for each in waiting
+        for approval in waiting
     ]
     print_table(open_console(), ("id", "thread", "agent", "call", "why", "until (UTC)"), rows)
 
@@ -71,17 +66,17 @@ def deny(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None,
 
 
 def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, approved: bool) -> None:
-    async def work(found: Ledger) -> ApprovalValue:
+    async def work(opened: Ledger) -> ApprovalValue:
         try:
-            return await service.answer_approval(found, id, principal=name, approved=approved, reason=reason)
+            return await service.answer_approval(opened, id, principal=name, approved=approved, reason=reason)
         except NotWaitingError as exc:
-            waits = await service.open_approval(found, id) is not None  # then this person may not answer it
+            waits = await service.open_approval(opened, id) is not None  # then this person may not answer it
             fail(str(exc) if waits else f"{exc}; `{typed(ledger, 'approvals')}` lists those that wait")
 
-    given = with_ledger(ledger, work)
+    answered = with_ledger(ledger, work)
     word, may = ("approved", "may") if approved else ("denied", "may not")
-    note(f"{word}: {given.agent} {may} call {given.tool} in thread {given.thread_id}")
-    deliver(f"{given.thread_id}\n".encode(), None)
+    note(f"{word}: {answered.agent} {may} call {answered.tool} in thread {answered.thread_id}")
+    deliver(f"{answered.thread_id}\n".encode(), None)
 
 
 # ---------------------------------------------------------------- parked calls
@@ -89,27 +84,23 @@ def _answer(id: str, name: str, reason: str | None, ledger: str | None, *, appro
 
 def parked(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List parked calls: those that may have run and must not run twice, and messages that failed too often."""
-    found = with_ledger(ledger, _parked)
+    calls = with_ledger(ledger, service.list_parked)
     if for_programs:
-        print_json(found)
-    elif found:
-        _print_parked(found, ledger)
+        print_json(calls)
+    elif calls:
+        _print_parked(calls, ledger)
     else:
         note("nothing is parked")
 
 
-async def _parked(ledger: Ledger) -> tuple[ParkedValue, ...]:
-    return await service.list_parked(ledger)
-
-
-def _print_parked(found: Sequence[ParkedValue], ledger: str | None) -> None:
+def _print_parked(calls: Sequence[ParkedValue], ledger: str | None) -> None:
     console = open_console()
-    for each in found:
-        console.print(styled(f"{each.thread_id}  {each.invocation_id}", "heading"), soft_wrap=True)
-        began = "" if each.began_at is None else f", begun {shown_time(each.began_at)} UTC"
-        print_indented(console, styled(f"{each.option}{began}: {each.reason}"), "  ")
-        if each.arguments:
-            print_indented(console, styled(write(each.arguments).decode()), "  ")
+    for call in calls:
+        console.print(styled(f"{call.thread_id}  {call.invocation_id}", "heading"), soft_wrap=True)
+        began = "" if call.began_at is None else f", begun {shown_time(call.began_at)} UTC"
+        print_indented(console, styled(f"{call.option}{began}: {call.reason}"), "  ")
+        if call.arguments:
+            print_indented(console, styled(write(call.arguments).decode()), "  ")
     command = typed(ledger, "settle", "THREAD", "INVOCATION")
     note(f"find out the outcome of each, then: {command} --result JSON | --error TEXT | --retry")
 
@@ -131,12 +122,17 @@ def settle(
     if sum((result is not None, error is not None, retry)) != 1:
         fail("give one of --result JSON, --error TEXT or --retry", code=2)
     value = None if result is None else _read(result)
-    given: dict[str, Any] = {"thread": thread, "invocation": invocation, "result": value, "error": error, "retry": retry}
-    work = partial(_settle, parked=typed(ledger, "parked"), **given)
-    pattern = with_ledger(ledger, work)
-    also = f"; a paused thread continues with `{typed(ledger, 'resume', thread)}`" if pattern == "postchain" else ""
-    done = "may start again" if retry else "is settled"
-    note(f"{invocation} {done}; the thread continues in its program, now or when that runs again{also}")
+
+    async def record(opened: Ledger) -> str | None:
+        try:
+            return await service.settle_call(opened, thread, invocation, result=value, error=error, retry=retry)
+        except NotWaitingError as exc:
+            fail(f"{exc}; `{typed(ledger, 'parked')}` lists what is")
+
+    pattern = with_ledger(ledger, record)
+    hint = f"; a paused thread continues with `{typed(ledger, 'resume', thread)}`" if pattern == "postchain" else ""
+    state = "may start again" if retry else "is settled"
+    note(f"{invocation} {state}; the thread continues in its program, now or when that runs again{hint}")
 
 
 def _read(result: str) -> Any:
@@ -144,10 +140,3 @@ def _read(result: str) -> Any:
         return json.loads(result)  # orjson reads large integers as floats
     except json.JSONDecodeError as exc:
         fail(f"--result is JSON; a text needs quotes: {exc}", code=2)
-
-
-async def _settle(ledger: Ledger, *, parked: str, thread: str, invocation: str, **outcome: Any) -> str | None:
-    try:
-        return await service.settle_call(ledger, thread, invocation, **outcome)
-    except NotWaitingError as exc:
-        fail(f"{exc}; `{parked}` lists what is")

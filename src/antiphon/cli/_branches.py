@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.text import Text
@@ -18,7 +18,6 @@ from antiphon.cli._ledger import (
     JsonOption,
     LedgerOption,
     ThreadArgument,
-    complaints,
     known_thread,
     offered_threads,
     with_ledger,
@@ -49,10 +48,6 @@ if TYPE_CHECKING:
         ChainRunner,
         ForkPlace,
         ReplayedEvent,
-        RerunValue,
-        RunApp,
-        RunCheck,
-        RunningForecast,
         RunReport,
         ThreadDiff,
     )
@@ -105,8 +100,8 @@ async def _fork(ledger: Ledger, *, place: ForkPlace, named: str | None) -> tuple
     except PlaceError as exc:
         _refuse(exc, named)
         raise
-    found = await service.thread_status(ledger, branch.thread_id)
-    return branch, found.status if found.is_chain else None
+    summary = await service.thread_status(ledger, branch.thread_id)
+    return branch, summary.status if summary.is_chain else None
 
 
 def _refuse(error: PlaceError, ledger: str | None) -> None:
@@ -128,7 +123,7 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, printing: RunP
         try:
             with interruptible() as stop:
                 async with watching(view, runner.ledger):
-                    return await runner.fork(place, tell=tell, hear=view.take, stop=stop)
+                    return await runner.fork(place, on_branch=tell, on_event=view.take, stop=stop)
         except PlaceError as exc:
             _refuse(exc, ledger)
             raise
@@ -141,8 +136,8 @@ def _run_branch(place: ForkPlace, model: str, ledger: str | None, printing: RunP
 
 def _tell(branch: ThreadSummary) -> None:
     closed = branch.messages - (branch.forked_at or 0)
-    also = f"; open calls closed in the branch: {closed}" if closed else ""
-    note(f"a branch of {branch.forked_from} after message {branch.forked_at}{also}")
+    closing = f"; open calls closed in the branch: {closed}" if closed else ""
+    note(f"a branch of {branch.forked_from} after message {branch.forked_at}{closing}")
 
 
 # ---------------------------------------------------------------- diff
@@ -168,23 +163,18 @@ def diff(
     ledger: LedgerOption = None,
 ) -> None:
     """Compare two threads, by phase if both have six phases. Exit 1 if they differ."""
-    found = with_ledger(ledger, partial(_compare, left=left, right=right))
-    with complaints():
-        if for_programs:
-            print_json(service.DiffValue.of(found.messages, found.phases))
-        elif found.phases is None or by_message:
-            _print(_message_lines(found.messages, left, right))
-        else:
-            _print(_phase_lines(found, left, right))
-    if not found.is_empty:
+    difference = with_ledger(ledger, lambda opened: service.compare_threads(opened, left, right))
+    if for_programs:
+        print_json(service.DiffValue.of(difference.messages, difference.phases))
+    elif difference.phases is None or by_message:
+        _print(_message_lines(difference.messages, left, right))
+    else:
+        _print(_phase_lines(difference, left, right))
+    if not difference.is_empty:
         raise typer.Exit(1)
 
 
 _SAME_ANSWERS = "the answers are the same, other messages differ: --messages compares those"
-
-
-async def _compare(ledger: Ledger, *, left: str, right: str) -> ThreadDiff:
-    return await service.compare_threads(ledger, left, right)
 
 
 def _print(lines: Iterator[Text]) -> None:
@@ -195,20 +185,20 @@ def _print(lines: Iterator[Text]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _phase_lines(found: ThreadDiff, left: str, right: str) -> Iterator[Text]:
+def _phase_lines(difference: ThreadDiff, left: str, right: str) -> Iterator[Text]:
     """Yield, phase by phase, the answers of both threads and their models."""
-    yield Text(f"messages that are the same: {found.messages.common}", style="aside")
+    yield Text(f"messages that are the same: {difference.messages.common}", style="aside")
     yield styled(f"--- {left}", "bold red")
     yield styled(f"+++ {right}", "bold green")
-    for each in found.phases or ():
-        before, after = _answer(each.left, each.left_model), _answer(each.right, each.right_model)
+    for phase in difference.phases or ():
+        before, after = _answer(phase.left, phase.left_model), _answer(phase.right, phase.right_model)
         if before == after:
-            yield styled(f"  {each.phase}: the same", "aside")
+            yield styled(f"  {phase.phase}: the same", "aside")
             continue
-        yield styled(f"- {each.phase}: {before}", "red")
-        yield styled(f"+ {each.phase}: {after}", "green")
-    if not found.is_empty and all(
-        (each.left, each.left_model) == (each.right, each.right_model) for each in found.phases or ()
+        yield styled(f"- {phase.phase}: {before}", "red")
+        yield styled(f"+ {phase.phase}: {after}", "green")
+    if not difference.is_empty and all(
+        (phase.left, phase.left_model) == (phase.right, phase.right_model) for phase in difference.phases or ()
     ):
         yield Text(_SAME_ANSWERS)
 
@@ -219,47 +209,51 @@ def _answer(response: str | None, model: str | None) -> str:
     return " ".join(response.split()) + (f" ({model})" if model else "")
 
 
-def _message_lines(found: Diff, left: str, right: str) -> Iterator[Text]:
-    yield Text(f"messages that are the same: {found.common}", style="aside")
-    yield from _side("-", left, found.left, "red")
-    yield from _side("+", right, found.right, "green")
+def _message_lines(difference: Diff, left: str, right: str) -> Iterator[Text]:
+    yield Text(f"messages that are the same: {difference.common}", style="aside")
+    yield from _side("-", left, difference.left, "red")
+    yield from _side("+", right, difference.right, "green")
 
 
 def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iterator[Text]:
     if records:
         yield styled(f"{sign * 3} {name}", f"bold {style}")
     for record in records:
-        said = rendered(service.in_one_line(record.message))
-        said.stylize(style)
-        yield Text.assemble((f"{sign} {record.seq}  ", style), styled(record.message.policy, f"bold {style}"), "  ", said)
+        text = rendered(service.in_one_line(record.message))
+        text.stylize(style)
+        yield Text.assemble((f"{sign} {record.seq}  ", style), styled(record.message.policy, f"bold {style}"), "  ", text)
 
 
 # ---------------------------------------------------------------- replay
 
 
+ReplayedArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="THREAD",
+        callback=known_thread,
+        autocompletion=offered_threads,
+        help="The id of a thread; with --against, default: all.",
+    ),
+]
+SpeedOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
+]
+AgainstOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
+]
+
+
 def replay(
-    thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD",
-            callback=known_thread,
-            autocompletion=offered_threads,
-            help="The id of a thread; with --against, default: all.",
-        ),
-    ] = None,
+    thread: ReplayedArgument = None,
     *,
-    speed: Annotated[
-        float | None,
-        typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
-    ] = None,
+    speed: SpeedOption = None,
     by_step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each step.")] = False,
-    is_against: Annotated[
-        bool,
-        typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
-    ] = False,
+    is_against: AgainstOption = False,
     is_running: Annotated[
-        bool,
-        typer.Option("--running", help="With --against: try threads that have not ended, up to their next step."),
+        bool, typer.Option("--running", help="With --against: try threads that have not ended, up to their next step.")
     ] = False,
     apps: AppOption = None,
     teams: Annotated[
@@ -279,63 +273,62 @@ def replay(
         fail("--running and --team belong to --against --running; runs of programs: --against --app", code=2)
     if apps:
         _check_runs(ledger, thread, apps, for_programs=for_programs)
-        return
-    if is_running:
+    elif is_running:
         _forecast_running(ledger, thread, config, teams or [], for_programs=for_programs)
-        return
-    if is_against:
+    elif is_against:
         _replay_against(ledger, thread, config, for_programs=for_programs)
-        return
-    if thread is None:
+    elif thread is None:
         fail(f"which thread? `{typed(ledger, 'threads')}` lists them", code=2)
-    events = with_ledger(ledger, partial(_events, thread=thread))
+    else:
+        _replay(ledger, thread, speed, by_step=by_step, for_programs=for_programs)
+
+
+def _replay(ledger: str | None, thread: str, speed: float | None, *, by_step: bool, for_programs: bool) -> None:
+    """Print the events of a thread, with pauses if a speed is wanted."""
+    events = with_ledger(ledger, lambda opened: service.replay_thread(opened, thread))
     view, before = LineView(open_console(stderr=True)), events[0].at if events else None
-    for each in events:
+    for event in events:
         if speed is not None and before is not None:
-            time.sleep(max(0.0, (each.at - before).total_seconds() / speed))
-        before = each.at
-        _put(each, view, for_programs=for_programs)
+            time.sleep(max(0.0, (event.at - before).total_seconds() / speed))
+        before = event.at
+        _put(event, view, for_programs=for_programs)
         if by_step and not for_programs:
             sys.stdin.readline()
     if not events:
         note(f"the thread has no phases to replay; `{typed(ledger, 'show', thread)}` prints its messages")
 
 
-async def _events(ledger: Ledger, *, thread: str) -> tuple[ReplayedEvent, ...]:
-    return await service.replay_thread(ledger, thread)
-
-
-def _put(each: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
+def _put(replayed: ReplayedEvent, view: LineView, *, for_programs: bool) -> None:
     if for_programs:
-        print_json_line(service.ReplayedValue.of(each.at, each.event))
+        print_json_line(service.ReplayedValue.of(replayed.at, replayed.event))
         return
-    event = each.event
+    event = replayed.event
     view.take(event)
     if event.kind == "phase_ended":
         _put_words(event)
     elif event.kind == "ended":
-        print_answer(each.answer, event.data.get("citations") or ())
+        print_answer(replayed.answer, event.data.get("citations") or ())
 
 
 def _put_words(event: ChainEvent) -> None:
     """Print the first line of what an agent said, unless the view has it already, or the answer follows."""
-    said = event.text.partition("\n")[0]
-    if event.phase != PHASES[-1] and said != contributed(event):
-        console, line = open_console(stderr=True), styled(f"  {said}", "aside")
+    summary = event.text.partition("\n")[0]
+    if event.phase != PHASES[-1] and summary != contributed(event):
+        console, line = open_console(stderr=True), styled(f"  {summary}", "aside")
         console.print(cut(line, console.width) if console.is_terminal else line, soft_wrap=True)
 
 
 def _replay_against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
     """Run stored threads again on the installed code; exit 1 if one of them goes otherwise."""
-    found = with_ledger(ledger, partial(_reruns, thread=thread, config=config))
-    parted = [each for each in found if each.differs]
+    reruns = with_ledger(ledger, lambda opened: service.rerun_threads(opened, thread, config=config))
+    parted = [rerun for rerun in reruns if rerun.differs]
     if for_programs:
-        print_json(found)
+        print_json(reruns)
     else:
-        for each in parted:
-            said = f"{each.thread_id} differs from message {each.parts_at} on, {each.what}: {each.reason}"
-            _note_lines(said, f"{each.thread_id}: ")
-        note(f"threads: {len(found)}; with differences: {len(parted)}")
+        for rerun in parted:
+            text = f"{rerun.thread_id} differs from message {rerun.parts_at} on, {rerun.what}: {rerun.reason}"
+            _note_lines(text, f"{rerun.thread_id}: ")
+        note(f"threads: {len(reruns)}; with differences: {len(parted)}")
     if parted:
         raise typer.Exit(1)
 
@@ -344,52 +337,40 @@ def _forecast_running(
     ledger: str | None, thread: str | None, config: Path | None, teams: list[Path], *, for_programs: bool
 ) -> None:
     """Try open threads on the installed code; exit 1 if one of them cannot be continued."""
-    with complaints():
-        found = with_ledger(ledger, partial(_forecasts, thread=thread, config=config, teams=teams))
+    forecast = with_ledger(ledger, lambda opened: service.forecast_threads(opened, thread, config=config, teams=teams))
     if for_programs:
-        print_json(found)
+        print_json(forecast)
     else:
-        for each in found.unfit:
-            said = f"{each.thread_id} cannot continue at message {each.parts_at}, {each.what}: {each.reason}"
-            _note_lines(said, f"{each.thread_id}: ")
-        if found.untried:
-            note(f"not tried, because their team was not given (--team FILE): {', '.join(found.untried)}")
-        note(f"open threads: {len(found.tried)}; cannot continue: {len(found.unfit)}")
-    if found.unfit:
+        for rerun in forecast.unfit:
+            text = f"{rerun.thread_id} cannot continue at message {rerun.parts_at}, {rerun.what}: {rerun.reason}"
+            _note_lines(text, f"{rerun.thread_id}: ")
+        if forecast.untried:
+            note(f"not tried, because their team was not given (--team FILE): {', '.join(forecast.untried)}")
+        note(f"open threads: {len(forecast.tried)}; cannot continue: {len(forecast.unfit)}")
+    if forecast.unfit:
         raise typer.Exit(1)
-
-
-async def _forecasts(ledger: Ledger, *, thread: str | None, config: Path | None, teams: list[Path]) -> RunningForecast:
-    return await service.forecast_threads(ledger, thread, config=config, teams=teams)
-
-
-async def _reruns(ledger: Ledger, *, thread: str | None, config: Path | None) -> tuple[RerunValue, ...]:
-    return await service.rerun_threads(ledger, thread, config=config)
 
 
 def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_programs: bool) -> None:
     """Try the open runs of programs; exit 1 if one of them would not go on."""
-    with complaints():
-        app = service.load_apps(apps)
-        found = with_ledger(ledger, partial(_checks, app=app, thread=thread))
-    bad = [each for each in found if each.forecast in ("stops", "fails")]
+    app = service.load_apps(apps)
+    checks = with_ledger(ledger, lambda opened: service.check_runs(opened, app, thread))
+    bad = [check for check in checks if check.forecast in ("stops", "fails")]
     if for_programs:
-        print_json(found)
+        print_json(checks)
     else:
-        for each in bad:
-            _note_lines(f"{each.thread_id}, run {each.id!r} {each.forecast}: {each.reason}", f"{each.thread_id} {each.id}: ")
-        note(f"open runs of these programs: {len(found)}; cannot continue: {len(bad)}")
+        for check in bad:
+            _note_lines(
+                f"{check.thread_id}, run {check.id!r} {check.forecast}: {check.reason}", f"{check.thread_id} {check.id}: "
+            )
+        note(f"open runs of these programs: {len(checks)}; cannot continue: {len(bad)}")
     if bad:
         raise typer.Exit(1)
 
 
 def _note_lines(text: str, prefix: str) -> None:
     """Print a text line by line, as the differences of a program; `prefix` says what all but the first are about."""
-    first, *more = text.splitlines()
+    first, *rest = text.splitlines()
     note(first)
-    for line in more:
+    for line in rest:
         note(f"{prefix}{line}", style="warning")
-
-
-async def _checks(ledger: Ledger, *, app: RunApp, thread: str | None) -> tuple[RunCheck, ...]:
-    return await service.check_runs(ledger, app, thread)

@@ -102,7 +102,7 @@ class Chat:
         view = open_view(is_quiet=self.is_quiet)
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                report = await begin(hear=view.take, stop=stop)
+                report = await begin(on_event=view.take, stop=stop)
         self.last, self.thread, self.name = report, report.thread_id, None
         if report.was_interrupted:
             waits = report.error_message if report.error_code else None
@@ -128,9 +128,9 @@ class Chat:
 
     # ------------------------------------------------------------ commands
 
-    async def _obey(self, runner: ChainRunner, command: str, given: str = "") -> bool:
+    async def _obey(self, runner: ChainRunner, command: str, argument: str = "") -> bool:
         """Do a command; return whether the chat goes on with this chain."""
-        match command, given.strip():
+        match command, argument.strip():
             case "/quit", _:
                 return False
             case "/new", _:
@@ -163,12 +163,12 @@ class Chat:
     async def _change_thread(self, ledger: Ledger, name: str) -> None:
         try:
             with complaints():
-                found = await service.resolve_thread(ledger, name)
-                await service.check_chain(ledger, found, may_be_imported=True)
+                thread = await service.resolve_thread(ledger, name)
+                await service.check_chain(ledger, thread, may_be_imported=True)
         except typer.Exit:
             return
-        self.thread, self.last = found, None
-        note(f"this is thread {found}: {service.brief(await service.question_of(ledger, found) or '')}", style="aside")
+        self.thread, self.last = thread, None
+        note(f"this is thread {thread}: {service.brief(await service.question_of(ledger, thread) or '')}", style="aside")
 
     def _change_model(self, name: str) -> bool:
         try:
@@ -222,8 +222,8 @@ async def _asked_before(ledger: Ledger) -> list[str]:
     from antiphon.ledger import ThreadFilter  # noqa: PLC0415 (only where a ledger is used)
 
     page = await ledger.threads(ThreadFilter(system=False), limit=_THREADS)
-    asked = [await service.question_of(ledger, each.thread_id) for each in page.threads]
-    return [each for each in reversed(asked) if each]
+    asked = [await service.question_of(ledger, thread.thread_id) for thread in page.threads]
+    return [question for question in reversed(asked) if question]
 
 
 def _session(history: Iterable[str]) -> PromptSession[str]:
@@ -278,9 +278,9 @@ def _completer() -> Completer:
             command, space, rest = document.text_before_cursor.partition(" ")
             if not command.startswith("/"):
                 return
-            known = service.list_models() if space and command == "/model" else () if space else tuple(COMMANDS)
+            choices = service.list_models() if space and command == "/model" else () if space else tuple(COMMANDS)
             typed = rest if space else command
-            for name in known:
+            for name in choices:
                 if name.startswith(typed):
                     yield Completion(name, start_position=-len(typed), display_meta=COMMANDS.get(name, ""))
 

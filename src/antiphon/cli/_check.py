@@ -17,9 +17,9 @@ from antiphon.checks import check as findings_of
 from antiphon.cli._input import (
     EachLineOption,
     FileArgument,
+    FileContent,
     ForOption,
     FromOption,
-    Given,
     dialect_of,
     find_conversation,
     read_conversations,
@@ -73,23 +73,23 @@ def check(
         return
     if ledger is not None:
         fail("--ledger goes with --flow; to check a thread by the rules, `antiphon export` it", code=2)
-    given = read_file(file)
-    dialect = dialect_of(given.each_line()[0] if each_line else given, source)
+    content = read_file(file)
+    dialect = dialect_of(content.each_line()[0] if each_line else content, source)
     aim = target_of(dialect, target)
-    found = [
+    findings = [
         placed
-        for each, conversation in read_conversations(given, dialect, each_line=each_line)
-        for placed in _placed(each, dialect, findings_of(conversation, aim))
+        for part, conversation in read_conversations(content, dialect, each_line=each_line)
+        for placed in _placed(part, dialect, findings_of(conversation, aim))
     ]
     match form:
         case Format.text:
             again = "antiphon repair" if str(file) == "-" else _repair(file, source, target, each_line=each_line)
-            _print(found, aim, again)
+            _print(findings, aim, again)
         case Format.json:
-            print_json([each.to_json() for each in found])
+            print_json([placed.to_json() for placed in findings])
         case Format.github:  # pragma: no branch (there is no other)
-            _print_github(found)
-    if any(each.finding.severity == "error" for each in found):
+            _print_github(findings)
+    if any(placed.finding.severity == "error" for placed in findings):
         raise typer.Exit(1)
 
 
@@ -98,7 +98,7 @@ class _Placed:
     """A finding, and where its message is in the file."""
 
     finding: Finding
-    file: Given
+    file: FileContent
     path: Sequence[str | int] | None
     """The path of the message in the JSON; None if the finding is about the whole, or the dialect cannot say it."""
     line: int | None
@@ -126,11 +126,11 @@ class _Placed:
         return {"file": self.file.name, **asdict(self.finding), "path": path, "line": self.line}
 
 
-def _placed(given: Given, dialect: str, findings: Sequence[Finding]) -> Iterator[_Placed]:
-    paths = places(given.value, dialect) if any(each.position is not None for each in findings) else ()
+def _placed(content: FileContent, dialect: str, findings: Sequence[Finding]) -> Iterator[_Placed]:
+    paths = places(content.value, dialect) if any(finding.position is not None for finding in findings) else ()
     for finding in findings:
         path = paths[finding.position] if paths and finding.position is not None else None
-        yield _Placed(finding, given, path, given.number if path is None else given.line_of(path))
+        yield _Placed(finding, content, path, content.number if path is None else content.line_of(path))
 
 
 # ---------------------------------------------------------------- for people
@@ -138,24 +138,24 @@ def _placed(given: Given, dialect: str, findings: Sequence[Finding]) -> Iterator
 
 def _repair(file: Path, source: str | None, target: str | None, *, each_line: bool) -> str:
     """Return the command that repairs a file for the same provider."""
-    given = [word for name, value in (("--from", source), ("--for", target)) if value is not None for word in (name, value)]
-    return shlex.join(["antiphon", "repair", str(file), *given, *["--each-line"] * each_line])
+    options = [word for name, value in (("--from", source), ("--for", target)) if value is not None for word in (name, value)]
+    return shlex.join(["antiphon", "repair", str(file), *options, *["--each-line"] * each_line])
 
 
-def _print(found: Sequence[_Placed], target: str | None, repair: str) -> None:
+def _print(findings: Sequence[_Placed], target: str | None, repair: str) -> None:
     console = open_console()
-    for each in found:
-        for margin, line in _lines(each):
+    for placed in findings:
+        for margin, line in _lines(placed):
             print_indented(console, line, margin)
-    print_indented(console, Text(_summary([each.finding for each in found], target, repair)), "")
+    print_indented(console, Text(_summary([placed.finding for placed in findings], target, repair)), "")
 
 
 def _lines(placed: _Placed) -> Iterator[tuple[str, Text]]:
     finding = placed.finding
     place = "".join(f"{piece}: " for piece in (placed.file.name, placed.where) if piece).rstrip()
-    about = "" if finding.message_id is None else f" (id {finding.message_id})"
+    identity = "" if finding.message_id is None else f" (id {finding.message_id})"
     severity = Text(finding.severity, style=_STYLES[finding.severity])
-    problem = visible(f": {finding.problem}{about}")  # one line, also if a message has line ends in it
+    problem = visible(f": {finding.problem}{identity}")  # one line, also if a message has line ends in it
     yield "", Text.assemble((visible(place), "heading"), f" {finding.code} ", severity, problem)
     yield "    ", Text(finding.answer)
     yield "    ", Text(f"help: {finding.hint}", style="aside")
@@ -178,12 +178,12 @@ def _counted(count: int, what: str) -> str:
 # ---------------------------------------------------------------- for programs
 
 
-def _print_github(found: Sequence[_Placed]) -> None:
-    for each in found:
-        finding = each.finding
-        place = f"{each.where}: " if each.where else ""
-        line = "" if each.line is None else f",line={each.line}"
-        properties = f"file={_escaped(each.file.name, ':,')}{line},title={finding.code}"
+def _print_github(findings: Sequence[_Placed]) -> None:
+    for placed in findings:
+        finding = placed.finding
+        place = f"{placed.where}: " if placed.where else ""
+        line = "" if placed.line is None else f",line={placed.line}"
+        properties = f"file={_escaped(placed.file.name, ':,')}{line},title={finding.code}"
         text = _escaped(f"{place}{finding.problem}. {finding.answer} {finding.hint}")
         deliver(f"::{finding.severity} {properties}::{text}\n".encode(), None)
 
@@ -223,13 +223,13 @@ def _print_verdict(name: str, flow: Flow, verdict: Verdict, concerned: int) -> N
     console = open_console()
     expected = "; or ".join(verdict.expected) or "nothing more"
     if verdict.message is not None:
-        about = f"{name}: message {verdict.position} does not fit the flow {flow.name} (id {verdict.message.id})"
-        print_indented(console, Text(visible(about)), "")
+        text = f"{name}: message {verdict.position} does not fit the flow {flow.name} (id {verdict.message.id})"
+        print_indented(console, Text(visible(text)), "")
         print_indented(console, Text(visible(f"expected: {expected}")), "    ")
         return
     end = "It is complete." if verdict.state == "complete" else f"It is on its way; next: {expected}"
-    about = f"{name}: conforms to {flow.name}, in {concerned} messages. {end}"
-    print_indented(console, Text(visible(about)), "")
+    text = f"{name}: conforms to {flow.name}, in {concerned} messages. {end}"
+    print_indented(console, Text(visible(text)), "")
 
 
 def _verdict_json(name: str, flow: Flow, verdict: Verdict) -> dict[str, Any]:

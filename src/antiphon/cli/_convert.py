@@ -15,9 +15,9 @@ from antiphon.checks import repair as repaired
 from antiphon.cli._input import (
     EachLineOption,
     FileArgument,
+    FileContent,
     ForOption,
     FromOption,
-    Given,
     dialect_of,
     known_dialect,
     offered_dialects,
@@ -30,6 +30,8 @@ from antiphon.cli._output import (
     ForceOption,
     OutputKind,
     OutputOption,
+    PolicyOption,
+    StrictOption,
     deliver,
     is_of_dialect,
     report_losses,
@@ -55,12 +57,10 @@ def convert(
     ],
     source: FromOption = None,
     each_line: EachLineOption = False,
-    strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
+    strict: StrictOption = False,
     output: OutputOption = None,
     force: ForceOption = False,
-    as_policy: Annotated[
-        str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
-    ] = None,
+    as_policy: PolicyOption = None,
     model: Annotated[
         str | None, typer.Option("--model", metavar="NAME", help="The model to name in the request; default: none.")
     ] = None,
@@ -69,11 +69,11 @@ def convert(
     options = _options(target, model)
     values: list[Any] = []
     losses: list[Loss] = []
-    for given, conversation in read_conversations(read_file(file), source, each_line=each_line):
-        with refusals(given):
+    for content, conversation in read_conversations(read_file(file), source, each_line=each_line):
+        with refusals(content):
             encoded = encode(conversation, target, as_policy=as_policy, **options)
         values.append(encoded.value)
-        losses += [_on_line(given, loss) for loss in encoded.losses]
+        losses += [_on_line(content, loss) for loss in encoded.losses]
     if losses:
         report_losses(losses, target)
         if any(loss.what == "model" for loss in losses) and _takes_model(target):
@@ -86,11 +86,11 @@ def convert(
 _NotedT = TypeVar("_NotedT", Loss, Change)
 
 
-def _on_line(given: Given, noted: _NotedT) -> _NotedT:
+def _on_line(content: FileContent, noted: _NotedT) -> _NotedT:
     """Return a loss or a change with the line of its conversation, if each line of the file is one."""
-    if given.number is None:
+    if content.number is None:
         return noted
-    return replace(noted, message_id=f"line {given.number}: {noted.message_id or '(conversation)'}")
+    return replace(noted, message_id=f"line {content.number}: {noted.message_id or '(conversation)'}")
 
 
 def _options(target: str, model: str | None) -> dict[str, Any]:
@@ -126,19 +126,19 @@ def repair(
     force: ForceOption = False,
 ) -> None:
     """Fix what a provider would refuse, and write the conversation. Changes are listed on stderr."""
-    whole = read_file(file)
-    dialect = dialect_of(whole.each_line()[0] if each_line else whole, source)
+    content = read_file(file)
+    dialect = dialect_of(content.each_line()[0] if each_line else content, source)
     written_as, aim = to or dialect, target_of(dialect, target)
     values: list[Any] = []
     changes: list[Change] = []
     losses: list[Loss] = []
-    for given, conversation in read_conversations(whole, dialect, each_line=each_line):
+    for part, conversation in read_conversations(content, dialect, each_line=each_line):
         mended = repaired(conversation, aim)
-        with refusals(given):
+        with refusals(part):
             encoded = encode(mended.conversation, written_as)
         values.append(encoded.value)
-        changes += [_on_line(given, change) for change in mended.changes]
-        losses += [_on_line(given, loss) for loss in encoded.losses]
+        changes += [_on_line(part, change) for change in mended.changes]
+        losses += [_on_line(part, loss) for loss in encoded.losses]
     _report(changes)
     if losses:
         report_losses(losses, written_as)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
@@ -28,15 +28,17 @@ from antiphon.cli._output import (
     ForceOption,
     OutputKind,
     OutputOption,
+    PolicyOption,
+    StrictOption,
     delivery,
     has_keys,
     is_of_dialect,
     print_json,
     report_losses,
 )
-from antiphon.cli._screen import bar, check_none_given, fail, note, open_console, print_table
+from antiphon.cli._screen import bar, check_unused, fail, note, open_console, print_table
 from antiphon.cli._threads import SystemOption
-from antiphon.cli._verify import read_heads, write_heads
+from antiphon.cli._verify import SignerOption, read_heads, write_heads
 from antiphon.dialects import Loss
 from antiphon.errors import EncodeError, RestoreRefusedError
 from antiphon.messages import MediaPart
@@ -49,53 +51,53 @@ def _known_target(name: str) -> str:
     return name if is_ledger(name) else known_dialect(name) or name
 
 
+TargetOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="NAME",
+        callback=_known_target,
+        autocompletion=offered_dialects,
+        help="The dialect to write (see antiphon dialects), or the ledger to move the threads to: a path or a URL.",
+    ),
+]
+WindowOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--window", metavar="N", min=1, help="With --trajectories: observations have the latest N messages; default: all."
+    ),
+]
+SaveHeadsOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--save-heads", metavar="FILE", help="With --journal: write the heads of these rows to this file."),
+]
+ProofOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--heads", metavar="FILE", help="With --to LEDGER: signed heads, to prove the rows.")
+]
+TrustOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--trust-source", help="With --to LEDGER: move journal rows without signed heads; you trust their writers."),
+]
+
+
 def export(
     threads: MaybeThreadsArgument = None,
     *,
-    target: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="NAME",
-            callback=_known_target,
-            autocompletion=offered_dialects,
-            help="The dialect to write (see antiphon dialects), or the ledger to move the threads to: a path or a URL.",
-        ),
-    ] = "house",
+    target: TargetOption = "house",
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="A line per decision: observation, action, result.")
     ] = False,
-    window: Annotated[
-        int | None,
-        typer.Option(
-            "--window", metavar="N", min=1, help="With --trajectories: observations have the latest N messages; default: all."
-        ),
-    ] = None,
+    window: WindowOption = None,
     journal: Annotated[
         bool, typer.Option("--journal", help="Rows with their times and hashes, for antiphon import --journal.")
     ] = False,
-    save_heads: Annotated[
-        Path | None,
-        typer.Option("--save-heads", metavar="FILE", help="With --journal: write the heads of these rows to this file."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")] = False,
+    save_heads: SaveHeadsOption = None,
+    strict: StrictOption = False,
     with_system: SystemOption = False,
-    as_policy: Annotated[
-        str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
-    ] = None,
-    heads: Annotated[
-        Path | None, typer.Option("--heads", metavar="FILE", help="With --to LEDGER: signed heads, to prove the rows.")
-    ] = None,
-    signer: Annotated[
-        Path | None,
-        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
-    ] = None,
-    trust_source: Annotated[
-        bool,
-        typer.Option(
-            "--trust-source", help="With --to LEDGER: move journal rows without signed heads; you trust their writers."
-        ),
-    ] = False,
+    as_policy: PolicyOption = None,
+    heads: ProofOption = None,
+    signer: SignerOption = None,
+    trust_source: TrustOption = False,
     output: OutputOption = None,
     force: ForceOption = False,
     for_programs: Annotated[bool, typer.Option("--json", help="With --to LEDGER: print JSON.")] = False,
@@ -107,21 +109,21 @@ def export(
     """
     if is_ledger(target):
         of_lines = {"--journal": journal, "--trajectories": trajectories, "--window": window, "--save-heads": save_heads}
-        others = {"--strict": strict, "--all": with_system, "--as-policy": as_policy, "-o": output, "--force": force}
-        check_none_given({**of_lines, **others}, "does not go with --to LEDGER: threads move as they are")
+        of_files = {"--strict": strict, "--all": with_system, "--as-policy": as_policy, "-o": output, "--force": force}
+        check_unused({**of_lines, **of_files}, "does not go with --to LEDGER: threads move as they are")
         _move(ledger, target, threads or [], _proof(heads, signer), trust_source=trust_source, for_programs=for_programs)
         return
     of_move = {"--heads": heads, "--signer": signer, "--trust-source": trust_source, "--json": for_programs}
-    check_none_given(of_move, "goes with --to LEDGER")
+    check_unused(of_move, "goes with --to LEDGER")
     if journal:
         of_dialects = {"--to": target != "house", "--trajectories": trajectories, "--window": window, "--strict": strict}
-        check_none_given(
+        check_unused(
             {**of_dialects, "--as-policy": as_policy}, "does not go with --journal: a journal has rows as they are stored"
         )
         _export_journal(ledger, threads or [], _Output(output, has_keys("antiphon_journal"), force), save_heads, with_system)
         return
-    check_none_given({"--save-heads": save_heads}, "goes with --journal")
-    check_none_given({"--window": None if trajectories else window}, "goes with --trajectories")
+    check_unused({"--save-heads": save_heads}, "goes with --journal")
+    check_unused({"--window": None if trajectories else window}, "goes with --trajectories")
     form = service.ExportForm(target, as_policy, trajectories, window)
     out = _Output(output, has_keys("observations") if trajectories else is_of_dialect(target), force)
     work = partial(_write, names=threads or [], with_system=with_system, form=form, strict=strict, output=out)
@@ -149,7 +151,7 @@ def _move(
     if for_programs:
         print_json(moved)
         return
-    rows = [(each.thread_id, str(each.messages), "was there" if each.was_there else "moved") for each in moved]
+    rows = [(thread.thread_id, str(thread.messages), "was there" if thread.was_there else "moved") for thread in moved]
     print_table(open_console(), ("thread", "messages", "result"), rows)
     if not moved:
         note(f"{shown_ledger(source)} has no threads to move; `{typed(source, 'threads', '--all')}` lists them")
@@ -197,27 +199,27 @@ async def _write(
     ledger: Ledger, *, names: list[str], with_system: bool, form: service.ExportForm, strict: bool, output: _Output
 ) -> bool:
     """Write the threads, and return whether anything was lost. With `strict`, first look whether anything would be."""
-    chosen = [each async for each in _chosen(ledger, names, with_system)]
-    losses = _Losses(form, is_only_one=len(chosen) == 1)
-    lines = partial(service.export_lines, ledger, form=form, hear=losses.tell)
+    threads = [thread async for thread in _chosen(ledger, names, with_system)]
+    losses = _Losses(form, is_only_one=len(threads) == 1)
+    lines = partial(service.export_lines, ledger, form=form, on_losses=losses.report)
     if form.trajectories:
-        await _warn_of_size(ledger, chosen, form)
+        await _warn_of_size(ledger, threads, form)
     with bar("exporting", is_beside_output=output.path is None) as progress:
         if strict:
-            await _go_through(lines, chosen, lambda _line: None, progress)
-        if strict and losses.told:
+            await _go_through(lines, threads, lambda _line: None, progress)
+        if strict and losses.threads:
             return True
         with output.open() as put:
-            await _go_through(lines, chosen, put, progress)
-    return bool(losses.told)
+            await _go_through(lines, threads, put, progress)
+    return bool(losses.threads)
 
 
 _LARGE = 1_000_000_000
 """Bytes of decisions of which a person is warned before they are written."""
 
 
-async def _warn_of_size(ledger: Ledger, chosen: list[ThreadSummary], form: service.ExportForm) -> None:
-    size = sum([await service.trajectory_bytes(ledger, each, form) for each in chosen])
+async def _warn_of_size(ledger: Ledger, threads: list[ThreadSummary], form: service.ExportForm) -> None:
+    size = sum([await service.trajectory_bytes(ledger, thread, form) for thread in threads])
     if size >= _LARGE:
         why = "each decision repeats the messages before it"
         note(f"this writes about {service.file_size(size)}: {why}; --window N keeps only the latest N", style="warning")
@@ -229,12 +231,12 @@ class _Losses:
     def __init__(self, form: service.ExportForm, *, is_only_one: bool) -> None:
         self._dialect = form.dialect
         self._in_full = is_only_one and not form.trajectories
-        self.told: set[str] = set()
+        self.threads: set[str] = set()
 
-    def tell(self, thread_id: str, losses: Sequence[Loss]) -> None:
-        if thread_id in self.told:
+    def report(self, thread_id: str, losses: Sequence[Loss]) -> None:
+        if thread_id in self.threads:
             return
-        self.told.add(thread_id)
+        self.threads.add(thread_id)
         if self._in_full:
             report_losses(losses, self._dialect)
         else:
@@ -243,18 +245,18 @@ class _Losses:
 
 async def _go_through(
     lines: Callable[[ThreadSummary], AsyncIterator[bytes]],
-    chosen: list[ThreadSummary],
+    threads: list[ThreadSummary],
     put: Callable[[bytes], object],
     progress: Callable[[int, int], None],
 ) -> None:
-    done, total = 0, sum(each.messages for each in chosen)
-    for each in chosen:
+    done, total = 0, sum(thread.messages for thread in threads)
+    for thread in threads:
         try:
-            async for line in lines(each):
+            async for line in lines(thread):
                 put(line)
         except EncodeError as exc:
             fail(f"{exc.where}: {exc.reason}")
-        done += each.messages
+        done += thread.messages
         progress(done, total)
 
 
@@ -262,8 +264,8 @@ async def _chosen(ledger: Ledger, names: list[str], with_system: bool) -> AsyncI
     for name in dict.fromkeys(names):
         yield await service.find_thread(ledger, name)
     if not names:
-        async for each in service.list_threads(ledger, with_system=with_system, order="created_at"):
-            yield each
+        async for thread in service.list_threads(ledger, with_system=with_system, order="created_at"):
+            yield thread
 
 
 def _export_journal(ledger: str | None, names: list[str], output: _Output, save_heads: Path | None, with_system: bool) -> None:
@@ -276,24 +278,24 @@ async def _write_journal(ledger: Ledger, *, names: list[str], with_system: bool,
     """Write the rows of threads, and return the head of each as it is in the file."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where it is used)
 
-    chosen = [each async for each in _chosen(ledger, names, with_system)]
-    found: list[Head] = []
+    threads = [thread async for thread in _chosen(ledger, names, with_system)]
+    heads: list[Head] = []
     remote = done = 0
     with bar("exporting", is_beside_output=output.path is None) as progress, output.open() as put:
-        for each in chosen:
+        for thread in threads:
             # A branch without rows of its own, and an empty thread, have the head of the thread.
-            head = await ledger.head(each.thread_id)
-            async for line, record in journal_lines(ledger, each):
+            head = await ledger.head(thread.thread_id)
+            async for line, record in journal_lines(ledger, thread):
                 put(line)
                 if record is not None:
-                    head = Head(each.thread_id, record.seq, record.hash)
+                    head = Head(thread.thread_id, record.seq, record.hash)
                     remote += _remote_media(record)
-            found.append(head)
-            done += each.messages
-            progress(done, sum(every.messages for every in chosen))
+            heads.append(head)
+            done += thread.messages
+            progress(done, sum(every.messages for every in threads))
     if remote:
         note(f"media that messages name by URL are not in the file: {remote}")
-    return found
+    return heads
 
 
 def _remote_media(record: Record) -> int:

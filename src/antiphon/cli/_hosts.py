@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger, with_tenants
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, shown_ledger, with_ledger, with_tenants
 from antiphon.cli._live import ConfigOption, ModelOption, choose_model, say_stand_in, typed
 from antiphon.cli._output import print_json, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
@@ -25,7 +25,7 @@ from antiphon.messages import current_port
 
 if TYPE_CHECKING:
     from antiphon.ledger import HostStatus, Ledger
-    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitValue, RecoveredRun, RunApp, RunStatus
+    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitChanges, LimitValue, RecoveredRun
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK: Final = 1.0
@@ -37,35 +37,40 @@ AppOption: TypeAlias = Annotated[
 ]
 
 
+TeamsOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--team", metavar="FILE", help="Run threads of this team too; repeatable, one of each pattern."),
+]
+ThreadLimitOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", min=1, help="How many threads to run at once; default: 1000, with --app 10."),
+]
+KindsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--kinds", metavar="KIND,…", help="Take only threads of these kinds; default: all that it can run."),
+]
+TenantsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--tenant", metavar="NAME", help="Run threads of this tenant; repeatable, they share --threads evenly."),
+]
+DrainOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", min=0, help="At the end, finish threads for so long if a host has another build; default: 30."
+    ),
+]
+
+
 def host(
     *,
-    teams: Annotated[
-        list[Path] | None,
-        typer.Option("--team", metavar="FILE", help="Run threads of this team too; repeatable, one of each pattern."),
-    ] = None,
+    teams: TeamsOption = None,
     apps: AppOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
-    thread_limit: Annotated[
-        int | None,
-        typer.Option("--threads", metavar="N", min=1, help="How many threads to run at once; default: 1000, with --app 10."),
-    ] = None,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option("--kinds", metavar="KIND,…", help="Take only threads of these kinds; default: all that it can run."),
-    ] = None,
-    tenants: Annotated[
-        list[str] | None,
-        typer.Option("--tenant", metavar="NAME", help="Run threads of this tenant; repeatable, they share --threads evenly."),
-    ] = None,
-    drain: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            help="At the end, finish threads for so long if a host has another build; default: 30.",
-        ),
-    ] = None,
+    thread_limit: ThreadLimitOption = None,
+    kinds: KindsOption = None,
+    tenants: TenantsOption = None,
+    drain: DrainOption = None,
     signals: SignalsOption = None,
     ledger: LedgerOption = None,
 ) -> None:
@@ -74,58 +79,55 @@ def host(
     With --app, it only continues runs of your own programs whose process died.
     """
     if apps:
-        more = (teams, config, model, kinds, tenants)
-        _host_apps(apps, ledger, signals, drain, thread_limit, has_more=any(more))
+        if teams or config or model or kinds or tenants:
+            refused = "--team, --config, --model, --kinds and --tenant"
+            fail(f"--app is a host of its own; start another one for {refused}", code=2)
+        _host_apps(apps, ledger, signals, drain, thread_limit)
         return
-    chosen, names = choose_model(model, config), list(dict.fromkeys(tenants or ()))
-    say_stand_in(chosen)
+    model_choice, names = choose_model(model, config), list(dict.fromkeys(tenants or ()))
+    say_stand_in(model_choice)
 
-    async def work(*found: Ledger) -> None:
+    async def work(*opened: Ledger) -> None:
         with until_signal() as stop:
-            places = iter([f"{shown_ledger(ledger)} for tenant {each}" for each in names] or [shown_ledger(ledger)])
+            places = iter([f"{shown_ledger(ledger)} for tenant {tenant}" for tenant in names] or [shown_ledger(ledger)])
             await service.run_host(
-                *found,
+                *opened,
                 config=config,
-                model=chosen.name,
+                model=model_choice.name,
                 teams=teams or (),
                 team_model=model,  # without one, the files name the models of their teams
                 thread_limit=thread_limit,
-                kinds=[kind for given in kinds or () for kind in given.split(",")],
+                kinds=[kind for listed in kinds or () for kind in listed.split(",")],
                 drain=drain,
-                ready=lambda own: _tell_ready(next(places), own),
-                hear=_tell_thread,
+                ready=lambda status: _tell_ready(next(places), status),
+                on_thread=_tell_thread,
                 draining=_tell_draining,
                 stop=stop,
             )
 
-    with complaints():
-        service.import_model(chosen.name)
-        with_tenants(ledger, names, work, signals=signals)
+    service.import_model(model_choice.name)
+    with_tenants(ledger, names, work, signals=signals)
     print_line("stopped")
 
 
 def _host_apps(
-    apps: list[str],
-    ledger: str | None,
-    signals: str | None,
-    drain: float | None,
-    thread_limit: int | None,
-    *,
-    has_more: bool,
+    apps: list[str], ledger: str | None, signals: str | None, drain: float | None, thread_limit: int | None
 ) -> None:
-    if has_more:
-        others = "--team, --config, --model, --kinds and --tenant"
-        fail(f"--app is a host of its own; start another one for {others}", code=2)
-
-    async def work(found: Ledger) -> None:
+    async def work(opened: Ledger) -> None:
         with until_signal() as stop:
-            ready = partial(_tell_ready, shown_ledger(ledger))
-            told: dict[str, Any] = {"ready": ready, "hear": _tell_run, "draining": _tell_draining}
-            await service.host_app(found, app, **told, thread_limit=thread_limit, drain=drain, stop=stop)
+            await service.host_app(
+                opened,
+                app,
+                thread_limit=thread_limit,
+                drain=drain,
+                ready=partial(_tell_ready, shown_ledger(ledger)),
+                on_run=_tell_run,
+                draining=_tell_draining,
+                stop=stop,
+            )
 
-    with complaints():
-        app = service.load_apps(apps)
-        with_ledger(ledger, work, create=True, signals=signals)
+    app = service.load_apps(apps)
+    with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
@@ -180,8 +182,8 @@ async def _when_orphaned(stop: Callable[[], None]) -> None:
     stop()
 
 
-def _tell_ready(ledger: str, own: HostStatus) -> None:
-    print_line(f"host {own.host.name} runs {', '.join(own.host.kinds)} on {ledger}")
+def _tell_ready(ledger: str, status: HostStatus) -> None:
+    print_line(f"host {status.host.name} runs {', '.join(status.host.kinds)} on {ledger}")
 
 
 def _tell_thread(thread: HostedThread) -> None:
@@ -209,46 +211,33 @@ def resume_all(apps: list[str] | None, ledger: str | None, *, with_failed: bool,
     if not apps:
         _list_left(ledger, with_failed=with_failed, for_programs=for_programs)
         return
-    with complaints():
-        app = service.load_apps(apps)
-        done = with_ledger(ledger, partial(_recover, app=app, with_failed=with_failed))
+    app = service.load_apps(apps)
+    done = with_ledger(ledger, lambda opened: service.recover_runs(opened, app, with_failed=with_failed))
     if for_programs:
         print_json(done)
     elif done:
-        rows = [(each.thread_id, each.id, each.name, each.status, _first_line(each.reason)) for each in done]
+        rows = [(run.thread_id, run.id, run.name, run.status, (run.reason or "").partition("\n")[0]) for run in done]
         print_table(open_console(), ("thread", "run", "program", "status", "reason"), rows)
-        for each in done:
-            for line in (each.reason or "").splitlines()[1:]:
-                note(f"{each.thread_id} {each.id}: {line}", style="warning")
+        for run in done:
+            for line in (run.reason or "").splitlines()[1:]:
+                note(f"{run.thread_id} {run.id}: {line}", style="warning")
     else:
         note(f"these programs have no run to continue; `{typed(ledger, 'resume', '--all')}` lists the runs of others")
-    if any(each.status in ("failed", "stopped") for each in done):
+    if any(run.status in ("failed", "stopped") for run in done):
         raise typer.Exit(1)
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").partition("\n")[0]
-
-
-async def _recover(ledger: Ledger, *, app: RunApp, with_failed: bool) -> tuple[RecoveredRun, ...]:
-    return await service.recover_runs(ledger, app, with_failed=with_failed)
-
-
 def _list_left(ledger: str | None, *, with_failed: bool, for_programs: bool) -> None:
-    found = [each for each in with_ledger(ledger, _runs) if each.is_left or (with_failed and each.status == "failed")]
+    runs = [run for run in with_ledger(ledger, service.list_runs) if run.is_left or (with_failed and run.status == "failed")]
     if for_programs:
-        print_json([each.to_json() for each in found])
-    elif found:
-        rows = [(each.thread_id, each.id, each.name or "", each.status, shown_age(each.age)) for each in found]
+        print_json([run.to_json() for run in runs])
+    elif runs:
+        rows = [(run.thread_id, run.id, run.name or "", run.status, shown_age(run.age)) for run in runs]
         print_table(open_console(), ("thread", "run", "program", "status", "age"), rows)
         again = typed(ledger, "resume", "--all", "--app", "MODULE:NAME")
         note(f"start their programs again; those with @program, and agents, also continue with `{again}`")
     else:
         note(f"no run to continue; `{typed(ledger, 'threads')}` lists all threads")
-
-
-async def _runs(ledger: Ledger) -> tuple[RunStatus, ...]:
-    return await service.list_runs(ledger)
 
 
 # ---------------------------------------------------------------- the list
@@ -283,7 +272,7 @@ def _no_host(ledger: str | None) -> str:
 
 
 def _print_hosts(hosts: Sequence[HostValue]) -> None:
-    print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(each) for each in hosts])
+    print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(status) for status in hosts])
 
 
 def _row(status: HostValue) -> tuple[str, ...]:
@@ -304,7 +293,7 @@ def _show_cluster(ledger: str | None, *, for_programs: bool) -> None:
 def _print_cluster(cluster: ClusterValue, ledger: str | None) -> None:
     if cluster.hosts:
         _print_hosts(cluster.hosts)
-    if not any(each.is_alive for each in cluster.hosts):
+    if not any(host.is_alive for host in cluster.hosts):
         note(_no_host(ledger))
     oldest = "" if cluster.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=cluster.oldest_age))}"
     last = "" if cluster.last_take_over is None else f", the last at {shown_time(cluster.last_take_over)}"
@@ -314,14 +303,14 @@ def _print_cluster(cluster: ClusterValue, ledger: str | None) -> None:
         ("stuck", str(cluster.stuck)),
         ("taken over", f"{cluster.take_overs}{last}"),
         *(
-            (f"permits of {'all models' if each.model == '*' else each.model}", f"{each.held} held, {each.waiting} wait")
-            for each in cluster.limits
+            (f"permits of {'all models' if limit.model == '*' else limit.model}", f"{limit.held} held, {limit.waiting} wait")
+            for limit in cluster.limits
         ),
         ("tail is behind", f"{cluster.tail_lag:.1f}s"),
     ]
     print_table(open_console(), ("threads", ""), rows)
-    for each in cluster.stuck_threads[:_MOST_STUCK]:
-        note(f"{each.thread_id} is stuck: {each.reason}", style="warning")
+    for thread in cluster.stuck_threads[:_MOST_STUCK]:
+        note(f"{thread.thread_id} is stuck: {thread.reason}", style="warning")
     if cluster.stuck > _MOST_STUCK:
         first = len(cluster.stuck_threads)
         note(f"{cluster.stuck - _MOST_STUCK} more are stuck; `--json` has the first {first}", style="warning")
@@ -355,8 +344,13 @@ def limits(
     ledger: LedgerOption = None,
 ) -> None:
     """List the limits on model requests that all hosts of a ledger share, with their current use; or set them."""
-    given = {"at_once": at_once, "per_minute": per_minute, "cost_per_day": _dollars(cost_per_day)}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = service.LimitChanges()
+    if at_once is not None:
+        changes["at_once"] = at_once
+    if per_minute is not None:
+        changes["per_minute"] = per_minute
+    if (dollars := _dollars(cost_per_day)) is not None:
+        changes["cost_per_day"] = dollars
     if file is not None and (model is not None or changes or is_removed):
         fail("--file sets the limits of all models: leave out MODEL and the other options", code=2)
     if (changes or is_removed) and model is None:
@@ -365,14 +359,13 @@ def limits(
         fail(f"{model!r} is a file in this folder: for all models together, write '*' with its quotes", code=2)
     if model is not None and not changes and not is_removed:
         fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)
-    with complaints():
-        work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
-        found = with_ledger(ledger, work, create=bool(changes or file))
+    work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
+    in_force = with_ledger(ledger, work, create=bool(changes or file))
     if for_programs:
-        print_json(found)
-    elif found:
+        print_json(in_force)
+    elif in_force:
         headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
-        print_table(open_console(), headers, [_limit_row(each) for each in found])
+        print_table(open_console(), headers, [_limit_row(limit) for limit in in_force])
     else:
         note(f"no model is limited; `{typed(ledger, 'limits', 'MODEL', '--at-once', 'N')}` sets a limit for all hosts")
 
@@ -388,13 +381,13 @@ def _dollars(text: str | None) -> Decimal | None:
 
 
 async def _change_limits(
-    ledger: Ledger, *, model: str | None, changes: dict[str, Any], is_removed: bool, file: Path | None, place: str | None
+    ledger: Ledger, *, model: str | None, changes: LimitChanges, is_removed: bool, file: Path | None, place: str | None
 ) -> tuple[LimitValue, ...]:
     if file is not None:
         return await service.apply_limits(ledger, service.read_limits(file))
     if model is not None:
-        known = [each.model for each in await service.list_limits(ledger)]
-        if is_removed and not changes and model not in known:
+        limited = [limit.model for limit in await service.list_limits(ledger)]
+        if is_removed and not changes and model not in limited:
             fail(f"{model!r} has no limits; `{typed(place, 'limits')}` lists those that there are", code=2)
         return await service.change_limit(ledger, model, is_removed=is_removed, **changes)
     return await service.list_limits(ledger)
@@ -429,11 +422,10 @@ def add(
     """Add or replace a schedule. At each scheduled time, one host asks the question in a new thread."""
     if (cron is None) == (at is None):
         fail("say when, by one of the two: --cron LINE, again and again, or --at TIME, once", code=2)
-    with complaints():
-        moment = None if at is None else service.read_time(at, zone)
-        work = partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone)
-        made, has_host = with_ledger(ledger, work, create=True)
-    note(f"{name}: next at {shown_time(made)} UTC, if a host runs then")
+    moment = None if at is None else service.read_time(at, zone)
+    work = partial(_add, name=name, question=question, cron=cron, at=moment, zone=zone)
+    next_at, has_host = with_ledger(ledger, work, create=True)
+    note(f"{name}: next at {shown_time(next_at)} UTC, if a host runs then")
     if not has_host:
         note(f"no host runs now; `{typed(ledger, 'host')}` starts one")
 
@@ -442,28 +434,28 @@ async def _add(
     ledger: Ledger, *, name: str, question: str, cron: str | None, at: datetime | None, zone: str
 ) -> tuple[datetime, bool]:
     """Return the next time, and whether a host is alive."""
-    made = await service.add_schedule(ledger, name, question, cron=cron, at=at, zone=zone)
-    found = made.next_after(current_port().now())
-    next_at = found.astimezone(UTC) if found is not None else current_port().now()
+    schedule = await service.add_schedule(ledger, name, question, cron=cron, at=at, zone=zone)
+    moment = schedule.next_after(current_port().now())
+    next_at = moment.astimezone(UTC) if moment is not None else current_port().now()
     return next_at, bool(await service.list_hosts(ledger))
 
 
 @schedule.command("list")
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the schedules of a ledger."""
-    found = with_ledger(ledger, service.list_schedules)
+    schedules = with_ledger(ledger, service.list_schedules)
     if for_programs:
-        print_json(found)
-    elif found:
+        print_json(schedules)
+    elif schedules:
         rows = [
             (
-                each.name,
-                each.cron or "once",
-                each.zone,
-                "" if each.next_at is None else shown_time(each.next_at.astimezone(UTC)),
-                each.question,
+                schedule.name,
+                schedule.cron or "once",
+                schedule.zone,
+                "" if schedule.next_at is None else shown_time(schedule.next_at.astimezone(UTC)),
+                schedule.question,
             )
-            for each in found
+            for schedule in schedules
         ]
         print_table(open_console(), ("name", "cron", "zone", "next (UTC)", "question"), rows)
     else:

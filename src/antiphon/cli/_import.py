@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from antiphon.cli._input import FromOption, Given, dialect_of, fail_to_read, parse_file, read_conversation, refusals
+from antiphon.cli._input import FileContent, FromOption, dialect_of, fail_to_read, parse_file, read_conversation, refusals
 from antiphon.cli._journal import restore
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._output import print_json
-from antiphon.cli._screen import bar, check_none_given, fail, note, open_console, print_table
+from antiphon.cli._screen import bar, check_unused, fail, note, open_console, print_table
 from antiphon.dialects import decode
 from antiphon.errors import AppendRefusedError, DecodeError
 from antiphon.messages import Conversation, Message, is_name, loads
@@ -64,18 +64,20 @@ def import_(
     """
     if journal:
         of_files = {"--from": source, "--thread": thread, "--each-line": each_line, "--allow-foreign": allow_foreign}
-        check_none_given(of_files, "does not go with --journal: a journal has rows as they are stored")
+        check_unused(of_files, "does not go with --journal: a journal has rows as they are stored")
         restore(file, heads, ledger, for_programs=for_programs)
         return
-    check_none_given({"--heads": heads}, "goes with --journal")
-    found = histories(file, source, each_line=each_line)
-    first = next(found)  # before the ledger is created: a file that cannot be read creates none
-    work = partial(_take_in, found=chain([first], found), size=_size(file), thread=thread, allow_foreign=allow_foreign)
+    check_unused({"--heads": heads}, "goes with --journal")
+    conversations = histories(file, source, each_line=each_line)
+    first = next(conversations)  # before the ledger is created: a file that cannot be read creates none
+    work = partial(
+        _take_in, conversations=chain([first], conversations), size=_size(file), thread=thread, allow_foreign=allow_foreign
+    )
     taken = with_ledger(ledger, work, create=True)
     if for_programs:
-        print_json([each._asdict() for each in taken])
+        print_json([imported._asdict() for imported in taken])
     elif taken:
-        rows = [(each.thread_id, str(each.messages), str(each.new)) for each in taken]
+        rows = [(imported.thread_id, str(imported.messages), str(imported.new)) for imported in taken]
         print_table(open_console(), ("thread", "messages", "new"), rows)
     else:
         note("no messages")
@@ -98,11 +100,11 @@ def _size(file: Path) -> int:
 
 
 async def _take_in(
-    ledger: Ledger, *, found: Iterator[History], size: int, thread: str | None, allow_foreign: bool
+    ledger: Ledger, *, conversations: Iterator[History], size: int, thread: str | None, allow_foreign: bool
 ) -> list[Taken]:
     taken: list[Taken] = []
     with bar("importing") as progress:
-        for history in found:
+        for history in conversations:
             if thread is not None and taken and history.conversation:
                 fail(f"{history.place}: --thread names one thread, and here another conversation begins")
             _tell_what_stays_out(history)
@@ -119,32 +121,34 @@ def _tell(progress: Callable[[int, int], None], done: int, size: int) -> None:
 def _tell_what_stays_out(history: History) -> None:
     tools, metadata = history.conversation.tools, history.conversation.metadata
     what = [f"the tools ({len(tools)})"] * bool(tools)
-    for name, said in metadata.items():
-        rest = cast("Mapping[str, object]", said.get("rest", {}))  # where providers' dialects keep the other keys of a request
-        what += [str(key) for key in rest] if rest else [f"metadata of {name}"] * bool(said.keys() - {"shape"})
+    for name, fields in metadata.items():
+        rest = cast(
+            "Mapping[str, object]", fields.get("rest", {})
+        )  # where providers' dialects keep the other keys of a request
+        what += [str(key) for key in rest] if rest else [f"metadata of {name}"] * bool(fields.keys() - {"shape"})
     if what:
         note(f"{history.place}: a ledger keeps messages; left out: {', '.join(what)}")
 
 
 def _by_thread(history: History, thread: str | None) -> dict[str, list[Message]]:
     """Return the messages by the thread that they belong to, or all under one."""
-    found: dict[str, list[Message]] = {}
+    messages: dict[str, list[Message]] = {}
     for message in history.conversation:
         name = thread or message.thread_id or history.name
         if not is_name(name):
             fail(f"{history.place}: no thread is named in it; name one with --thread", code=2)
-        own = message if message.thread_id in (None, name) else message.model_copy(update={"thread_id": name})
-        found.setdefault(name, []).append(own)
-    return found
+        placed = message if message.thread_id in (None, name) else message.model_copy(update={"thread_id": name})
+        messages.setdefault(name, []).append(placed)
+    return messages
 
 
-def _tell_what_was_made(history: History, made: list[Message]) -> int:
+def _tell_what_was_made(history: History, additions: list[Message]) -> int:
     """Print how messages of the thread differ from those of the file. Return how many open calls got an error result."""
     from antiphon.ledger import is_foreign, is_not_executed  # noqa: PLC0415 (only where a ledger is used)
 
-    if rows := sum(map(is_foreign, made)):
+    if rows := sum(map(is_foreign, additions)):
         note(f"{history.place}: messages of a file are talk; rows of other lanes are kept as foreign history: {rows}")
-    closed = sum(map(is_not_executed, made))
+    closed = sum(map(is_not_executed, additions))
     if closed == 1:
         note(f"{history.place}: 1 call has no result in the file; an error result (not_executed) was added for it")
     elif closed:
@@ -161,9 +165,9 @@ async def _append(ledger: Ledger, history: History, name: str, messages: list[Me
         hint = "`antiphon repair` fixes what it can, --allow-foreign accepts it unchanged"
         fail(f"{history.place}: message {exc.message_id!r}: {exc.reason} ({exc.code}); {hint}")
     after = await ledger.head(name)
-    given = {message.id for message in messages}
+    ids = {message.id for message in messages}
     new = [record.message for record in records if record.seq > before.seq]
-    closed = _tell_what_was_made(history, [message for message in new if message.id not in given])
+    closed = _tell_what_was_made(history, [message for message in new if message.id not in ids])
     return Taken(name, len(messages), after.seq - before.seq - closed, closed)
 
 
@@ -208,13 +212,13 @@ def _house(name: str, stem: str, lines: Iterable[bytes]) -> Iterator[History]:
     header, begun, end = Conversation(), 1, 0
     messages: list[Message] = []
     for number, line in enumerate(lines, start=1):
-        found = _read_line(f"{name}: line {number}", line) if line.strip() else None
-        if isinstance(found, Conversation):
+        unit = _read_line(f"{name}: line {number}", line) if line.strip() else None
+        if isinstance(unit, Conversation):
             if number > 1:
                 yield History(f"{name}: line {begun}", stem, header.extend(messages), end)
-            header, begun, messages = found, number, []
-        elif found is not None:
-            messages.append(found)
+            header, begun, messages = unit, number, []
+        elif unit is not None:
+            messages.append(unit)
         end += len(line)
     yield History(f"{name}: line {begun}", stem, header.extend(messages), end)
 
@@ -230,19 +234,19 @@ def _read_line(place: str, line: bytes) -> Message | Conversation:
 
 
 def _whole(name: str, stem: str, text: bytes, dialect: str | None, each_line: bool) -> Iterator[History]:
-    given = parse_file(name, text)
-    if not each_line or not given.lines:
-        yield History(name, stem, read_conversation(given, dialect), len(text))
+    content = parse_file(name, text)
+    if not each_line or not content.lines:
+        yield History(name, stem, read_conversation(content, dialect), len(text))
         return
-    source = dialect_of(replace(given, value=given.value[0], lines=()), dialect)
-    for number, value in zip(given.lines, given.value, strict=True):
-        yield History(f"{name}: line {number}", _numbered(stem, number), _one(given, number, value, source), len(text))
+    source = dialect_of(replace(content, value=content.value[0], lines=()), dialect)
+    for number, value in zip(content.lines, content.value, strict=True):
+        yield History(f"{name}: line {number}", _numbered(stem, number), _one(content, number, value, source), len(text))
 
 
 def _numbered(stem: str, number: int) -> str:
     return f"{stem}-{number}" if stem else ""
 
 
-def _one(given: Given, number: int, value: object, dialect: str) -> Conversation:
-    with refusals(Given(f"{given.name}: line {number}", b"", value)):
+def _one(content: FileContent, number: int, value: object, dialect: str) -> Conversation:
+    with refusals(FileContent(f"{content.name}: line {number}", b"", value)):
         return decode(value, dialect)

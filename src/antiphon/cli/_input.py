@@ -47,12 +47,12 @@ def known_dialect(name: str | None) -> str | None:
     return name
 
 
-def _near(name: str, known: Sequence[str]) -> str:
+def _near(name: str, choices: Sequence[str]) -> str:
     """Return a suggestion for a misspelt name: those that begin with it or are like it; a semicolon if there is none."""
     wrong = name.casefold().replace("_", "-")
-    begun = [each for each in known if each.startswith(wrong)] if wrong else []
-    found = begun or get_close_matches(wrong, known, n=2) or [each for each in known if wrong and wrong in each]
-    return f": did you mean {' or '.join(found)}?" if found else ";"
+    begun = [choice for choice in choices if choice.startswith(wrong)] if wrong else []
+    matches = begun or get_close_matches(wrong, choices, n=2) or [choice for choice in choices if wrong and wrong in choice]
+    return f": did you mean {' or '.join(matches)}?" if matches else ";"
 
 
 def offered_dialects(incomplete: str) -> list[str]:
@@ -101,7 +101,7 @@ def target_of(dialect: str, target: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FileContent:
     """The content of a file, parsed but not decoded."""
 
     name: str
@@ -127,10 +127,10 @@ class Given:
         rest = where[unit.end() :]
         return f"line {self.lines[int(unit[1])]}" + (f", {rest}" if rest else "")
 
-    def each_line(self) -> list[Given]:
+    def each_line(self) -> list[FileContent]:
         """Return each line as a file of its own."""
         values = zip(self.lines, self.value, strict=True) if self.lines else [(1, self.value)]
-        return [Given(self.name, b"", value, number=number) for number, value in values]
+        return [FileContent(self.name, b"", value, number=number) for number, value in values]
 
     def line_of(self, path: Sequence[str | int]) -> int | None:
         """Return the line on which a value of the file begins; None if the file has one line only."""
@@ -141,7 +141,7 @@ class Given:
         return _line_in(self.text, tuple(path)) if b"\n" in self.text.strip() else None
 
 
-def read_file(path: Path) -> Given:
+def read_file(path: Path) -> FileContent:
     """Read JSON or JSON Lines."""
     is_stdin = path == Path("-")
     name = "stdin" if is_stdin else str(path)
@@ -168,19 +168,19 @@ def read_text(text: str, what: str) -> str:
         fail(f"stdin: {what} is not text in UTF-8: byte {exc.start}; convert it first", code=2)
 
 
-def parse_file(name: str, text: bytes) -> Given:
+def parse_file(name: str, text: bytes) -> FileContent:
     """Read JSON or JSON Lines from the text of a file."""
     text = text.removeprefix(_BOM)
     _check_encoding(name, text)
     if not text.strip():
         fail(f"{name}: it is empty; expected JSON or JSON Lines", code=2)
     try:
-        return Given(name, text, parse(text))
+        return FileContent(name, text, parse(text))
     except JsonError as exc:
         lines = [(number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
         if len(lines) < 2 or not _is_json(lines[0][1]):  # noqa: PLR2004 (JSON Lines have two lines or more, and the first is valid)
             _refuse(name, exc)
-    return Given(name, text, [_parsed_line(name, *line) for line in lines], tuple(number for number, _ in lines))
+    return FileContent(name, text, [_parsed_line(name, *line) for line in lines], tuple(number for number, _ in lines))
 
 
 def _check_encoding(name: str, text: bytes) -> None:
@@ -215,7 +215,7 @@ def _parsed_line(name: str, number: int, line: bytes) -> Any:
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 
 
-def _line_in(text: bytes, wanted: tuple[str | int, ...]) -> int | None:
+def _line_in(text: bytes, place: tuple[str | int, ...]) -> int | None:
     """Return the line on which the value at a path begins, in JSON that was parsed before."""
     path: list[str | int] = []
     is_key = False
@@ -233,7 +233,7 @@ def _line_in(text: bytes, wanted: tuple[str | int, ...]) -> int | None:
             case _ if is_key:
                 path[-1] = parse(symbol)
             case _:
-                if len(path) == len(wanted) and tuple(path) == wanted:
+                if len(path) == len(place) and tuple(path) == place:
                     return text.count(b"\n", 0, token.start()) + 1
                 if symbol in (b"{", b"["):
                     path.append("" if symbol == b"{" else 0)
@@ -247,52 +247,56 @@ def _refuse(name: str, error: JsonError) -> NoReturn:
 
 
 @contextmanager
-def refusals(given: Given) -> Generator[None]:
+def refusals(content: FileContent) -> Generator[None]:
     """Print an error of a dialect in one line, `file: where: reason`, and exit with 1."""
     try:
         yield
     except DialectError as exc:
-        hint = _each_line_hint(given, exc.dialect)
-        fail(": ".join(filter(None, (given.label, given.place(exc.where), exc.reason))) + hint)
+        hint = _each_line_hint(content, exc.dialect)
+        fail(": ".join(filter(None, (content.label, content.place(exc.where), exc.reason))) + hint)
 
 
-def read_conversation(given: Given, dialect: str | None) -> Conversation:
+def read_conversation(content: FileContent, dialect: str | None) -> Conversation:
     """Decode the content of a file, from the dialect that is named or detected."""
-    source = dialect_of(given, dialect)
-    with refusals(given):
+    source = dialect_of(content, dialect)
+    with refusals(content):
         # House lines are read as they are, each within the limits of one message, and keep their numbers.
-        return decode(given.text.rstrip() if given.lines and source == "house" else given.value, source)
+        return decode(content.text.rstrip() if content.lines and source == "house" else content.value, source)
 
 
-def read_conversations(given: Given, dialect: str | None, *, each_line: bool) -> Iterator[tuple[Given, Conversation]]:
+def read_conversations(
+    content: FileContent, dialect: str | None, *, each_line: bool
+) -> Iterator[tuple[FileContent, Conversation]]:
     """Yield the conversations of a file: one, or with `each_line` one for each line, in the dialect of the first."""
-    files = given.each_line() if each_line else [given]
+    files = content.each_line() if each_line else [content]
     source = dialect_of(files[0], dialect)
-    yield from ((each, read_conversation(each, source)) for each in files)
+    yield from ((file, read_conversation(file, source)) for file in files)
 
 
-def dialect_of(given: Given, dialect: str | None) -> str:
+def dialect_of(content: FileContent, dialect: str | None) -> str:
     """Return the dialect that is named; without one, detect it, and print which it is and why."""
-    with refusals(given):
-        return dialect or _detected(given)
+    with refusals(content):
+        return dialect or _detected(content)
 
 
-def _detected(given: Given) -> str:
-    units = cast("list[Any]", given.value)[:_SAMPLE] if isinstance(given.value, list) else given.value
-    found = detect(units)
-    if found.name is None:
-        alone = detect(cast("list[Any]", given.value)[0]).name if given.lines else None
-        if hint := _each_line_hint(given, alone):
-            fail(f"{given.label}: a list of these is no conversation{hint}", code=2)
-        choice = f", one of {', '.join(found.candidates)}" if found.candidates else ""  # otherwise the reason names them all
-        fail(f"{given.label}: {found.reason}; name the dialect with --from{choice}", code=2)
-    note(f"{given.name}: read as {found.name} ({found.reason})")
-    return found.name
+def _detected(content: FileContent) -> str:
+    units = cast("list[Any]", content.value)[:_SAMPLE] if isinstance(content.value, list) else content.value
+    detected = detect(units)
+    if detected.name is None:
+        alone = detect(cast("list[Any]", content.value)[0]).name if content.lines else None
+        if hint := _each_line_hint(content, alone):
+            fail(f"{content.label}: a list of these is no conversation{hint}", code=2)
+        choice = (
+            f", one of {', '.join(detected.candidates)}" if detected.candidates else ""
+        )  # otherwise the reason names them all
+        fail(f"{content.label}: {detected.reason}; name the dialect with --from{choice}", code=2)
+    note(f"{content.name}: read as {detected.name} ({detected.reason})")
+    return detected.name
 
 
-def _each_line_hint(given: Given, dialect: str | None) -> str:
+def _each_line_hint(content: FileContent, dialect: str | None) -> str:
     """Return a hint, if each line of a file seems to be a conversation of its own."""
-    first = given.value[0] if given.lines else None
+    first = content.value[0] if content.lines else None
     if dialect not in names() or not (isinstance(first, list) or _is_body(first, dialect)):
         return ""
     return f"; each line seems to be a conversation of {dialect}: --each-line, which import, convert, check and repair have"
@@ -344,7 +348,7 @@ async def _read_thread(ledger: Ledger, *, name: str) -> Conversation:
 
 
 async def _read_thread_if_known(ledger: Ledger, *, name: str) -> Conversation:
-    found = await service.resolve_thread(ledger, name)
-    if await ledger.thread(found) is None:
+    thread_id = await service.resolve_thread(ledger, name)
+    if await ledger.thread(thread_id) is None:
         fail(f"{name}: {_not_a_file(name)}, and no such thread; `antiphon threads` lists the threads", code=2)
-    return await ledger.replay(found)
+    return await ledger.replay(thread_id)

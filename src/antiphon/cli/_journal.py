@@ -29,33 +29,35 @@ if TYPE_CHECKING:
 
 def restore(file: Path, heads: Path | None, ledger: str | None, *, for_programs: bool) -> None:
     """Restore threads from a journal, with their times and hashes: all of them or none."""
-    found = list(journals(file))
-    known = () if heads is None else read_heads(heads)
+    journal = list(journals(file))
+    proofs = () if heads is None else read_heads(heads)
     with wheel("restoring"):
         if missing_ledger(ledger_in_use(ledger)) is not None:
-            _try_in_memory(found, known)  # so that a refused journal creates no ledger
-        made = with_ledger(ledger, partial(_restored, found=found, heads=known), create=True)
-    rows = [{"thread_id": each.thread_id, "messages": each.messages, "open_calls": each.open_calls} for each in made]
+            _try_in_memory(journal, proofs)  # so that a refused journal creates no ledger
+        threads = with_ledger(ledger, partial(_restored, journal=journal, heads=proofs), create=True)
+    rows = [
+        {"thread_id": thread.thread_id, "messages": thread.messages, "open_calls": thread.open_calls} for thread in threads
+    ]
     if for_programs:
         print_json(rows)
     else:
         print_table(open_console(), ("thread", "messages", "open calls"), [tuple(map(str, row.values())) for row in rows])
 
 
-async def _restored(ledger: Ledger, *, found: list[ThreadJournal], heads: tuple[Head, ...]) -> tuple[ThreadSummary, ...]:
+async def _restored(ledger: Ledger, *, journal: list[ThreadJournal], heads: tuple[Head, ...]) -> tuple[ThreadSummary, ...]:
     try:
-        return await ledger.restore(found, heads)
+        return await ledger.restore(journal, heads)
     except ValueError as exc:
         fail(str(exc))
 
 
-def _try_in_memory(found: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
+def _try_in_memory(journal: list[ThreadJournal], heads: tuple[Head, ...]) -> None:
     import asyncio  # noqa: PLC0415 (only where it is used)
 
     from antiphon.ledger.memory import MemoryLedger  # noqa: PLC0415
 
     with complaints():
-        asyncio.run(_restored(MemoryLedger(), found=found, heads=heads))
+        asyncio.run(_restored(MemoryLedger(), journal=journal, heads=heads))
 
 
 # ---------------------------------------------------------------- the file

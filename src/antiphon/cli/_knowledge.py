@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, complaints, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._live import typed
 from antiphon.cli._output import UNUSABLE, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
@@ -23,7 +23,7 @@ from antiphon.errors import DocumentError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import AddedDocument, AddedFiles, Document, Passage, Passages
+    from antiphon.service import AddedDocument, AddedFiles, Document, Passage
 
 STDIN = Path("-")
 """As the name of a file: what is piped into the command."""
@@ -58,22 +58,26 @@ def add(
     # Named files are read before the ledger is created: one that cannot be read creates none. The files of a folder are read
     # one after the other, and those that cannot be read are left out.
     named = {document_name(path): read_document(path, encoding) for path in files if not os.path.isdir(path)}
-    found = [each for path in files if os.path.isdir(path) for each in service.files_in(path)]
-    if not named and not found:
+    in_folders = [file for path in files if os.path.isdir(path) for file in service.files_in(path)]
+    if not named and not in_folders:
         fail(f"{files[0]}: no file in this folder can be read as a document", code=2)
-    added = with_ledger(ledger, partial(_add, named=named, found=found, encoding=encoding, language=language), create=True)
+    added = with_ledger(
+        ledger, partial(_add, named=named, paths=in_folders, encoding=encoding, language=language), create=True
+    )
     for reason in added.left_out:
         note(f"left out: {reason}", style="warning")
     if for_programs:
-        print_json([asdict(each) for each in added.documents])
+        print_json([asdict(document) for document in added.documents])
         return
     if len(added.documents) > _SHOWN:
-        new = sum(each.is_new for each in added.documents)
-        again = sum(each.new_language is not None for each in added.documents)
+        new = sum(document.is_new for document in added.documents)
+        again = sum(document.new_language is not None for document in added.documents)
         changed = f", {again} indexed again as {language}" if again else ""
         open_console().print(f"{new - again} documents added{changed}, {len(added.documents) - new} as they were")
         return
-    rows = [(each.source, str(each.passages), str(each.version), _outcome(each)) for each in added.documents]
+    rows = [
+        (document.source, str(document.passages), str(document.version), _outcome(document)) for document in added.documents
+    ]
     print_table(open_console(), ("source", "passages", "version", ""), rows)
 
 
@@ -108,11 +112,13 @@ def remove(
 @knowledge.command(name="list")
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the documents of a ledger."""
-    found = with_ledger(ledger, service.list_documents)
+    documents = with_ledger(ledger, service.list_documents)
     if for_programs:
-        print_json([{"source": each.source, "passages": each.passages, "version": each.version} for each in found])
-    elif found:
-        rows = [(each.source, str(each.passages), str(each.version)) for each in found]
+        print_json(
+            [{"source": document.source, "passages": document.passages, "version": document.version} for document in documents]
+        )
+    elif documents:
+        rows = [(document.source, str(document.passages), str(document.version)) for document in documents]
         print_table(open_console(), ("source", "passages", "version"), rows)
     else:
         note(f"no documents; `{typed(ledger, 'knowledge', 'add', 'FILES')}` adds some")
@@ -131,15 +137,17 @@ def search(
 ) -> None:
     """Find passages, as the tool of agents does, best match first."""
     with wheel("searching"):
-        found = with_ledger(ledger, partial(_search, question=" ".join(words), limit=limit, source=source))
-    if found.is_cut:
+        passages = with_ledger(
+            ledger, lambda opened: service.search_documents(opened, " ".join(words), limit=limit, source=source)
+        )
+    if passages.is_cut:
         note("the question is very long: only its beginning was looked for", style="warning")
     if for_programs:
-        print_json([asdict(each) for each in found])
-    elif not found:
+        print_json([asdict(passage) for passage in passages])
+    elif not passages:
         note("nothing found")
     else:
-        _print(found)
+        _print(passages)
 
 
 def read_document(path: Path, encoding: str = "utf-8") -> Document:
@@ -156,8 +164,8 @@ def read_document(path: Path, encoding: str = "utf-8") -> Document:
 
 
 def _check_language(code: str) -> None:
-    with complaints():
-        from antiphon.retrieval import LANGUAGES  # noqa: PLC0415 (needs the extra `retrieval`)
+    from antiphon.retrieval import LANGUAGES  # noqa: PLC0415 (needs the extra `retrieval`)
+
     if code not in LANGUAGES:
         fail(f"--language is one of {', '.join(LANGUAGES)}, not {code!r}; without it, the language is detected", code=2)
 
@@ -168,21 +176,17 @@ def document_name(path: Path) -> str:
 
 
 async def _add(
-    ledger: Ledger, *, named: dict[str, Document], found: list[Path], encoding: str, language: str | None
+    ledger: Ledger, *, named: dict[str, Document], paths: list[Path], encoding: str, language: str | None
 ) -> AddedFiles:
     with bar("adding") as progress:
         added = await service.add_documents(ledger, named, progress, language=language)
-        files = await service.add_files(ledger, found, progress, encoding=encoding, language=language)
+        files = await service.add_files(ledger, paths, progress, encoding=encoding, language=language)
     return replace(files, documents=(*added, *files.documents))
 
 
-async def _search(ledger: Ledger, *, question: str, limit: int, source: str | None) -> Passages:
-    return await service.search_documents(ledger, question, limit=limit, source=source)
-
-
-def _print(found: Sequence[Passage]) -> None:
+def _print(passages: Sequence[Passage]) -> None:
     console = open_console()
-    for number, passage in enumerate(found):
+    for number, passage in enumerate(passages):
         if number:
             console.print()
         console.print(styled(f"{passage.id}  {place_of(passage)}", style="heading"), soft_wrap=True)
@@ -208,18 +212,18 @@ def is_passage(name: str) -> bool:
 
 def show_source(id: str, ledger: str | None, *, for_programs: bool) -> None:
     """Print a passage with the lines of its document around it; its own lines are marked."""
-    found = with_ledger(ledger, partial(service.show_passage, id=id))
-    if found is None:
+    shown = with_ledger(ledger, partial(service.show_passage, id=id))
+    if shown is None:
         finding = typed(ledger, "knowledge", "search", "WORDS")
         fail(f"{id}: there is no such passage in the ledger; `{finding}` finds some", code=2)
     if for_programs:
-        print_json({**asdict(found.passage), "around": [{"line": number, "text": text} for number, text in found.lines]})
+        print_json({**asdict(shown.passage), "around": [{"line": number, "text": text} for number, text in shown.lines]})
         return
-    console, (first, last) = open_console(), found.passage.lines or (0, 0)
-    console.print(styled(f"{id}  {place_of(found.passage)}", style="heading"), soft_wrap=True)
-    width = len(str(max((number for number, _ in found.lines), default=0)))
-    for number, text in found.lines:
+    console, (first, last) = open_console(), shown.passage.lines or (0, 0)
+    console.print(styled(f"{id}  {place_of(shown.passage)}", style="heading"), soft_wrap=True)
+    width = len(str(max((number for number, _ in shown.lines), default=0)))
+    for number, text in shown.lines:
         mark = ">" if first <= number <= last else " "
         console.print(styled(f"{mark} {number:>{width}}  {text}".rstrip()), soft_wrap=True)
-    if not found.lines:
-        console.print(styled(found.passage.text), soft_wrap=True)
+    if not shown.lines:
+        console.print(styled(shown.passage.text), soft_wrap=True)

@@ -66,21 +66,21 @@ _COMPLETED: Final = 50
 ResultT = TypeVar("ResultT")
 
 
-def known_thread(context: typer.Context, given: str | None) -> str | None:
+def known_thread(context: typer.Context, reference: str | None) -> str | None:
     """Return the id of the thread that is meant by an id, the beginning of one, or `last`."""
-    return None if given is None else known_threads(context, [given])[0]
+    return None if reference is None else known_threads(context, [reference])[0]
 
 
-def known_threads(context: typer.Context, given: list[str] | None) -> list[str]:
+def known_threads(context: typer.Context, references: list[str] | None) -> list[str]:
     """Return the ids of the threads that are meant; see `known_thread`."""
-    names, ledger = list(given or ()), context.params.get("ledger")
+    names, ledger = list(references or ()), context.params.get("ledger")
     if context.resilient_parsing or all(map(_WHOLE_ID.fullmatch, names)) or missing_ledger(ledger_in_use(ledger)) is not None:
         return names  # nothing to look up; or the command itself says that there is no ledger
 
-    async def resolve(found: Ledger) -> list[str]:
+    async def resolve(opened: Ledger) -> list[str]:
         from antiphon import service  # noqa: PLC0415 (only where a ledger is used)
 
-        return [await service.resolve_thread(found, name) for name in names]
+        return [await service.resolve_thread(opened, name) for name in names]
 
     return with_ledger(ledger, resolve)
 
@@ -91,12 +91,12 @@ def offered_threads(context: typer.Context, incomplete: str) -> list[tuple[str, 
     if missing_ledger(ledger_in_use(ledger)) is not None:
         return []
 
-    async def listed(found: Ledger) -> list[tuple[str, str]]:
+    async def listed(opened: Ledger) -> list[tuple[str, str]]:
         from antiphon import service  # noqa: PLC0415 (only where a ledger is used)
 
-        page = await found.threads(ThreadFilter(system=False), limit=_COMPLETED)
-        ids = [each.thread_id for each in page.threads if each.thread_id.startswith(incomplete)]
-        return [(each, service.brief(await service.question_of(found, each) or "")) for each in ids]
+        page = await opened.threads(ThreadFilter(system=False), limit=_COMPLETED)
+        ids = [thread.thread_id for thread in page.threads if thread.thread_id.startswith(incomplete)]
+        return [(thread_id, service.brief(await service.question_of(opened, thread_id) or "")) for thread_id in ids]
 
     from antiphon.ledger import ThreadFilter  # noqa: PLC0415 (only where a ledger is used)
 
@@ -160,9 +160,9 @@ MaybeThreadsArgument: TypeAlias = Annotated[
 ]
 
 
-def ledger_in_use(given: str | None) -> str:
+def ledger_in_use(name: str | None) -> str:
     """Return the URL of the ledger that is given, else of the one in the environment, else of the current folder's."""
-    place = given or os.environ.get(VARIABLE) or DEFAULT
+    place = name or os.environ.get(VARIABLE) or DEFAULT
     return place if _URL.match(place) else f"{_FILE}{place}"
 
 
@@ -171,23 +171,23 @@ def is_ledger(name: str) -> bool:
     return _URL.match(name) is not None or "/" in name or os.sep in name or name.endswith((".db", ".sqlite", ".sqlite3"))
 
 
-def shown_ledger(given: str | None) -> str:
+def shown_ledger(name: str | None) -> str:
     """Return the URL of the ledger in use as it is printed: without a password."""
     from antiphon.ledger._secrets import without_password  # noqa: PLC0415 (only where a ledger is used)
 
-    return without_password(ledger_in_use(given))
+    return without_password(ledger_in_use(name))
 
 
-def has_password(given: str) -> bool:
+def has_password(name: str) -> bool:
     """Whether a ledger is named by a URL with a password, which is not printed."""
-    return shown_ledger(given) != ledger_in_use(given)
+    return shown_ledger(name) != ledger_in_use(name)
 
 
-def ledger_option(given: str | None) -> str:
+def ledger_option(name: str | None) -> str:
     """Return the option that names a ledger, if it was given, as a shell takes it."""
     from antiphon.ledger import _open  # noqa: PLC0415 (only where a ledger is used)
 
-    return "" if given is None else f" {_open.ledger_option(given)}"
+    return "" if name is None else f" {_open.ledger_option(name)}"
 
 
 def missing_ledger(url: str) -> Path | None:
@@ -293,26 +293,29 @@ def _naming(ledger: str | None) -> str:
 
 def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
     """Return why a thread cannot be used so, with what to type instead, and the exit code."""
-    own, there = shlex.quote(getattr(error, "thread_id", None) or ""), _naming(ledger)
+    thread, option = shlex.quote(getattr(error, "thread_id", None) or ""), _naming(ledger)
     match error:
         case UnknownThreadError(thread_id=name, reason=reason) if "begin with" in reason:
             return reason, 2
         case UnknownThreadError(thread_id=name):
-            return f"no thread is called {name!r}; `antiphon threads{there}` lists them, with --all those of the system too", 2
+            return (
+                f"no thread is called {name!r}; `antiphon threads{option}` lists them, with --all those of the system too",
+                2,
+            )
         case ServiceError(code="OTHER_PATTERN"):
-            return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK{there}`", 2
+            return f"{error}; a thread of a team continues with `antiphon run --team FILE --thread THREAD TASK{option}`", 2
         case ThreadEndedError(status=status):
-            return f"{error}{_after_end(status, own, there)}", 1
+            return f"{error}{_after_end(status, thread, option)}", 1
         case ThreadBusyError(status=status):
             word = "continues it" if status == "paused" else "waits for its answer"
-            return f"{error}; `antiphon resume {own}{there}` {word}, then ask again", 1
+            return f"{error}; `antiphon resume {thread}{option}` {word}, then ask again", 1
         case ServiceError(code="BUDGET_NEEDED"):
-            more = f"`antiphon resume {own} --budget NAME=NUMBER{there}`"
-            return f"{error}; give it a new budget, larger than what it has used: {more}", 2
+            command = f"`antiphon resume {thread} --budget NAME=NUMBER{option}`"
+            return f"{error}; give it a new budget, larger than what it has used: {command}", 2
         case OwnedError(thread_id=name, owner=owner, until=until):
             return (
                 f"host {owner!r} has thread {name!r}, at least until {until:%H:%M:%S} UTC, and nothing was changed; "
-                f"`antiphon hosts{there}` lists the hosts, try again when that one is done"
+                f"`antiphon hosts{option}` lists the hosts, try again when that one is done"
             ), 1
         case ThreadMovedError(thread_id=name, to=place):
             return f"thread {name!r} was moved to {place}, and continues there: add --ledger {shlex.quote(place)}", 1
@@ -322,11 +325,11 @@ def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
             return str(error), 2 if getattr(error, "code", "") == "OWN_PROGRAM" else 1
 
 
-def _after_end(status: str, own: str, there: str) -> str:
+def _after_end(status: str, thread: str, option: str) -> str:
     """Return what to type for a thread that has ended."""
     if status in ("failed", "not run"):
-        return f"; `antiphon run --thread {own} QUESTION{there}` asks something more"
-    shown, branch = f"`antiphon show {own}{there}`", f"`antiphon fork {own} --at PLACE{there}`"
+        return f"; `antiphon run --thread {thread} QUESTION{option}` asks something more"
+    shown, branch = f"`antiphon show {thread}{option}`", f"`antiphon fork {thread} --at PLACE{option}`"
     return f", and does not continue; {shown} prints it, {branch} makes a branch from before its end"
 
 
@@ -372,7 +375,7 @@ async def _within(
     async with AsyncExitStack() as stack:
         stack.enter_context(_noted_warnings())
         try:
-            ledgers = [await stack.enter_async_context(open_ledger(url, tenant=each, **options)) for each in tenants]
+            ledgers = [await stack.enter_async_context(open_ledger(url, tenant=tenant, **options)) for tenant in tenants]
         except ModuleNotFoundError as exc:
             fail(_missing_packages(exc), code=2)
         except (LedgerCorruptError, ValueError) as exc:  # it cannot be opened at all
@@ -405,25 +408,25 @@ class _Notes(logging.Handler):
         note(record.getMessage(), style="warning")
 
 
-async def _in_use(ledger: Ledger, thread_id: str, owner: str, there: str) -> str:
+async def _in_use(ledger: Ledger, thread_id: str, owner: str, option: str) -> str:
     """Return the words for a person whose thread another process has: who has it, since when, and what to do."""
     machine, _, _ = owner.rpartition("-")
     machine, _, process = machine.rpartition("-")
     where = "this machine" if machine == socket.gethostname() else machine
     who = f"process {process} on {where}" if machine and process.isdigit() else f"host {owner!r}"
-    found = [each for each in await ledger.hosts() if each.host.name == owner]
-    since = f", since {found[0].since:%H:%M:%S} UTC" if found else ""
-    free = f"; if that process is gone, the thread is free at {found[0].until:%H:%M:%S} UTC" if found else ""
+    hosts = [status for status in await ledger.hosts() if status.host.name == owner]
+    since = f", since {hosts[0].since:%H:%M:%S} UTC" if hosts else ""
+    free = f"; if that process is gone, the thread is free at {hosts[0].until:%H:%M:%S} UTC" if hosts else ""
     name = shlex.quote(thread_id)
-    todo = f"`antiphon resume {name}{there}` waits for its answer, `antiphon pause {name}{there}` stops it there"
+    todo = f"`antiphon resume {name}{option}` waits for its answer, `antiphon pause {name}{option}` stops it there"
     return f"thread {thread_id} is in use: {who} runs it{since}; nothing was changed; {todo}{free}"
 
 
 def _redaction() -> Literal["off"] | None:
     """Return whether the environment turns redaction off; by default, commands redact what they write."""
-    said = os.environ.get(REDACTION, "")
-    if said == "off":
+    setting = os.environ.get(REDACTION, "")
+    if setting == "off":
         return "off"
-    if said not in ("", "on"):
-        fail(f"{REDACTION} is on or off, not {said!r}", code=2)
+    if setting not in ("", "on"):
+        fail(f"{REDACTION} is on or off, not {setting!r}", code=2)
     return None

@@ -31,13 +31,13 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._run import TeamTask, run_team
-from antiphon.cli._screen import check_none_given, fail, note, open_console, print_pairs
+from antiphon.cli._screen import check_unused, fail, note, open_console, print_pairs
 from antiphon.cli._view import watching
 from antiphon.errors import RefusedError
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.service import ChainRunner, RunReport, StatusValue
+    from antiphon.service import ChainRunner, RunReport
 
 
 class OnChangeChoice(Enum):
@@ -49,19 +49,15 @@ class OnChangeChoice(Enum):
 
 def status(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """Show the state of a thread. For a thread of six phases: which are completed, and which remain."""
-    status = with_ledger(ledger, partial(_status, thread=thread))
+    status = with_ledger(ledger, lambda opened: service.thread_status(opened, thread))
     if for_programs:
         print_json(status)
         return
     waits = status.waits_for or ""  # what a run waits for also says which build cannot continue it, and why
-    unfit = tuple(each for each in status.unfit if each.partition(":")[0] not in waits)
+    unfit = tuple(build for build in status.unfit if build.partition(":")[0] not in waits)
     fields = {**dict(status), "unfit": unfit}
     names = [*(_OF_CHAIN if status.is_chain else _OF_OTHERS), *(name for name in _REASONS if fields[name])]
     print_pairs(open_console(), [(name.replace("_", " "), _text(name, fields[name])) for name in names])
-
-
-async def _status(ledger: Ledger, *, thread: str) -> StatusValue:
-    return await service.thread_status(ledger, thread)
 
 
 _OF_CHAIN: Final = (
@@ -83,7 +79,7 @@ def _text(name: str, value: Any) -> str:
 
 def pause(thread: ThreadArgument, *, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """Pause a thread, whichever process runs it. Running calls finish and are recorded; no new call starts."""
-    _move(ledger, lambda found: service.pause_thread(found, thread), for_programs=for_programs)
+    _move(ledger, lambda opened: service.pause_thread(opened, thread), for_programs=for_programs)
 
 
 def terminate(
@@ -96,13 +92,13 @@ def terminate(
     ledger: LedgerOption = None,
 ) -> None:
     """End a thread permanently, whichever process runs it. Running calls are cancelled; no new call starts."""
-    _move(ledger, lambda found: service.terminate_thread(found, thread, reason), for_programs=for_programs)
+    _move(ledger, lambda opened: service.terminate_thread(opened, thread, reason), for_programs=for_programs)
 
 
 def _move(ledger: str | None, work: Callable[[Ledger], Awaitable[Mapping[str, Any]]], *, for_programs: bool) -> None:
-    async def moved(found: Ledger) -> Mapping[str, Any]:
+    async def moved(opened: Ledger) -> Mapping[str, Any]:
         try:
-            return await work(found)
+            return await work(opened)
         except RefusedError as exc:
             if for_programs:
                 print_json(cast("dict[str, Any]", exc.details))
@@ -154,7 +150,7 @@ def resume(
     """Continue a thread where it stopped, with its recorded model and settings. Finished steps do not run again."""
     if is_all and thread is not None:
         fail("--all is about all runs: leave out THREAD, or --all", code=2)
-    check_none_given({} if is_all else {"--app": apps, "--failed": with_failed}, "goes with --all")
+    check_unused({} if is_all else {"--app": apps, "--failed": with_failed}, "goes with --all")
     if is_all:
         resume_all(apps, ledger, with_failed=with_failed, for_programs=for_programs)
     elif thread is None:
@@ -174,17 +170,19 @@ def _resume(task: TeamTask, config: Path | None, budget: list[str] | None, print
         view = printing.view(await service.latest_question_of(runner.ledger, thread) or "")
         with interruptible() as stop:
             async with watching(view, runner.ledger):
-                return await runner.resume(thread, tell=_tell_host if printing.has_notes else None, hear=view.take, stop=stop)
+                return await runner.resume(
+                    thread, on_owner=_tell_host if printing.has_notes else None, on_event=view.take, stop=stop
+                )
 
     if (done := with_ledger(ledger, partial(_completed, thread=thread))) is not None:
         show_report(done, ledger, printing, ("show", "replay", "fork") if done.is_chain else ("show", "export"))
         return
     if task.model is not None:
         check_model(task.model)
-    if with_ledger(ledger, partial(_is_team, thread=thread)) or task.team is not None:
+    if with_ledger(ledger, lambda opened: service.is_of_team(opened, thread)) or task.team is not None:
         run_team(replace(task, budget=read_budget(budget)), printing)
         return
-    if with_ledger(ledger, partial(_resume_elsewhere, thread=thread)):
+    if with_ledger(ledger, lambda opened: service.resume_elsewhere(opened, thread)):
         note(f"thread {thread} continues in the program that runs it")
         return
     report = run_chain(ledger, work, model=task.model, config=config, thread=thread, budget=budget)
@@ -197,15 +195,9 @@ async def _completed(ledger: Ledger, *, thread: str) -> RunReport | None:
     return await service.report_completed(ledger, thread)
 
 
-async def _is_team(ledger: Ledger, *, thread: str) -> bool:
-    """Whether a thread says that a team has worked in it."""
-    settings = await service.settings_of(ledger, thread)
-    return settings is not None and settings.team is not None
-
-
 def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: str | None, *, for_programs: bool) -> None:
-    async def allow(found: Ledger) -> tuple[str, ...]:
-        return await service.allow_change(found, thread, choice.value, run_id=run)
+    async def allow(opened: Ledger) -> tuple[str, ...]:
+        return await service.allow_change(opened, thread, choice.value, run_id=run)
 
     runs = with_ledger(ledger, allow)
     if for_programs:
@@ -216,7 +208,3 @@ def _allow_change(ledger: str | None, thread: str, choice: OnChangeChoice, run: 
 
 def _tell_host(host: str) -> None:
     note(f"host {host} runs the thread; this command waits for the same answer")
-
-
-async def _resume_elsewhere(ledger: Ledger, *, thread: str) -> bool:
-    return await service.resume_elsewhere(ledger, thread)

@@ -111,9 +111,9 @@ def choose_model(name: str | None, config: Path | None = None) -> ChosenModel:
         return service.choose_model(name, config)
 
 
-def say_stand_in(chosen: ChosenModel) -> None:
+def say_stand_in(model: ChosenModel) -> None:
     """Print a note if a script answers in the place of a model."""
-    if chosen.is_stand_in:
+    if model.is_stand_in:
         note("no model is chosen and none is installed: the answer is put together from quotes. --model chooses one.")
 
 
@@ -132,10 +132,10 @@ def _model_errors() -> Generator[None]:
             fail(str(exc), code=2)
 
 
-def read_budget(given: Sequence[str] | None) -> dict[str, float] | None:
+def read_budget(texts: Sequence[str] | None) -> dict[str, float] | None:
     """Return the budget that --budget gives, if any."""
     with complaints():
-        return service.read_budget(given or ())
+        return service.read_budget(texts or ())
 
 
 def run_chain(
@@ -240,8 +240,8 @@ def tell_failed_tools(report: RunReport) -> None:
     """Print which tools failed that the answer may rest on."""
     rests = "the answer rests on failed tools" if report.is_unfounded else "tools failed, and the answer may rest on them"
     note(f"{rests}:", style="bad" if report.is_unfounded else "warning")
-    for each in report.failed_tools:
-        note(f"  {each}")
+    for tool in report.failed_tools:
+        note(f"  {tool}")
 
 
 _SOURCES: Final = "\n\nSources:\n"
@@ -265,37 +265,37 @@ def print_answer(text: str, cited: Sequence[Mapping[str, Any]]) -> None:
 def print_sources(console: Console, cited: Sequence[Mapping[str, Any]]) -> None:
     """Print the sources of an answer, numbered, each with what is quoted from it."""
     console.print()
-    print_numbered(console, "Sources", [(_source(each), str(each.get("quote") or "")) for each in cited])
+    print_numbered(console, "Sources", [(_source(citation), str(citation.get("quote") or "")) for citation in cited])
 
 
 def _source(citation: Mapping[str, Any]) -> str:
-    name, own = service.place_of(citation) if citation.get("source") else "", str(citation.get("id") or "")
-    return f"{name} ({own})" if name and own.startswith(_PASSAGE) else name or own
+    name, passage = service.place_of(citation) if citation.get("source") else "", str(citation.get("id") or "")
+    return f"{name} ({passage})" if name and passage.startswith(_PASSAGE) else name or passage
 
 
 def sum_up(report: RunReport, ledger: str | None, next_commands: tuple[str, ...] = ("show", "replay", "fork")) -> None:
     """Print the thread, what it took, how far its words can be trusted, and the commands to continue with."""
-    own = report.thread_id
+    thread_id = report.thread_id
     _say_kept(report, ledger)
     if report.error_code == "PARKED":
-        with_ledger(ledger, partial(say_waiting, thread_id=own, place=ledger, reason=report.error_message or ""))
+        with_ledger(ledger, partial(say_waiting, thread_id=thread_id, place=ledger, reason=report.error_message or ""))
     if report.error_code == "UNGUARDED_TOOL":
         note(f"it waits for its own program: {report.error_message}", style="warning")
     if report.host is not None:
-        note(f"host {report.host} continues it; wait for it with:", command=typed(ledger, "resume", own))
+        note(f"host {report.host} continues it; wait for it with:", command=typed(ledger, "resume", thread_id))
         return
     if report.was_interrupted:
         word = "then" if report.error_code == "PARKED" else "paused;"
-        note(f"{word} go on with:", command=typed(ledger, "resume", own))
+        note(f"{word} go on with:", command=typed(ledger, "resume", thread_id))
         return
     if report.status == "stopped":
         _say_stopped(report, ledger)
         return
     note("try next:")
     if report.status == "failed" and report.failed_at is not None:
-        note("", command=f"  {typed(ledger, 'fork', own, '--at', report.failed_at)}")
+        note("", command=f"  {typed(ledger, 'fork', thread_id, '--at', report.failed_at)}")
     for command in ("show",) if report.status == "failed" else next_commands:
-        note("", command=f"  {typed(ledger, *command.split(' '), own)}")
+        note("", command=f"  {typed(ledger, *command.split(' '), thread_id)}")
     note("", command=f"  {typed(ledger, 'threads')}")
     if ledger is not None and has_password(ledger):
         note(f"set {VARIABLE} to the URL of the ledger first: it has a password, which is not printed here")
@@ -328,18 +328,18 @@ def _say_stopped(report: RunReport, ledger: str | None) -> None:
 
 async def say_waiting(ledger: Ledger, thread_id: str, place: str | None, reason: str) -> None:
     """Print what a thread waits for, with the commands by which a person decides it, each on a line of its own."""
-    own = await service.list_approvals(ledger, thread_id=thread_id)
-    parked = [each for each in await service.list_parked(ledger) if each.thread_id == thread_id]
-    for each in own:
-        call = service.call_text(each.tool, each.arguments)
-        note(f"it waits for a person: may {each.agent} call {call}? Type one of:", style="warning")
+    approvals = await service.list_approvals(ledger, thread_id=thread_id)
+    parked = [call for call in await service.list_parked(ledger) if call.thread_id == thread_id]
+    for approval in approvals:
+        call = service.call_text(approval.tool, approval.arguments)
+        note(f"it waits for a person: may {approval.agent} call {call}? Type one of:", style="warning")
         for verb in ("approve", "deny"):
-            note("", command=f"  {typed(place, verb, each.id, '--as', (*each.approvers, _own_name())[0])}")
-    for found in parked:
-        note(f"it waits for a person: {found.reason}; find out, then type one of:", style="warning")
-        for outcome, about in _SETTLED:
-            note(f"  {about}:", command=typed(place, "settle", thread_id, found.invocation_id, *outcome))
-    if not own and not parked:
+            note("", command=f"  {typed(place, verb, approval.id, '--as', (*approval.approvers, _own_name())[0])}")
+    for waiting in parked:
+        note(f"it waits for a person: {waiting.reason}; find out, then type one of:", style="warning")
+        for outcome, condition in _SETTLED:
+            note(f"  {condition}:", command=typed(place, "settle", thread_id, waiting.invocation_id, *outcome))
+    if not approvals and not parked:
         note(f"it waits for a person: {reason}", style="warning")
 
 
@@ -373,8 +373,8 @@ def program_name() -> str:
     """Return the command by which this program can be started from here."""
     if shutil.which("antiphon"):
         return "antiphon"
-    own = Path(sys.argv[0])
-    return os.path.relpath(own) if own.name == "antiphon" else "python -m antiphon"
+    script = Path(sys.argv[0])
+    return os.path.relpath(script) if script.name == "antiphon" else "python -m antiphon"
 
 
 def _warning(report: RunReport) -> str | None:
@@ -386,8 +386,8 @@ def _warning(report: RunReport) -> str | None:
     if any(model.startswith("scripted") for model in models):
         return f"sources and tool results are exact, the words are a script's; {better}"
     if any("smollm" in model.casefold() or model == "local" for model in models):
-        chosen = "a model with 135 million parameters chose between equals" if report.input_tokens else "no model was needed"
-        return f"quotes and tool results are exact; quotes are found by their words, {chosen}; {better}"
+        choice = "a model with 135 million parameters chose between equals" if report.input_tokens else "no model was needed"
+        return f"quotes and tool results are exact; quotes are found by their words, {choice}; {better}"
     return None
 
 
@@ -442,8 +442,8 @@ async def _is_ready(number: int, interrupted: asyncio.Event) -> bool:
     try:
         waiting = [asyncio.ensure_future(event.wait()) for event in (ready, interrupted)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in waiting:
-            each.cancel()
+        for task in waiting:
+            task.cancel()
         return ready.is_set()
     finally:
         loop.remove_reader(number)

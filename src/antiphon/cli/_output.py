@@ -43,6 +43,12 @@ EXIT_CODES: Final = {
 OutputOption: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="OUT", help="The output file; default: stdout.")
 ]
+StrictOption: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="If anything would be lost, write nothing and exit 1.")
+]
+PolicyOption: TypeAlias = Annotated[
+    str | None, typer.Option("--as-policy", metavar="NAME", help="The participant who becomes the assistant.")
+]
 ForceOption: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing file, whatever is in it.")]
 
 
@@ -89,32 +95,32 @@ def delivery(
         return
     _check_replaceable(output, kind, force)
     with _write_errors(output):
-        beside, file = _open_beside(place)
+        partial_file, file = _open_beside(place)
     try:
         with _write_errors(output):
             with file:
                 yield file.write
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, place)
+            os.replace(partial_file, place)
             _sync_folder(place.parent)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        partial_file.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def _write_errors(output: Path) -> Generator[None]:
     """Print an error of writing in one line, with what has become of the file."""
-    kept = "the file is as it was" if os.path.isfile(output) else "nothing was written"
+    outcome = "the file is as it was" if os.path.isfile(output) else "nothing was written"
     try:
         yield
     except OSError as exc:
         if not os.path.isdir(output.parent):
             fail(f"{output}: there is no folder {str(output.parent)!r}; make it, or check the path", code=2)
-        fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {kept}"), code=2)
+        fail(f"{output}: {exc.strerror or exc}" + ("" if _is_device(output) else f"; {outcome}"), code=2)
     except BaseException:
-        note(f"{output}: {kept}")
+        note(f"{output}: {outcome}")
         raise
 
 
@@ -125,11 +131,11 @@ def _is_device(place: Path) -> bool:
 
 def _open_beside(place: Path) -> tuple[Path, BinaryIO]:
     """Open a new file in the folder of another, with the permissions of that one."""
-    beside = place.with_name(f".antiphon-{os.getpid()}.part")
-    file = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb")
+    partial_file = place.with_name(f".antiphon-{os.getpid()}.part")
+    file = os.fdopen(os.open(partial_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "wb")
     if os.path.exists(place):
         os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
-    return beside, file
+    return partial_file, file
 
 
 def _sync_folder(folder: Path) -> None:
@@ -156,8 +162,8 @@ def is_of_dialect(dialect: str) -> OutputKind:
         return lambda value: isinstance(value, dict) and "antiphon" in value
 
     def is_own(value: Any) -> bool:
-        found = detect(value)
-        return dialect in (found.name, *found.candidates)
+        detected = detect(value)
+        return dialect in (detected.name, *detected.candidates)
 
     return is_own
 

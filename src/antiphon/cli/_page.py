@@ -27,7 +27,7 @@ from antiphon.cli._screen import note
 from antiphon.errors import AntiphonError, SetupError
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
+    pass
 
 _SECONDS: Final = 3.0
 _START_SECONDS: Final = 30.0
@@ -107,7 +107,7 @@ def _print_link(address: str, server: PageServer) -> None:
 def _has_browser() -> bool:
     """Whether a browser has a screen; one in the terminal would cover what the command prints."""
     names = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(each) for each in names)
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in names)
 
 
 def _opened(address: str) -> bool:
@@ -196,9 +196,9 @@ class Page:
 
     def __init__(self, ledger: str | None) -> None:
         self._place = ledger_in_use(ledger)
-        found = _running_server(with_ledger(ledger, _name, create=True))
-        self._own = None if found is not None else _OwnServer(self._place)
-        self._found = found
+        server = _running_server(with_ledger(ledger, service.EventCursors.of, create=True).name)
+        self._own = None if server is not None else _OwnServer(self._place)
+        self._found = server
         self._showing: threading.Thread | None = None
         self.was_interrupted = False
         """Whether the person has stopped the run: then the page does not stay."""
@@ -246,10 +246,6 @@ def _until_interrupted() -> None:
             pass
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-async def _name(ledger: Ledger) -> str:
-    return (await service.EventCursors.of(ledger)).name
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -38,7 +38,7 @@ from antiphon.cli._live import (
 )
 from antiphon.cli._output import COMPLETED, WAITING
 from antiphon.cli._page import OpenOption, page_of, telling
-from antiphon.cli._screen import check_none_given, fail, note
+from antiphon.cli._screen import check_unused, fail, note
 from antiphon.cli._view import watching
 from antiphon.errors import ParkedError
 
@@ -50,19 +50,23 @@ if TYPE_CHECKING:
     from antiphon.service import ChainRunner, ChosenModel, RunReport, TeamStep
 
 
+UserOption: TypeAlias = Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")]
+AddOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--add", metavar="FILE", help="A document, or a folder of them, that agents may search; repeatable; - reads stdin."
+    ),
+]
+
+
 def run(
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question; - reads it from stdin.")],
     *,
     model: ModelOption = None,
-    documents: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--add", metavar="FILE", help="A document, or a folder of them, that agents may search; repeatable; - reads stdin."
-        ),
-    ] = None,
+    documents: AddOption = None,
     thread: ThreadOption = None,
     name: NewThreadOption = None,
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
+    user: UserOption = "user",
     config: ConfigOption = None,
     team: Annotated[
         Path | None, typer.Option("--team", metavar="FILE", help="Run the team of this file instead of the six phases.")
@@ -87,7 +91,7 @@ def run(
     printing = RunPrinting(for_programs, is_quiet, as_events)
     if team is not None or (thread is not None and _is_of_team(thread, ledger)):
         where = "goes without --team: a team's file" if team is not None else "does not go with a thread of a team: its file"
-        check_none_given({"--add": documents, "--config": config}, f"{where} says what it uses")
+        check_unused({"--add": documents, "--config": config}, f"{where} says what it uses")
         task = TeamTask(
             thread_id=thread or name or service.new_thread_id(),
             ledger=ledger,
@@ -100,10 +104,31 @@ def run(
         )
         run_team(task, printing, opens=opens)
         return
-    check_none_given({"--files": files}, "goes with --team; --add FILE gives documents to six phases")
-    texts = {document_name(path): read_document(path) for path in documents or () if not os.path.isdir(path)}
-    paths = [each for path in documents or () if os.path.isdir(path) for each in service.files_in(path)]
-    view = printing.view(question)
+    check_unused({"--files": files}, "goes with --team; --add FILE gives documents to six phases")
+    asked = _Question(question, ledger, thread, name, user, model, config, budget, tuple(documents or ()))
+    _run_phases(asked, printing, opens=opens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question for six phases, and where it is asked."""
+
+    text: str
+    ledger: str | None
+    thread: str | None
+    name: str | None
+    user: str
+    model: str | None
+    config: Path | None
+    budget: list[str] | None
+    documents: tuple[Path, ...]
+
+
+def _run_phases(question: _Question, printing: RunPrinting, *, opens: bool) -> None:
+    """Ask a question, and print the answer."""
+    texts = {document_name(path): read_document(path) for path in question.documents if not os.path.isdir(path)}
+    paths = [file for path in question.documents if os.path.isdir(path) for file in service.files_in(path)]
+    view = printing.view(question.text)
 
     async def work(runner: ChainRunner) -> RunReport:
         await service.add_documents(runner.ledger, texts)
@@ -111,34 +136,34 @@ def run(
         with interruptible() as stop:
             async with watching(view, runner.ledger):
                 return await runner.ask(
-                    question,
-                    thread_id=thread,
-                    name=name,
-                    user_id=user,
-                    tell=telling(page, say_begun if printing.has_notes else None),
-                    hear=view.take,
+                    question.text,
+                    thread_id=question.thread,
+                    name=question.name,
+                    user_id=question.user,
+                    on_created=telling(page, say_begun if printing.has_notes else None),
+                    on_event=view.take,
                     stop=stop,
                 )
 
     def say_begun(thread_id: str) -> None:
-        say_stand_in(chosen)
-        say_thread(thread_id, ledger)
+        say_stand_in(model)
+        say_thread(thread_id, question.ledger)
 
-    chosen = _chosen(model, thread, config)
-    with page_of(ledger, is_wanted=opens) as page:
+    model = _model_for(question.model, question.thread, question.config)
+    with page_of(question.ledger, is_wanted=opens) as page:
         report = run_chain(
-            ledger,
+            question.ledger,
             work,
-            model=chosen.name,
-            config=config,
-            thread=thread,
-            create=thread is None,
+            model=model.name,
+            config=question.config,
+            thread=question.thread,
+            create=question.thread is None,
             documents=[*texts, *map(str, paths)],
-            budget=budget,
+            budget=question.budget,
         )
         if page is not None:
             page.was_interrupted = report.was_interrupted
-        show_report(report, ledger, printing)
+        show_report(report, question.ledger, printing)
 
 
 def _check_name(name: str | None, thread: str | None) -> None:
@@ -151,7 +176,7 @@ def _check_name(name: str | None, thread: str | None) -> None:
         fail(f"--name: no thread can be called {name!r}: the command line reads it otherwise", code=2)
 
 
-def _chosen(model: str | None, thread: str | None, config: Path | None) -> ChosenModel:
+def _model_for(model: str | None, thread: str | None, config: Path | None) -> ChosenModel:
     """Return the model to use; of a thread that exists, that is the one that it was run with, unless another is named."""
     if thread is None:
         return choose_model(model, config)
@@ -161,12 +186,11 @@ def _chosen(model: str | None, thread: str | None, config: Path | None) -> Chose
 
 
 def _is_of_team(thread: str, ledger: str | None) -> bool:
-    """Whether a thread says that a team has worked in it."""
+    """Whether a thread that takes a question says that a team has worked in it."""
 
-    async def look(found: Ledger) -> bool:
-        await service.check_not_ended(found, thread, may_have_failed=True)
-        settings = await service.settings_of(found, thread)
-        return settings is not None and settings.team is not None
+    async def look(opened: Ledger) -> bool:
+        await service.check_not_ended(opened, thread, may_have_failed=True)
+        return await service.is_of_team(opened, thread)
 
     return with_ledger(ledger, look)
 
@@ -179,7 +203,7 @@ def chat(
     model: ModelOption = None,
     thread: ThreadOption = None,
     name: NewThreadOption = None,
-    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The owner of the thread.")] = "user",
+    user: UserOption = "user",
     config: ConfigOption = None,
     is_quiet: QuietOption = False,
     ledger: LedgerOption = None,
@@ -187,10 +211,10 @@ def chat(
     """Chat: each input line is a turn of one thread. Ctrl-C stops an answer; /help lists the commands of the chat."""
     _check_name(name, thread)
 
-    chosen = _chosen(model, thread, config)
+    model_choice = _model_for(model, thread, config)
     if not is_quiet:
-        say_stand_in(chosen)
-    session = Chat(user, is_quiet, thread, name, chosen.name)
+        say_stand_in(model_choice)
+    session = Chat(user, is_quiet, thread, name, model_choice.name)
     is_new = thread is None
     while not session.is_over:
         run_chain(ledger, session.talk, model=session.model, config=config, thread=session.thread, create=is_new)
@@ -227,11 +251,16 @@ class TeamTask:
         return typed(self.ledger, "resume", self.thread_id)
 
     async def do(
-        self, ledger: Ledger, *, tell: Callable[[str], None] | None, hear: Callable[[TeamStep], None], stop: asyncio.Event
+        self,
+        ledger: Ledger,
+        *,
+        on_created: Callable[[str], None] | None,
+        on_step: Callable[[TeamStep], None],
+        stop: asyncio.Event,
     ) -> RunReport:
         """Do the task, or continue it."""
         options = service.TeamOptions(self.model, self.files, self.budget)
-        listeners = service.TeamListeners(tell, hear, stop)
+        listeners = service.TeamListeners(on_created, on_step, stop)
         if self.task is None:
             return await service.resume_team(ledger, self.thread_id, self.team, options, listeners)
         if self.team is None:
@@ -247,18 +276,18 @@ def run_team(task: TeamTask, printing: RunPrinting, *, opens: bool = False) -> N
     view = printing.view(task.task or "")
     view.thread_id = task.thread_id
 
-    async def work(found: Ledger) -> RunReport:
+    async def work(opened: Ledger) -> RunReport:
         if task.is_new:
-            await service.check_new(found, task.thread_id)
-        if task.task is None and (before := await service.settings_of(found, task.thread_id)) is not None:
+            await service.check_new(opened, task.thread_id)
+        if task.task is None and (before := await service.settings_of(opened, task.thread_id)) is not None:
             view.title = before.task or ""
         try:
             with interruptible() as stop:
-                tell = partial(say_thread, ledger=task.ledger) if printing.has_notes else None
-                async with watching(view, found):
-                    return await task.do(found, tell=telling(page, tell), hear=view.take_step, stop=stop)
+                say = partial(say_thread, ledger=task.ledger) if printing.has_notes else None
+                async with watching(view, opened):
+                    return await task.do(opened, on_created=telling(page, say), on_step=view.take_step, stop=stop)
         except ParkedError as exc:
-            await say_waiting(found, task.thread_id, task.ledger, str(exc))
+            await say_waiting(opened, task.thread_id, task.ledger, str(exc))
             note("then go on with:", command=task.command)
             raise typer.Exit(WAITING) from None
 

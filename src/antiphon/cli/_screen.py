@@ -113,19 +113,19 @@ def note(message: str, style: str = "", *, command: str | None = None, has_lines
     of its own, such as a difference; otherwise a break in it, perhaps in a name, is shown by its number.
     """
     if has_lines:
-        *before, message = message.split("\n")
-        for each in before:
-            note(each, style)
+        *first, message = message.split("\n")
+        for part in first:
+            note(part, style)
     console, text = note_console(), Text(visible(message), style=style)
-    told = "" if command is None else visible(command)
-    if not console.is_terminal or not message or text.cell_len + cell_len(told) < console.width:
-        console.print(Text.assemble(text, " " if told and message else "", told), soft_wrap=True)
+    copied = "" if command is None else visible(command)
+    if not console.is_terminal or not message or text.cell_len + cell_len(copied) < console.width:
+        console.print(Text.assemble(text, " " if copied and message else "", copied), soft_wrap=True)
         return
     for line in _wrapped(console, text, console.width):
         line.rstrip()
         console.print(line, soft_wrap=True)
-    if told:
-        console.print(Text(f"  {told}"), soft_wrap=True)
+    if copied:
+        console.print(Text(f"  {copied}"), soft_wrap=True)
 
 
 def note_console() -> Console:
@@ -139,7 +139,7 @@ def fail(message: str, code: int = 1, *, has_lines: bool = False) -> NoReturn:
     raise typer.Exit(code)
 
 
-def check_none_given(options: Mapping[str, object], why: str) -> None:
+def check_unused(options: Mapping[str, object], why: str) -> None:
     """Refuse options that have no effect here; `why` says with what they have one."""
     for name, value in options.items():
         if value:
@@ -187,16 +187,16 @@ def print_pairs(console: Console, pairs: Sequence[tuple[str, str]]) -> None:
     Further lines of a value stand below its first one, so that none of them can be taken for a name. In a terminal with too
     little room beside the names, a value begins below its name.
     """
-    known = [(visible(name), visible(value, keep="\n")) for name, value in pairs if value]
-    margin = max(cell_len(name) for name, _ in known) + 2
+    shown = [(visible(name), visible(value, keep="\n")) for name, value in pairs if value]
+    margin = max(cell_len(name) for name, _ in shown) + 2
     if console.is_terminal and console.width - margin < _BESIDE:
-        for name, value in known:
+        for name, value in shown:
             console.print(Text(name, style="heading"), soft_wrap=True)
-            for each in value.split("\n"):
-                print_indented(console, Text(each), "  ")
+            for part in value.split("\n"):
+                print_indented(console, Text(part), "  ")
         return
-    for name, value in known:
-        lines = [line for each in value.split("\n") for line in _wrapped(console, Text(each), console.width - margin)]
+    for name, value in shown:
+        lines = [line for row in value.split("\n") for line in _wrapped(console, Text(row), console.width - margin)]
         for number, line in enumerate(lines):
             label = "" if number else name
             console.print(Text.assemble((label.ljust(margin), "heading"), line), soft_wrap=True)
@@ -228,14 +228,14 @@ def _print_columns(console: Console, headings: Sequence[str], cells: Sequence[Se
 
 def _column_widths(room: int, rows: Sequence[Sequence[str]]) -> list[int]:
     """Return the widths of columns that fit: none is narrower than its longest word, and the rest of the room is shared."""
-    whole, widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)], _longest_words(rows)
-    left = room - sum(widths) - 2 * (len(widths) - 1)
-    if whole[0] <= room // 2 and whole[0] - widths[0] <= left:  # so that a name can be copied in one piece
-        left, widths[0] = left - whole[0] + widths[0], whole[0]
-    wanting = sorted(range(len(widths)), key=lambda place: whole[place] - widths[place])
+    widest, widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)], _longest_words(rows)
+    room_left = room - sum(widths) - 2 * (len(widths) - 1)
+    if widest[0] <= room // 2 and widest[0] - widths[0] <= room_left:  # so that a name can be copied in one piece
+        room_left, widths[0] = room_left - widest[0] + widths[0], widest[0]
+    wanting = sorted(range(len(widths)), key=lambda place: widest[place] - widths[place])
     for number, place in enumerate(wanting):
-        more = min(whole[place] - widths[place], left // (len(wanting) - number))
-        left, widths[place] = left - more, widths[place] + more
+        extra = min(widest[place] - widths[place], room_left // (len(wanting) - number))
+        room_left, widths[place] = room_left - extra, widths[place] + extra
     return widths
 
 

@@ -16,7 +16,7 @@ import typer
 
 from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
-from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, complaints, shown_ledger, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, shown_ledger, with_ledger
 from antiphon.cli._live import ModelOption, typed
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
@@ -61,15 +61,14 @@ def serve(
     ledger: LedgerOption = None,
 ) -> None:
     """Serve the ledger over HTTP until SIGTERM or Ctrl-C. Every request needs a token; the command prints where it is."""
-    with complaints():
-        from antiphon.server import ServeSettings  # noqa: PLC0415 (needs the extra `server`)
+    from antiphon.server import ServeSettings  # noqa: PLC0415 (needs the extra `server`)
 
-        for each in teams or ():
-            service.trust_named(each, None)
-        names = tuple(allow_hosts or ())
-        settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model, tuple(offers or ()))
-        work = partial(_serve, settings=settings, named=ledger, opens=opens)
-        with_ledger(ledger, work, create=True, signals=signals)
+    for team in teams or ():
+        service.trust_named(team, None)
+    names = tuple(allow_hosts or ())
+    settings = ServeSettings(host, port, allow_remote, names, model, tuple(teams or ()), model, tuple(offers or ()))
+    work = partial(_serve, settings=settings, named=ledger, opens=opens)
+    with_ledger(ledger, work, create=True, signals=signals)
     print_line("stopped")
 
 
@@ -122,11 +121,10 @@ def up(
         with until_signal("stopping hosts, server and database", hurry=hurry.set) as stop:
             lines = _UpLines(folder)
             await service.run_cluster(
-                folder.resolve(), hosts=hosts, options=options, port=port, hear=lines.tell, stop=stop, hurry=hurry
+                folder.resolve(), hosts=hosts, options=options, port=port, on_line=lines.tell, stop=stop, hurry=hurry
             )
 
-    with complaints():
-        asyncio.run(work())
+    asyncio.run(work())
     print_line("stopped")
 
 
@@ -150,8 +148,8 @@ class _UpLines:
             return
         if line.startswith("serving "):
             self._server = line.rpartition(" at ")[2]
-            given = f"ANTIPHON_LEDGER=$(cat {shlex.quote(str(self._url))})"
-            note("use its ledger from another terminal:", command=f"{given} {typed(None, 'run', 'What is 17 * 23?')}")
+            setting = f"ANTIPHON_LEDGER=$(cat {shlex.quote(str(self._url))})"
+            note("use its ledger from another terminal:", command=f"{setting} {typed(None, 'run', 'What is 17 * 23?')}")
         elif line.startswith("token: ") and sys.stderr.isatty():
             page = PageServer.of(self._server, Path(line.removeprefix("token: ")))
             threading.Thread(target=link_page, args=(page,), daemon=True).start()
@@ -184,13 +182,17 @@ def make(
 ) -> None:
     """Create a token, and print it once. The ledger stores only its hash. A missing ledger is created."""
     lasts = _DEFAULT_DAYS if days is None else days
-    made = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
+    new_token = with_ledger(ledger, partial(_make, name=name, scopes=scopes or ["read"], days=lasts), create=True)
     if for_programs:
-        print_json({**asdict(made.token), "token": made.text})
+        print_json({**asdict(new_token.token), "token": new_token.text})
         return
-    typer.echo(made.text)
-    ends = "it does not expire" if made.token.expires_at is None else f"it expires {shown_time(made.token.expires_at)} UTC"
-    note(f"token {made.token.id} of {name} ({', '.join(made.token.scopes)}): {ends}; it is not shown again")
+    typer.echo(new_token.text)
+    ends = (
+        "it does not expire"
+        if new_token.token.expires_at is None
+        else f"it expires {shown_time(new_token.token.expires_at)} UTC"
+    )
+    note(f"token {new_token.token.id} of {name} ({', '.join(new_token.token.scopes)}): {ends}; it is not shown again")
 
 
 _DEFAULT_DAYS = 90.0
@@ -207,11 +209,14 @@ async def _make(ledger: Ledger, *, name: str, scopes: list[str], days: float) ->
 @token.command("list")
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the tokens of a ledger, without their secrets."""
-    found = with_ledger(ledger, service.list_tokens)
+    tokens = with_ledger(ledger, service.list_tokens)
     if for_programs:
-        print_json(found)
-    elif found:
-        rows = [(each.id, each.principal, " ".join(each.scopes), shown_time(each.created_at), _state(each)) for each in found]
+        print_json(tokens)
+    elif tokens:
+        rows = [
+            (token.id, token.principal, " ".join(token.scopes), shown_time(token.created_at), _state(token))
+            for token in tokens
+        ]
         print_table(open_console(), ("id", "name", "scopes", "made (UTC)", "state"), rows)
     else:
         note(f"the ledger has no token; `{typed(ledger, 'token', 'make', 'NAME')}` makes one")

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, complaints
+from antiphon.cli._ledger import JsonOption
 from antiphon.cli._output import print_json, shown_time
 from antiphon.cli._screen import ask_yes, bar, fail, note, open_console, print_table, styled
 from antiphon.errors import ModelError
@@ -35,36 +35,35 @@ def trust(
     """Show the code that a team file runs, and allow it to run. After a change, a file must be trusted again."""
     if file is None and (is_sure or removes):
         fail("name the FILE that it is about", code=2)
-    with complaints():
-        if file is None:
-            _list(service.trusted_files(), for_programs=for_programs)
-        elif removes:
-            _remove(file, for_programs=for_programs)
-        else:
-            _trust(file, is_sure=is_sure, for_programs=for_programs)
+    if file is None:
+        _list(service.trusted_files(), for_programs=for_programs)
+    elif removes:
+        _remove(file, for_programs=for_programs)
+    else:
+        _trust(file, is_sure=is_sure, for_programs=for_programs)
 
 
 def _trust(file: Path, *, is_sure: bool, for_programs: bool) -> None:
     _check_source(file)
-    found = service.code_files(file)
-    if not any(each.path.suffix == ".py" or each.commands for each in found):
+    files = service.code_files(file)
+    if not any(code.path.suffix == ".py" or code.commands for code in files):
         if for_programs:
             print_json([])
         note(f"{file}: it runs no code and starts no command, so it needs no trust")
         return
-    new = [each for each in found if not service.is_trusted_content(each.data)]
+    new = [code for code in files if not service.is_trusted_content(code.data)]
     if not for_programs:
-        for each in new:
-            _show(each)
+        for code in new:
+            _show(code)
     if new and not is_sure:
         _ask(file, len(new))
     # What was shown is what is trusted, even if a file has changed meanwhile.
-    trusted = [service.trust_content(each.data, each.path) for each in found]
+    trusted = [service.trust_content(code.data, code.path) for code in files]
     if for_programs:
         print_json(trusted)
     else:
-        names = ", ".join(str(each.path) for each in found)
-        note(f"{names}: trusted as {'it is' if len(found) == 1 else 'they are'} now" if new else f"{names}: trusted before")
+        names = ", ".join(str(code.path) for code in files)
+        note(f"{names}: trusted as {'it is' if len(files) == 1 else 'they are'} now" if new else f"{names}: trusted before")
 
 
 def _check_source(file: Path) -> None:
@@ -138,11 +137,11 @@ def _remove(file: Path, *, for_programs: bool) -> None:
         fail(f"{file}: it is not trusted; `antiphon trust` lists what is", code=2)
 
 
-def _list(known: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
+def _list(trusted: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
     if for_programs:
-        print_json(known)
-    elif known:
-        rows = [(each.path, shown_time(each.at), each.digest.partition(":")[0]) for each in known]
+        print_json(trusted)
+    elif trusted:
+        rows = [(entry.path, shown_time(entry.at), entry.digest.partition(":")[0]) for entry in trusted]
         print_table(open_console(), ("path", "since (UTC)", "by"), rows)
     else:
         note("nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it")
@@ -163,25 +162,23 @@ def install(
     ] = None,
 ) -> None:
     """Download the weights of the model once, and check their hash. After that, no network is needed."""
-    with complaints():
-        try:
-            with bar("installing") as progress:
-                path = service.install_local_model(source, progress)
-        except ModelError as exc:
-            fail(exc.reason, code=2 if source is not None and not os.path.isfile(source) else 1)
+    try:
+        with bar("installing") as progress:
+            path = service.install_local_model(source, progress)
+    except ModelError as exc:
+        fail(exc.reason, code=2 if source is not None and not os.path.isfile(source) else 1)
     note(f"{path}: the hash is right; use it as the model `local`")
 
 
 @local.command()
 def status() -> None:
     """List what the local model needs, and start it once. Exit 1 if it cannot be used."""
-    with complaints():
-        found = service.local_model_status()
+    local_status = service.local_model_status()
     rows = [
-        *found.packages,
-        ("weights", None if found.weights is None else str(found.weights)),
-        ("server", "starts" if found.starts else None),
+        *local_status.packages,
+        ("weights", None if local_status.weights is None else str(local_status.weights)),
+        ("server", "starts" if local_status.starts else None),
     ]
     print_table(open_console(), ("what", "found"), [(name, value or "missing") for name, value in rows])
-    if found.problem is not None:
-        fail(found.problem)
+    if local_status.problem is not None:
+        fail(local_status.problem)

@@ -38,10 +38,10 @@ def _offered(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     begun = Path(incomplete)
     folder, start = (begun, "") if incomplete.endswith("/") else (begun.parent, begun.name)
     try:
-        found = sorted(each for each in folder.iterdir() if each.name.startswith(start))
+        paths = sorted(path for path in folder.iterdir() if path.name.startswith(start))
     except OSError:
-        found = []
-    files = [(f"{each}/" if each.is_dir() else str(each), "") for each in found if start or not each.name.startswith(".")]
+        paths = []
+    files = [(f"{path}/" if path.is_dir() else str(path), "") for path in paths if start or not path.name.startswith(".")]
     return [*offered_threads(context, incomplete), *files]
 
 
@@ -110,9 +110,9 @@ def _steps(conversation: Conversation) -> list[dict[str, Any]]:
 
 def _spoken(conversation: Conversation) -> Conversation:
     """Return what agents and people say and do, without foreign history; if that is nothing, return all messages."""
-    own = [message for message in conversation if not is_foreign(message)]
-    talk = [message for message in own if message.lane == "talk" or service.is_approval(message)]
-    spoken = service.phase_talk(own) if service.has_phases(conversation) else talk
+    native = [message for message in conversation if not is_foreign(message)]
+    talk = [message for message in native if message.lane == "talk" or service.is_approval(message)]
+    spoken = service.phase_talk(native) if service.has_phases(conversation) else talk
     return Conversation(spoken, tools=conversation.tools, metadata=conversation.metadata) if spoken else conversation
 
 
@@ -121,16 +121,16 @@ def _spoken(conversation: Conversation) -> Conversation:
 
 def _print(console: Console, line: service.TranscriptLine) -> None:
     """Print a line of the transcript, wrapped to the terminal; without a terminal, as long as it is."""
-    first, others = ("│ ", "│ ") if line.quoted else ("", _FURTHER)
+    first, rest = ("│ ", "│ ") if line.quoted else ("", _FURTHER)
     margin = _STEP * line.level
-    width = max(console.width - len(margin + others), _NARROW)
+    width = max(console.width - len(margin + rest), _NARROW)
     pieces = [
         piece
         for row in rendered(line.pieces).split("\n", allow_blank=True)
         for piece in (row.wrap(console, width) if console.is_terminal else [row])
     ]
     for number, piece in enumerate(pieces):
-        shown = Text.assemble(margin, others if number else first, piece)
+        shown = Text.assemble(margin, rest if number else first, piece)
         shown.rstrip()
         console.print(shown, soft_wrap=True)
 

@@ -18,7 +18,6 @@ from antiphon.cli._ledger import (
     LedgerOption,
     MaybeThreadArgument,
     ThreadArgument,
-    complaints,
     known_thread,
     known_threads,
     offered_threads,
@@ -34,7 +33,7 @@ from antiphon.service import visible
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Hit, Ledger, Record, ThreadSummary
+    from antiphon.ledger import Hit, Ledger, Record
     from antiphon.service import ThreadValue
 
 SystemOption = Annotated[bool, typer.Option("--all", help="Include system threads.")]
@@ -54,11 +53,11 @@ def threads(
     ledger: LedgerOption = None,
 ) -> None:
     """List the threads of a ledger, most recent first, each with its first question."""
-    found = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
+    listed = with_ledger(ledger, partial(_list, with_system=with_system, status=status, limit=limit))
     if for_programs:
-        print_json([each.model_copy(update={"title": question}) for each, question in found])
-    elif found:
-        _print_threads(found)
+        print_json([thread.model_copy(update={"title": question}) for thread, question in listed])
+    elif listed:
+        _print_threads(listed)
     else:
         note("no threads" if with_system else "no threads; --all lists those of the system too")
 
@@ -66,53 +65,53 @@ def threads(
 async def _list(
     ledger: Ledger, *, with_system: bool, status: str | None, limit: int | None
 ) -> list[tuple[ThreadValue, str | None]]:
-    found: list[tuple[ThreadValue, str | None]] = []
-    async for each in service.list_with_runs(ledger, with_system=with_system, status=status):
-        asked = await service.question_of(ledger, each.thread_id) if len(found) < _WITH_QUESTION else None
-        found.append((each, asked))
-        if len(found) == limit:
+    listed: list[tuple[ThreadValue, str | None]] = []
+    async for thread in service.list_with_runs(ledger, with_system=with_system, status=status):
+        asked = await service.question_of(ledger, thread.thread_id) if len(listed) < _WITH_QUESTION else None
+        listed.append((thread, asked))
+        if len(listed) == limit:
             break
-    return found
+    return listed
 
 
-def _print_threads(found: Sequence[tuple[ThreadValue, str | None]]) -> None:
+def _print_threads(listed: Sequence[tuple[ThreadValue, str | None]]) -> None:
     """Print a table, with owner and age if there are open runs, and what they wait for.
 
     In a terminal the question takes the room that the other columns leave, and dates are short.
     """
     console, now = open_console(), current_port().now()
-    has_runs = any(each.runs for each, _ in found)
+    has_runs = any(thread.runs for thread, _ in listed)
     headings = ["thread", "status", *(("owner", "age") if has_runs else ()), "messages", "updated (UTC)", "cost", "question"]
-    rows = [[*_row(each, has_runs), " ".join((asked or "").split())] for each, asked in found]
+    rows = [[*_row(thread, has_runs), " ".join((asked or "").split())] for thread, asked in listed]
     if console.is_terminal:
-        for row, (each, _) in zip(rows, found, strict=True):
-            row[-3] = short_time(each.updated_at, now)
+        for row, (thread, _) in zip(rows, listed, strict=True):
+            row[-3] = short_time(thread.updated_at, now)
         headings[-3] = "updated"
         used = [column for column in zip(headings, *rows, strict=True) if any(column[1:])]  # without those that are empty
-        *others, last = used
-        room = console.width - sum(max(map(cell_len, column)) + 2 for column in others)
+        *fixed, last = used
+        room = console.width - sum(max(map(cell_len, column)) + 2 for column in fixed)
         if last[0] == "question" and room >= len("question"):
-            used = [*others, tuple(cut(Text(visible(cell)), room).plain for cell in last)]
+            used = [*fixed, tuple(cut(Text(visible(cell)), room).plain for cell in last)]
         headings, *rows = map(list, zip(*used, strict=True))
     print_table(console, headings, rows)
-    for each, _ in found:
-        for unfit in each.unfit:
-            note(f"{each.thread_id} cannot continue on build {unfit.build}: {unfit.reason}", style="warning")
-        if (moved := service.moved_reason(each.moved_to)) is not None:
-            note(f"{each.thread_id}: {moved}", style="warning")
-        if each.waits_for is not None:
-            note(f"{each.thread_id} waits: {each.waits_for}", style="warning")
-        for run in each.runs:
+    for thread, _ in listed:
+        for unfit in thread.unfit:
+            note(f"{thread.thread_id} cannot continue on build {unfit.build}: {unfit.reason}", style="warning")
+        if (moved := service.moved_reason(thread.moved_to)) is not None:
+            note(f"{thread.thread_id}: {moved}", style="warning")
+        if thread.waits_for is not None:
+            note(f"{thread.thread_id} waits: {thread.waits_for}", style="warning")
+        for run in thread.runs:
             if run.reason is not None and run.status != "stopped":
-                note(f"{each.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
+                note(f"{thread.thread_id} run {run.id} is {run.status}: {run.reason}", style="warning")
 
 
 def _row(thread: ThreadValue, has_runs: bool) -> tuple[str, ...]:
     runs = thread.runs
     cost = f"{thread.cost:f}" if thread.cost else ""
     run = (runs[0].owner or "", shown_age(runs[0].age)) if runs else ("", "")
-    more = run if has_runs else ()
-    return thread.thread_id, thread.status or "not run", *more, str(thread.messages), shown_time(thread.updated_at), cost
+    columns = run if has_runs else ()
+    return thread.thread_id, thread.status or "not run", *columns, str(thread.messages), shown_time(thread.updated_at), cost
 
 
 # ---------------------------------------------------------------- search
@@ -146,15 +145,14 @@ def search(
     if not hits and not for_programs:
         note("nothing found")
         return
-    with complaints():
-        if for_programs:
-            print_json([service.HitValue.of(hit) for hit in hits[:limit]])
-        else:
-            _print_hits(hits[:limit])
+    if for_programs:
+        print_json([service.HitValue.of(hit) for hit in hits[:limit]])
+    else:
+        _print_hits(hits[:limit])
     if len(hits) > limit and not for_programs:
         place = () if thread is None else ("--thread", thread)
-        more = typed(ledger, "search", *words, *place, "--limit", str(limit * 5))
-        note(f"the first {limit}; there are more:", command=more)
+        command = typed(ledger, "search", *words, *place, "--limit", str(limit * 5))
+        note(f"the first {limit}; there are more:", command=command)
 
 
 def _typed(words: list[str]) -> str:
@@ -223,11 +221,11 @@ class _Reader:
             raise UnknownThreadError("there is no such thread", self._thread)
         self.cursor = await ledger.horizon() if self._after is None else self._after or None
         followed = service.follow(ledger, self._thread, self.cursor)
-        async with aclosing(cast("AsyncGenerator[service.Followed, None]", followed)) as found:
-            async for each in found:
-                if each.record is not None and each.cursor is not None:
-                    self._put(each.cursor, each.record)
-                    self.cursor = each.cursor
+        async with aclosing(cast("AsyncGenerator[service.Followed, None]", followed)) as stream:
+            async for item in stream:
+                if item.record is not None and item.cursor is not None:
+                    self._put(item.cursor, item.record)
+                    self.cursor = item.cursor
                 self._left = None if self._left is None else self._left - 1
                 if self._left == 0:
                     return
@@ -285,10 +283,10 @@ async def _rate(
 
 def _not_rated(thread: str, message: str, lanes: Mapping[str, str], show: str) -> str:
     """Return why a message cannot be rated, and which one may be meant. `lanes` are those of the thread's messages."""
-    talk = [each for each, lane in lanes.items() if lane == "talk"]
+    talk = [message_id for message_id, lane in lanes.items() if lane == "talk"]
     if not talk:
         return f"thread {thread!r} has no message that can be rated: it has only rows of its journal; `{show}` prints them"
-    near = [each for each in talk if each.startswith(message)] or get_close_matches(message, talk, 1)
+    near = [message_id for message_id in talk if message_id.startswith(message)] or get_close_matches(message, talk, 1)
     meant = f"is it {near[0]!r}?" if near else f"its last one is {talk[-1]!r};"
     why = "is of the journal, and only talk is rated" if message in lanes else "does not exist"
     return f"thread {thread!r}: message {message!r} {why}; {meant} `{show}` prints all messages with their ids"
@@ -320,20 +318,17 @@ def delete(
 
     With --keep-chain, copies of encrypted threads cannot be read either, unless they have the keys.
     """
-    doomed = with_ledger(ledger, partial(_doomed, names=threads, keep_chain=keep_chain))
-    branches = [each.thread_id for each in doomed if each.thread_id not in threads]
+    listed = service.forgettable if keep_chain else service.with_branches
+    doomed = with_ledger(ledger, lambda opened: listed(opened, threads))
+    branches = [thread.thread_id for thread in doomed if thread.thread_id not in threads]
     if branches and not with_branches:
         fail(f"these branches share their messages: {', '.join(branches)}; with --with-branches they are deleted too")
     if not yes:  # on stderr: stdout has only the ids of the threads
-        for each in doomed:
-            note(f"{each.thread_id}  ({each.messages} messages)")
+        for thread in doomed:
+            note(f"{thread.thread_id}  ({thread.messages} messages)")
         what = "Destroy their keys" if keep_chain else "Delete this"
         ask_yes(f"{what} for good?", "nothing is deleted", "--yes deletes without a question")
-    with_ledger(ledger, partial(_delete, names=[each.thread_id for each in reversed(doomed)], keep_chain=keep_chain))
-
-
-async def _doomed(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> tuple[ThreadSummary, ...]:
-    return await (service.forgettable(ledger, names) if keep_chain else service.with_branches(ledger, names))
+    with_ledger(ledger, partial(_delete, names=[thread.thread_id for thread in reversed(doomed)], keep_chain=keep_chain))
 
 
 async def _delete(ledger: Ledger, *, names: Sequence[str], keep_chain: bool) -> None:

@@ -6,20 +6,26 @@ import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import orjson
 import typer
 
 from antiphon import service
 from antiphon.cli._input import read_file
-from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, complaints, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, with_ledger
 from antiphon.cli._output import ForceOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
 from antiphon.messages.json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, SigningKey, Verification
+
+
+SignerOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
+]
 
 
 def verify(
@@ -41,10 +47,7 @@ def verify(
             "--sign", metavar="KEY", help="With --save-heads: sign them with this key; see antiphon key make --signing."
         ),
     ] = None,
-    signer: Annotated[
-        Path | None,
-        typer.Option("--signer", metavar="PUB", help="With --heads: the public key file that must verify their signature."),
-    ] = None,
+    signer: SignerOption = None,
     force: ForceOption = False,
     for_programs: JsonOption = False,
     ledger: LedgerOption = None,
@@ -53,54 +56,58 @@ def verify(
     if (sign is not None and save_heads is None) or (signer is not None and heads is None):
         fail("--sign goes with --save-heads, and --signer with --heads", code=2)
     signing = None if sign is None else _signing_key(sign)
-    known = () if heads is None else read_heads(heads, signer)
-    found, present = with_ledger(ledger, partial(_examine, thread=thread, known=known))
+    proofs = () if heads is None else read_heads(heads, signer)
+    verification, present = with_ledger(ledger, partial(_examine, thread=thread, proofs=proofs))
     if for_programs:
-        print_json(_verification_json(found))
+        print_json(_verification_json(verification))
     else:
-        _print(found)
-    if not found.is_whole:
+        _print(verification)
+    if not verification.is_whole:
         raise typer.Exit(1)
     if save_heads is not None:
         write_heads(present, save_heads, force=force, signing=signing)
 
 
-async def _examine(ledger: Ledger, *, thread: str | None, known: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
+async def _examine(ledger: Ledger, *, thread: str | None, proofs: tuple[Head, ...]) -> tuple[Verification, tuple[Head, ...]]:
     """Return what was found, and the heads as they were before: only heads that were checked are saved."""
-    gone = await _gone(ledger, thread, known)
+    gone = await _gone(ledger, thread, proofs)
     if gone is not None:
         return gone, ()
     present = await ledger.heads()
     with bar("verifying") as progress:
-        found = await ledger.verify(thread, heads=known, progress=progress)
-    return found, present if thread is None else tuple(head for head in present if head.thread_id == thread)
+        verification = await ledger.verify(thread, heads=proofs, progress=progress)
+    return verification, present if thread is None else tuple(head for head in present if head.thread_id == thread)
 
 
-async def _gone(ledger: Ledger, thread: str | None, known: tuple[Head, ...]) -> Verification | None:
+async def _gone(ledger: Ledger, thread: str | None, proofs: tuple[Head, ...]) -> Verification | None:
     """Return the damage, if a thread that the heads prove does not exist any more."""
     from antiphon.ledger import Damage, Verification  # noqa: PLC0415 (only where a ledger is used)
 
-    heads = [head for head in known if head.thread_id == thread]
+    heads = [head for head in proofs if head.thread_id == thread]
     if not heads or await ledger.thread(heads[0].thread_id) is not None:
         return None
     return Verification(0, 0, (Damage(thread, 1, f"it had {heads[0].seq} messages once, and is gone"),))
 
 
-def _print(found: Verification) -> None:
-    looked_at = f"threads: {found.threads}, messages: {found.messages}"
-    if found.is_whole:
+def _print(verification: Verification) -> None:
+    looked_at = f"threads: {verification.threads}, messages: {verification.messages}"
+    if verification.is_whole:
         open_console().print(f"{looked_at}; no damage found", soft_wrap=True)
         return
-    rows = [(each.thread_id or "", "" if each.seq is None else str(each.seq), each.what) for each in found.damages]
+    rows = [
+        (damage.thread_id or "", "" if damage.seq is None else str(damage.seq), damage.what) for damage in verification.damages
+    ]
     print_table(open_console(), ("thread", "seq", "damage"), rows)
     note(f"{looked_at}; damaged: {len(rows)}. What comes before a damage in its thread is good; a backup may have the rest.")
 
 
-def _verification_json(found: Verification) -> dict[str, Any]:
+def _verification_json(verification: Verification) -> dict[str, Any]:
     return {
-        "threads": found.threads,
-        "messages": found.messages,
-        "damages": [{"thread_id": each.thread_id, "seq": each.seq, "what": each.what} for each in found.damages],
+        "threads": verification.threads,
+        "messages": verification.messages,
+        "damages": [
+            {"thread_id": damage.thread_id, "seq": damage.seq, "what": damage.what} for damage in verification.damages
+        ],
     }
 
 
@@ -116,23 +123,25 @@ def doctor(
     """Check the settings and the environment of a ledger. Exit 1 if something should be changed."""
     if adopt_redaction:
         with_ledger(ledger, service.adopt_redaction)
-    found = with_ledger(ledger, service.diagnose)
+    diagnoses = with_ledger(ledger, service.diagnose)
     if for_programs:
-        print_json([{"what": each.what, "found": each.found, "advice": each.advice} for each in found])
+        print_json([{"what": diagnosis.what, "found": diagnosis.value, "advice": diagnosis.advice} for diagnosis in diagnoses])
     else:
         print_table(
-            open_console(), ("", "what", "found"), [("ok" if each.is_good else "!", each.what, each.found) for each in found]
+            open_console(),
+            ("", "what", "found"),
+            [("ok" if diagnosis.is_good else "!", diagnosis.what, diagnosis.value) for diagnosis in diagnoses],
         )
-    for each in found if not for_programs else ():
-        if each.advice is not None:
-            note(f"{each.what}: {each.advice}")
-    if not all(each.is_good for each in found):
+    for diagnosis in diagnoses if not for_programs else ():
+        if diagnosis.advice is not None:
+            note(f"{diagnosis.what}: {diagnosis.advice}")
+    if not all(diagnosis.is_good for diagnosis in diagnoses):
         raise typer.Exit(1)
 
 
-def write_heads(found: Iterable[Head], output: Path, *, force: bool = False, signing: SigningKey | None = None) -> None:
+def write_heads(heads: Iterable[Head], output: Path, *, force: bool = False, signing: SigningKey | None = None) -> None:
     """Write heads to a file; `signing` signs them."""
-    rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in found]
+    rows = [{"thread_id": head.thread_id, "seq": head.seq, "hash": head.hash} for head in heads]
     signed = {} if signing is None else {"signer": signing.public, "signature": signing.sign(write(rows))}
     text = write({"heads": rows, **signed} if signed else rows, orjson.OPT_INDENT_2) + b"\n"
     deliver(text, output, kind=_is_heads, force=force)
@@ -146,16 +155,16 @@ def read_heads(path: Path, signer: Path | None = None) -> tuple[Head, ...]:
     """Read a file of heads, and check its signature, if it has one; with `signer`, it must be of that key."""
     from antiphon.ledger import Head  # noqa: PLC0415 (only where a ledger is used)
 
-    given = read_file(path)
-    rows = _signed_rows(given.name, given.value, signer)
-    found: list[Head] = []
+    file = read_file(path)
+    rows = _signed_rows(file.name, file.value, signer)
+    heads: list[Head] = []
     for row in cast("list[Any]", rows if isinstance(rows, list) else [rows]):
         match row:
             case {"thread_id": str(name), "seq": int(seq), "hash": str(link)}:
-                found.append(Head(name, seq, link))
+                heads.append(Head(name, seq, link))
             case _:
-                fail(f"{given.name}: not a file of heads, as `antiphon verify --save-heads` writes it")
-    return tuple(found)
+                fail(f"{file.name}: not a file of heads, as `antiphon verify --save-heads` writes it")
+    return tuple(heads)
 
 
 def _signed_rows(name: str, value: Any, signer: Path | None) -> Any:
@@ -165,9 +174,8 @@ def _signed_rows(name: str, value: Any, signer: Path | None) -> Any:
     match value:
         case {"heads": list(), "signer": str(public), "signature": str(signature)}:
             rows = cast("list[Any]", value["heads"])
-            with complaints():
-                if not is_signed(write(rows), signature, public):
-                    fail(f"{name}: the signature is not that of these heads; they were altered after they were signed")
+            if not is_signed(write(rows), signature, public):
+                fail(f"{name}: the signature is not that of these heads; they were altered after they were signed")
             if signer is None:
                 note(f"signed by {public}; --signer PUB checks whose key that is")
             elif _public_key(signer) != public:
@@ -189,11 +197,10 @@ def _public_key(path: Path) -> str:
 def _signing_key(path: Path) -> SigningKey:
     from antiphon.ledger import SigningKey  # noqa: PLC0415 (only where a ledger is used)
 
-    with complaints():
-        try:
-            return SigningKey.from_file(path)
-        except ValueError as exc:
-            return fail(str(exc), code=2)
+    try:
+        return SigningKey.from_file(path)
+    except ValueError as exc:
+        return fail(str(exc), code=2)
 
 
 # ---------------------------------------------------------------- keys
@@ -213,14 +220,13 @@ def make(
     """Create a key file that only you can read: a master key, for ANTIPHON_KEY_FILE, or a key for signatures."""
     from antiphon.ledger import MasterKey, SigningKey  # noqa: PLC0415 (only where a ledger is used)
 
-    with complaints():
-        _write_new(file, SigningKey.generate() if signing else MasterKey.generate(), mode=0o600)
-        if signing:
-            _write_new(file.with_name(f"{file.name}.pub"), SigningKey.from_file(file).public, mode=0o644)
-            note(f"keep {file} secret, and {file}.pub where the heads are checked")
-        else:
-            made = MasterKey.from_file(file)
-            note(f"master key {made.id}; keep a copy of {file} elsewhere: without it, encrypted threads cannot be read")
+    _write_new(file, SigningKey.generate() if signing else MasterKey.generate(), mode=0o600)
+    if signing:
+        _write_new(file.with_name(f"{file.name}.pub"), SigningKey.from_file(file).public, mode=0o644)
+        note(f"keep {file} secret, and {file}.pub where the heads are checked")
+    else:
+        master = MasterKey.from_file(file)
+        note(f"master key {master.id}; keep a copy of {file} elsewhere: without it, encrypted threads cannot be read")
 
 
 def _write_new(path: Path, text: str, *, mode: int) -> None:

@@ -113,9 +113,9 @@ async def _count(view: RunView, ledger: Ledger) -> None:
 
 
 async def _look(view: RunView, ledger: Ledger) -> None:
-    found = None if view.thread_id is None else await ledger.thread(view.thread_id)
-    if found is not None:
-        view.spent(found.input_tokens + found.output_tokens, f"{found.cost:f}")
+    summary = None if view.thread_id is None else await ledger.thread(view.thread_id)
+    if summary is not None:
+        view.spent(summary.input_tokens + summary.output_tokens, f"{summary.cost:f}")
 
 
 # ---------------------------------------------------------------- without a terminal
@@ -145,12 +145,12 @@ class EventView(QuietView):
 
     def take(self, event: ChainEvent) -> None:
         self.thread_id = event.thread_id
-        said = {"agent": event.phase, "text": event.text, "data": dict(event.data), "seq": event.seq}
-        print_json_line({"kind": event.kind, "thread_id": event.thread_id, **said})
+        fields = {"agent": event.phase, "text": event.text, "data": dict(event.data), "seq": event.seq}
+        print_json_line({"kind": event.kind, "thread_id": event.thread_id, **fields})
 
     def take_step(self, step: TeamStep) -> None:
-        said = {"agent": step.agent, "text": step.text, "data": {"id": step.id} if step.id else {}, "seq": step.seq}
-        print_json_line({"kind": step.kind, "thread_id": self.thread_id, **said})
+        fields = {"agent": step.agent, "text": step.text, "data": {"id": step.id} if step.id else {}, "seq": step.seq}
+        print_json_line({"kind": step.kind, "thread_id": self.thread_id, **fields})
 
 
 class LineView(QuietView):
@@ -245,7 +245,7 @@ class _Branch:
     state: BranchState = "waiting"
     began: float = 0.0
     seconds: float | None = None
-    about: str = ""
+    summary: str = ""
     words: str = ""
     tools: dict[str, _Tool] = field(default_factory=dict[str, _Tool])
     """By the id of the call."""
@@ -300,8 +300,8 @@ class TreeView:
             self.thread_id = event.thread_id
             self._top = self._top or [_Branch(phase) for phase in PHASES]
             if event.kind == "ended" and event.text == "completed":
-                for each in self._top:
-                    each.state = "earlier" if each.state == "waiting" else each.state
+                for phase_branch in self._top:
+                    phase_branch.state = "earlier" if phase_branch.state == "waiting" else phase_branch.state
             elif (phase := _begun(event)) is not None:
                 self._begin_phase(phase)
             elif (branch := self._latest.get(event.phase or self._phase)) is not None:
@@ -310,13 +310,13 @@ class TreeView:
     def _begin_phase(self, phase: str) -> None:
         self._phase = phase
         ready = ("waiting", "running")  # one that is resumed runs, and may begin only now
-        place = next((n for n, each in enumerate(self._top) if each.name == phase and each.state in ready), None)
+        place = next((n for n, branch in enumerate(self._top) if branch.name == phase and branch.state in ready), None)
         if place is None:  # the last phase has chosen another cycle
             place = len(self._top)
             self._top.append(_Branch(phase))
-        for each in self._top[:place]:
-            if each.state == "waiting":  # an earlier process has done it
-                each.state = "earlier"
+        for branch in self._top[:place]:
+            if branch.state == "waiting":  # an earlier process has done it
+                branch.state = "earlier"
         self._begin(self._top[place])
 
     def _take_in(self, branch: _Branch, event: ChainEvent) -> None:
@@ -333,7 +333,7 @@ class TreeView:
             case "decided":
                 branch.words = f"{branch.words}; {decision_text(event)}"[-_WORDS:]
             case "phase_ended":
-                branch.about = contributed(event)
+                branch.summary = contributed(event)
                 self._end(branch, "done")
             case _:
                 pass
@@ -426,7 +426,9 @@ class TreeView:
         took = "done earlier" if branch.state == "earlier" else "" if seconds is None else f"{seconds:5.1f} s"
         name = styled(branch.name, "name" if branch.state == "running" else "aside" if branch.state == "waiting" else "")
         name.pad_right(max(0, _NAME + _MARGIN - len(margin) - name.cell_len))
-        line = Text.assemble((margin, "aside"), (mark, style), " ", name, " ", (took, "aside"), (f"  {branch.about}", "aside"))
+        line = Text.assemble(
+            (margin, "aside"), (mark, style), " ", name, " ", (took, "aside"), (f"  {branch.summary}", "aside")
+        )
         return self._fit(line)
 
     def _tools(self, branch: _Branch, margin: str) -> Iterator[Text]:

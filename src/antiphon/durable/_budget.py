@@ -103,7 +103,7 @@ class Spending:
         self.deciding_agents: frozenset[str] = frozenset()
         """The policies of the options pattern that are agents: each of their decisions is a model request."""
 
-    def heard(self, message: Message, root: str) -> None:
+    def read_row(self, message: Message, root: str) -> None:
         """Count a row of the thread."""
         origin = (message.parent_id if message.lane == "talk" else message.invocation_id) or ""
         is_of_run = origin == root or origin.startswith(f"{root}/")

@@ -229,10 +229,10 @@ class _Admitting:
 
     def admit(self, entry: AppendEntry) -> Record:
         message, body, is_stamped, row = entry
-        if row is not None and (repeated := self._there(row)):
+        if row is not None and (repeated := self._stored_row(row)):
             return repeated
-        there = self._lookup.with_id(message.id)
-        if (there or message.id in self._written) and (repeated := self._same(message, body, there)):
+        stored_records = self._lookup.with_id(message.id)
+        if (stored_records or message.id in self._written) and (repeated := self._same(message, body, stored_records)):
             return repeated
         # Only before the first new message: a repeated append succeeds, although it has itself changed the version.
         if not self.rows:
@@ -250,20 +250,20 @@ class _Admitting:
         self._written.setdefault(message.id, []).append(record)
         return record
 
-    def _same(self, message: Message, body: bytes, there: Sequence[Record]) -> Record | None:
+    def _same(self, message: Message, body: bytes, stored_records: Sequence[Record]) -> Record | None:
         """Return the record of a message that is stored already.
 
         Raises:
             AppendRefusedError: another message has its id.
         """
-        candidates: list[Record] = [*there, *self._written.get(message.id, ())]
+        candidates: list[Record] = [*stored_records, *self._written.get(message.id, ())]
         for record in candidates:
             if record.body == body:
                 return record
             self._refuse(message, DUPLICATE_ID, f"the id is taken by message {record.seq}, which says something else")
         return None
 
-    def _there(self, row: AppendEntry) -> Record | None:
+    def _stored_row(self, row: AppendEntry) -> Record | None:
         """Return the record of a row from outside that the thread has already, with the same bytes."""
         return next((record for record in self._lookup.with_id(row.message.id) if record.body == row.body), None)
 
@@ -278,7 +278,7 @@ class _Admitting:
         self._is_lenient = True  # two calls may have the same invocation: either may get either result
         calls = [pair for pair in zip(self._request.entries, records, strict=True) if pair[0].message.kind == "option_call"]
         open_calls = [(_closing(entry, self._state.thread_id), record.seq in self.pairing.opened) for entry, record in calls]
-        results = [self.admit(closing) if is_open else self._there(closing) for closing, is_open in open_calls]
+        results = [self.admit(closing) if is_open else self._stored_row(closing) for closing, is_open in open_calls]
         for call in self.pairing.opened.values():
             message = self.rows[call.seq - self._state.seq - 1].message
             reason = f"call {call.invocation_id!r} from outside is open, and its result stands before it"
@@ -305,14 +305,12 @@ class _Admitting:
         if call is not None:
             reason = f"{call.option_name!r} was called, in message {call.seq}, and this is a result of another option"
             self._refuse(message, code, reason)
-        if self._was_called(message.lane == "effect", invocation):
+        is_effect = message.lane == "effect"
+        calls = [row.message for row in self.rows if row.message.kind == "option_call"]
+        is_here = any((call.lane == "effect", call.invocation_id) == (is_effect, invocation) for call in calls)
+        if is_here or self._lookup.was_called(is_effect, invocation):
             self._refuse(message, SECOND_RESULT, f"invocation {invocation!r} has its result already")
         self._refuse(message, code, f"no call of invocation {invocation!r} stands before this result")
-
-    def _was_called(self, is_effect: bool, invocation_id: str) -> bool:
-        calls = (row.message for row in self.rows if row.message.kind == "option_call")
-        is_here = any((call.lane == "effect", call.invocation_id) == (is_effect, invocation_id) for call in calls)
-        return is_here or self._lookup.was_called(is_effect, invocation_id)
 
     def _refuse(self, message: Message, code: str, reason: str) -> None:
         if not self._is_lenient:

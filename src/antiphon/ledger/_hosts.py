@@ -28,10 +28,6 @@ _SLACK = 1.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def _new_instance() -> str:
-    return f"{process_name()}/{current_port().new_id()}"
-
-
 def process_name() -> str:
     """Return a name that no other process of the machine has or had: see `LeaseClock.has_ended`.
 
@@ -98,15 +94,15 @@ class Host:
     """The kinds of threads that it can run: kinds of actors, and `run/<name>` for a durable run."""
     lease: float = 10.0
     """Seconds from a beat to the end of the lease. Beat about three times in that time."""
-    instance: str = field(default_factory=_new_instance)
+    instance: str = field(default_factory=lambda: f"{process_name()}/{current_port().new_id()}")
     """Tells two processes of one name apart."""
 
     def __post_init__(self) -> None:
         for what, name in (("name", self.name), ("build", self.build), ("instance", self.instance)):
             if not is_name(name):
                 raise ValueError(f"the {what} of a host is a name of 1 to 512 visible characters, not {name!r}")
-        given: tuple[Any, Any] = self.kinds, self.lease  # a program without a type checker may pass anything
-        kinds, lease = given
+        arguments: tuple[Any, Any] = self.kinds, self.lease  # a program without a type checker may pass anything
+        kinds, lease = arguments
         if type(kinds) is not tuple or not all(map(is_name, self.kinds)):
             raise ValueError(f"the kinds of a host are a tuple of names, not {self.kinds!r}")
         is_number = isinstance(lease, (int, float)) and not isinstance(lease, bool)
@@ -252,9 +248,9 @@ class BootClock:
             return True
         except (OSError, OverflowError):
             pass  # it belongs to another user
-        found = _process_state(int(pid))
+        process = _process_state(int(pid))
         # Another start time means that the system has reused the process id for another process.
-        return found is not None and (found[0] or found[1] != started_at)
+        return process is not None and (process[0] or process[1] != started_at)
 
 
 def lasts(now: float, ends: float, lease: float) -> bool:

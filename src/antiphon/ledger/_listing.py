@@ -59,7 +59,7 @@ def summary_of(state: State, open_calls: int, owner: str | None = None) -> Threa
 
 def sorted_counts(counts: Iterable[ThreadCount]) -> tuple[ThreadCount, ...]:
     """Return counts by status, then by pattern; threads without one come first."""
-    return tuple(sorted(counts, key=lambda each: (each.status or "", each.pattern or "")))
+    return tuple(sorted(counts, key=lambda count: (count.status or "", count.pattern or "")))
 
 
 def head_of(state: State) -> Head:
@@ -157,15 +157,15 @@ def words_of(body: bytes) -> str:
     """Return the text of a stored message, line by line; an empty text if it cannot be decoded."""
     try:
         form = orjson.loads(body)
-        return "\n".join(_said(form["payload"]))
+        return "\n".join(_payload_texts(form["payload"]))
     except (ValueError, LookupError, TypeError, AttributeError):
         return ""
 
 
-def _said(fields: dict[str, Any]) -> Iterator[str]:
+def _payload_texts(fields: dict[str, Any]) -> Iterator[str]:
     for name in _NESTED:
-        for each in fields.get(name, ()):
-            yield from _said(each)
+        for part in fields.get(name, ()):
+            yield from _payload_texts(part)
     for name in _SHOWN:
         yield from _texts(fields.get(name))
 
@@ -174,11 +174,11 @@ def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
-        for each in cast("list[Any]", value):
-            yield from _texts(each)
+        for item in cast("list[Any]", value):
+            yield from _texts(item)
     elif isinstance(value, dict):
-        for each in cast("dict[str, Any]", value).values():
-            yield from _texts(each)
+        for field in cast("dict[str, Any]", value).values():
+            yield from _texts(field)
 
 
 def snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:
@@ -187,5 +187,5 @@ def snippet(terms: Sequence[Term], text: str, around: int = 8) -> str:
     sought = {word for term in terms for word in term.words}
     hits = [any(word in sought or word.startswith(tuple(sought)) for word in fold_words(piece)) for piece in pieces]
     first = max(0, hits.index(True) - around // 2) if True in hits else 0
-    chosen = zip(pieces[first : first + around], hits[first : first + around], strict=True)
-    return " ".join(f"«{piece}»" if is_hit else piece for piece, is_hit in chosen)
+    excerpt = zip(pieces[first : first + around], hits[first : first + around], strict=True)
+    return " ".join(f"«{piece}»" if is_hit else piece for piece, is_hit in excerpt)

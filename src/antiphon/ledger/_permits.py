@@ -71,9 +71,9 @@ class Limit:
         if not is_name(self.model):
             raise ValueError(f"the model of a limit is a name of 1 to 512 visible characters, not {self.model!r}")
         counts: tuple[Any, Any] = self.at_once, self.per_minute  # a program without a type checker may pass anything
-        for what, given in zip(("at_once", "per_minute"), counts, strict=True):
-            if given is not None and (type(given) is not int or not 0 <= given <= _MOST):
-                raise ValueError(f"{what} is a whole number from 0 to {_MOST}, or None, not {given!r}")
+        for name, count in zip(("at_once", "per_minute"), counts, strict=True):
+            if count is not None and (type(count) is not int or not 0 <= count <= _MOST):
+                raise ValueError(f"{name} is a whole number from 0 to {_MOST}, or None, not {count!r}")
         cost: Any = self.cost_per_day
         if cost is not None and (type(cost) is not Decimal or not cost.is_finite() or not 0 <= cost <= _MOST):
             raise ValueError(f"cost_per_day is a Decimal of US dollars from 0 to {_MOST}, or None, not {cost}")
@@ -120,7 +120,7 @@ class PermitGrant:
     """How many requests it may start, each within `START_WITHIN` seconds."""
     reserved: Decimal | None = None
     """The granted cost: of the running requests, and of as many of the first waiting ones as the budget allows."""
-    left: Decimal | None = None
+    budget_left: Decimal | None = None
     """The rest of the daily budget; other hosts may have reserved it."""
     limit: Limit | None = None
 
@@ -130,7 +130,7 @@ class PermitHolder:
     """The use of a limit by one host."""
 
     host: str
-    held: int
+    permits: int
     """Its permits, used or not."""
     waiting: int
     """Its requests that wait."""
@@ -143,7 +143,7 @@ class LimitStatus:
     """A limit, and its use by all living hosts."""
 
     limit: Limit
-    held: int
+    permits: int
     """The permits that hosts have."""
     waiting: int
     """The requests that wait for a permit, as of the last report of their hosts."""
@@ -164,8 +164,8 @@ class LimitStatus:
 class _Holding:
     """The use by one host. Amounts are in nanodollars."""
 
-    held: int = 0
-    wanted: int = 0
+    permits: int = 0
+    requests: int = 0
     """Requests that ran, and those that waited, at its last report."""
     waiting: int = 0
     """Requests that got no permit."""
@@ -179,7 +179,7 @@ class _Holding:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.held or self.waiting or self.reserved)
+        return not (self.permits or self.waiting or self.reserved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,8 @@ class LimitState:
         state = {
             "limit": [limit.at_once, limit.per_minute, cost],
             "spent": [self.day, self.spent],
-            "started": [self.boot, [list(each) for each in self.started]],
-            "hosts": {str(key): list(astuple(each)) for key, each in sorted(self.holdings.items())},
+            "started": [self.boot, [list(start) for start in self.started]],
+            "hosts": {str(key): list(astuple(holding)) for key, holding in sorted(self.holdings.items())},
         }
         return orjson.dumps(state).decode()
 
@@ -226,7 +226,7 @@ class LimitState:
                 spent,
                 boot,
                 tuple((at, count) for at, count in started),
-                {int(key): _Holding(*each) for key, each in state["hosts"].items()},
+                {int(key): _Holding(*columns) for key, columns in state["hosts"].items()},
             )
         except (ValueError, KeyError, TypeError, ArithmeticError) as exc:
             raise LedgerCorruptError(f"the limit of {model!r} was altered; restore a backup") from exc
@@ -240,7 +240,7 @@ class LimitState:
     def now(self, living: Iterable[int], moment: LeaseClock, today: datetime) -> LimitState:
         """Return the current state: without dead hosts, old starts, and the costs of another day."""
         alive, at, day = set(living), moment.now(), max(today.date().toordinal(), self.day)
-        gone = sum(each.reserved for key, each in self.holdings.items() if key not in alive)
+        gone = sum(holding.reserved for key, holding in self.holdings.items() if key not in alive)
         return replace(
             self,
             day=day,
@@ -250,20 +250,20 @@ class LimitState:
             started=tuple((min(then, at), count) for then, count in self.started if min(then, at) > at - _COUNTED)
             if self.boot == moment.boot
             else (),
-            holdings={key: each for key, each in self.holdings.items() if key in alive},
+            holdings={key: holding for key, holding in self.holdings.items() if key in alive},
         )
 
-    def give(self, own: int, wants: PermitWants, at: float) -> tuple[LimitState, PermitGrant]:
+    def give(self, key: int, wants: PermitWants, at: float) -> tuple[LimitState, PermitGrant]:
         """Grant a living host its permits. The state must be current (`now`)."""
-        before = self.holdings.get(own)
-        others = [each for key, each in self.holdings.items() if key != own]
+        before = self.holdings.get(key)
+        rivals = [holding for holder, holding in self.holdings.items() if holder != key]
         total = _nanos(wants.spent)
         # Without a row, an earlier report was folded into the sum when the host's lease had ended.
         spent = self.spent + max(0, total - (_nanos(wants.reported) if before is None else before.spent))
-        at_once, hungry = self._at_once(before or _Holding(), wants, others, at)
-        held = max(wants.in_use, at_once)
-        starts, starving = self._starts(before or _Holding(), wants, others, at)
-        reserved, money = self._reserved(wants, others, spent)
+        at_once, hungry = self._at_once(before or _Holding(), wants, rivals, at)
+        permits = max(wants.in_use, at_once)
+        starts, starving = self._starts(before or _Holding(), wants, rivals, at)
+        reserved, money = self._reserved(wants, rivals, spent)
         is_priced = self.limit.cost_per_day is not None
         grant = PermitGrant(
             at_once if self.limit.at_once is not None else None,
@@ -272,67 +272,70 @@ class LimitState:
             max(Decimal(0), (self.limit.cost_per_day or Decimal(0)) - _dollars(spent)) if is_priced else None,
             self.limit,
         )
-        served = min(held - wants.in_use, wants.waiting if self.limit.per_minute is None else starts)
-        wanted = wants.in_use + wants.waiting
-        holding = _Holding(held, wanted, wants.waiting - served, reserved, total, hungry, starving)
+        served = min(permits - wants.in_use, wants.waiting if self.limit.per_minute is None else starts)
+        requests = wants.in_use + wants.waiting
+        holding = _Holding(permits, requests, wants.waiting - served, reserved, total, hungry, starving)
         started = _added(self.started, at, starts) if starts else self.started
-        holdings = {**self.holdings, own: holding}
+        holdings = {**self.holdings, key: holding}
         if holding.is_empty and not total:
-            del holdings[own]
+            del holdings[key]
         return replace(self, spent=spent, started=started, holdings=holdings), grant
 
-    def _at_once(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
+    def _at_once(self, before: _Holding, wants: PermitWants, rivals: list[_Holding], at: float) -> tuple[int, float | None]:
         """Return the permits to run requests, and since when the host waits without any."""
-        wanted = wants.in_use + wants.waiting
+        requests = wants.in_use + wants.waiting
         if self.limit.at_once is None:
-            return wanted, None
+            return requests, None
         since = before.hungry_since if before.hungry_since is not None and not wants.in_use else at
-        hungry = [each.hungry_since for each in others if each.hungry_since is not None]
-        left = self.limit.at_once - sum(each.held for each in others)
+        hungry = [holding.hungry_since for holding in rivals if holding.hungry_since is not None]
+        unused = self.limit.at_once - sum(holding.permits for holding in rivals)
         # One permit in its turn, and more only if one is left for each host that has none.
-        free = max(min(1, left - sum(1 for each in hungry if each < since)), left - len(hungry))
-        share = _share(self.limit.at_once, [wanted, *(each.wanted for each in others)])
-        given = max(0, min(wanted, share, free))
-        return given, since if wants.waiting and not max(given, wants.in_use) else None
+        free = max(min(1, unused - sum(1 for start in hungry if start < since)), unused - len(hungry))
+        share = _share(self.limit.at_once, [requests, *(holding.requests for holding in rivals)])
+        permits = max(0, min(requests, share, free))
+        return permits, since if wants.waiting and not max(permits, wants.in_use) else None
 
-    def _starts(self, before: _Holding, wants: PermitWants, others: list[_Holding], at: float) -> tuple[int, float | None]:
+    def _starts(self, before: _Holding, wants: PermitWants, rivals: list[_Holding], at: float) -> tuple[int, float | None]:
         """Return the permits to start requests, and since when the host waits without any."""
         if self.limit.per_minute is None or not wants.waiting:
             return 0, None
         since = before.starving_since if before.starving_since is not None else at
-        left = self.limit.per_minute - sum(count for _, count in self.started)
-        ahead = [each for each in others if each.starving_since is not None and each.starving_since < since]
-        share = _share(max(0, left), [wants.waiting, *(each.waiting for each in others if each.starving_since is not None)])
-        starts = max(0, min(wants.waiting, share, left - len(ahead)))
+        free = self.limit.per_minute - sum(count for _, count in self.started)
+        ahead = [holding for holding in rivals if holding.starving_since is not None and holding.starving_since < since]
+        share = _share(
+            max(0, free),
+            [wants.waiting, *(holding.waiting for holding in rivals if holding.starving_since is not None)],
+        )
+        starts = max(0, min(wants.waiting, share, free - len(ahead)))
         return starts, None if starts else since
 
-    def _reserved(self, wants: PermitWants, others: list[_Holding], spent: int) -> tuple[int, int]:
+    def _reserved(self, wants: PermitWants, rivals: list[_Holding], spent: int) -> tuple[int, int]:
         """Return the reservation of the host, and the part of it that the budget covers."""
         at_work = _nanos(wants.reserved)
         if self.limit.cost_per_day is None:
             return at_work, at_work
-        left = _nanos(self.limit.cost_per_day) - spent - sum(each.reserved for each in others)
-        for each in wants.reserve:  # whole requests only: partial reservations of two hosts would serve neither
-            if at_work + _nanos(each) > left:
+        budget = _nanos(self.limit.cost_per_day) - spent - sum(holding.reserved for holding in rivals)
+        for cost in wants.reserve:  # whole requests only: partial reservations of two hosts would serve neither
+            if at_work + _nanos(cost) > budget:
                 break
-            at_work += _nanos(each)
-        return at_work, max(0, min(at_work, left))
+            at_work += _nanos(cost)
+        return at_work, max(0, min(at_work, budget))
 
     def status(self, names: Mapping[int, str]) -> LimitStatus:
         """Return the status for display; the state must be current (`now`)."""
         holders = [
-            PermitHolder(names[key], each.held, each.waiting, _dollars(each.reserved))
-            for key, each in self.holdings.items()
-            if not each.is_empty
+            PermitHolder(names[key], holding.permits, holding.waiting, _dollars(holding.reserved))
+            for key, holding in self.holdings.items()
+            if not holding.is_empty
         ]
         return LimitStatus(
             self.limit,
-            sum(each.held for each in holders),
-            sum(each.waiting for each in holders),
+            sum(holder.permits for holder in holders),
+            sum(holder.waiting for holder in holders),
             sum(count for _, count in self.started),
             _dollars(self.spent),
-            sum((each.reserved for each in holders), Decimal(0)),
-            tuple(sorted(holders, key=lambda each: each.host)),
+            sum((holder.reserved for holder in holders), Decimal(0)),
+            tuple(sorted(holders, key=lambda holder: holder.host)),
         )
 
 
@@ -365,9 +368,9 @@ def _added(started: tuple[tuple[float, int], ...], at: float, count: int) -> tup
 
 def _share(amount: int, wants: list[int]) -> int:
     """Return an equal share of an amount, rounded up; the unneeded part of a share goes to those that want more."""
-    left, asking = amount, sorted(wants)
+    free, asking = amount, sorted(wants)
     for place, want in enumerate(asking):
-        if want * (len(asking) - place) > left:
-            return -(-left // (len(asking) - place))
-        left -= want
+        if want * (len(asking) - place) > free:
+            return -(-free // (len(asking) - place))
+        free -= want
     return amount

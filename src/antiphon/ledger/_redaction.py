@@ -358,14 +358,14 @@ def _shown(number: int) -> str:
 class RedactionRules:
     """The digests of the rules of a handle, and of the hosts of its ledger."""
 
-    own: str
+    handle: str
     ledger: str | None
     """None if no host has ever registered: the first one sets them."""
 
     @property
     def is_accepted(self) -> bool:
         """Whether the ledger accepts a host with the rules of the handle."""
-        return self.ledger in (None, self.own)
+        return self.ledger in (None, self.handle)
 
 
 class LedgerRedaction(NamedTuple):

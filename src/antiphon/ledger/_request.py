@@ -61,25 +61,25 @@ OUTSIDE_POLICY = "outside"
 NOT_EXECUTED = "not_executed"
 """The error type of the result that an open call from outside gets."""
 
-_OWN = "antiphon"
+_RUNTIME_METADATA = "antiphon"
 """The metadata that only the runtime writes: marks, principals, letters."""
 _UNTRUSTED = "untrusted"
 """The mark of untrusted content. It only restricts, so it is kept."""
-_REASON = "The call came from outside and was open. Calls from outside are never executed."
+_NOT_EXECUTED_MESSAGE = "The call came from outside and was open. Calls from outside are never executed."
 
 
 def from_outside(message: Message) -> Message:
     """Return a message from outside as it is stored: talk as talk, a row of another lane as foreign history."""
     if message.lane != "talk":
         return _foreign(message)
-    notes = message.metadata.get(_OWN)
+    notes = message.metadata.get(_RUNTIME_METADATA)
     allowed = (
         {_UNTRUSTED: notes[_UNTRUSTED]} if isinstance(notes, JsonObject) and isinstance(notes.get(_UNTRUSTED), str) else {}
     )
     if notes is None or notes == allowed:
         return message
-    metadata: dict[str, Any] = {name: thaw(value) for name, value in message.metadata.items() if name != _OWN}
-    return message.model_copy(update={"metadata": {**metadata, _OWN: allowed} if allowed else metadata})
+    metadata: dict[str, Any] = {name: thaw(value) for name, value in message.metadata.items() if name != _RUNTIME_METADATA}
+    return message.model_copy(update={"metadata": {**metadata, _RUNTIME_METADATA: allowed} if allowed else metadata})
 
 
 def is_foreign(message: Message) -> bool:
@@ -100,7 +100,7 @@ def not_executed(call: Message, body: bytes, thread_id: str) -> Message:
         option_name=call.payload.option_name,
         is_error=True,
         error_type=NOT_EXECUTED,
-        error_message=_REASON,
+        error_message=_NOT_EXECUTED_MESSAGE,
         retryable=False,
     )
     return Message(
@@ -261,7 +261,10 @@ def _redacted(request: AppendRequest, rules: Redaction, originals: Sequence[Appe
 
     Messages from outside are redacted before they become talk, because foreign history holds rows as data.
     """
-    if rules.is_clean(_joined(request, originals)):
+    fold, state = request.snapshot or ("", b"")
+    stored_names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
+    # One search in all that the request would store: it takes a fraction of the time of many.
+    if rules.is_clean(stored_names + b"\n".join([*(entry.body for entry in originals), state]).decode()):
         return request
     names = (
         (request.thread_id, "the name of a thread"),
@@ -283,14 +286,6 @@ def _redacted(request: AppendRequest, rules: Redaction, originals: Sequence[Appe
     entries, foreign = _from_outside(request.thread_id, clean) if request.is_outside else (clean, [])
     changed = request._replace(entries=tuple(entries), foreign=tuple(foreign), snapshot=snapshot)
     return changed._replace(unredacted=request)
-
-
-def _joined(request: AppendRequest, originals: Sequence[AppendEntry]) -> str:
-    """Return everything that a request would store, as one text: one search is faster than many."""
-    fold, state = request.snapshot or ("", b"")
-    bodies = [entry.body for entry in originals]
-    names = f"{request.thread_id}\n{request.status}\n{request.pattern}\n{fold}\n"
-    return names + b"\n".join([*bodies, state]).decode()
 
 
 def make_post(thread_id: str, message: Message, *, redaction: LedgerRedaction, by: str | None = None) -> AppendRequest:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from antiphon.ledger._admission import State
@@ -39,6 +39,16 @@ class Thread(NamedTuple):
     def summary(self) -> ThreadSummary:
         """The summary that a caller sees."""
         return summary_of(self.state, self.open_calls, self.owner)
+
+
+def changed_columns(thread: Thread) -> tuple[Any, ...]:
+    """Return the columns of a thread's row that may change, in the order of both databases' statements."""
+    state = thread.state
+    return (
+        *(state.seq, state.hash, state.epoch, state.run, state.open_from, state.status, state.pattern),
+        *(state.updated_at, state.input_tokens, state.output_tokens, state.cost, state.owner, state.kind),
+        *(state.due_at, state.posted, state.unfit, thread.open_calls),
+    )
 
 
 def checksum_of(columns: Sequence[object]) -> int:
@@ -91,10 +101,10 @@ def segments_of(thread: Thread, origins: Iterable[Ancestor]) -> list[ThreadSegme
     """Return the segments of a thread's messages, from the first to the last; `origins` start with the nearest."""
     segments = [ThreadSegment(thread.key, thread.base_seq + 1, thread.state.seq)]
     last = thread.base_seq
-    for each in origins:
-        if each.base_seq < last:
-            segments.append(ThreadSegment(each.key, each.base_seq + 1, last))
-            last = each.base_seq
+    for origin in origins:
+        if origin.base_seq < last:
+            segments.append(ThreadSegment(origin.key, origin.base_seq + 1, last))
+            last = origin.base_seq
     return [segment for segment in reversed(segments) if segment.first <= segment.last]
 
 

@@ -92,7 +92,7 @@ class TermMatch:
 class TermMatches:
     """The best matches, the best first, and the figures of the index that a ranking needs."""
 
-    found: tuple[TermMatch, ...]
+    matches: tuple[TermMatch, ...]
     entries: int
     """How many messages the index has."""
     length: int
@@ -172,13 +172,26 @@ def check_terms(terms: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: there are too many, or one has white space.
     """
-    wanted = tuple(dict.fromkeys(terms))
-    if len(wanted) > MOST_TERMS:
-        raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(wanted)}")
-    for term in wanted:
+    unique = tuple(dict.fromkeys(terms))
+    if len(unique) > MOST_TERMS:
+        raise ValueError(f"a search has at most {MOST_TERMS} terms, not {len(unique)}")
+    for term in unique:
         if not term or len(term.split()) != 1 or '"' in term or "\0" in term:
             raise ValueError(f"{term!r} is not a term: it is empty, or has white space or a quotation mark")
-    return wanted
+    return unique
+
+
+_COMMON = 0.2
+"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
+_MANY = 2000
+"""The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
+
+
+def selectors_of(frequency: Mapping[str, int], entries: int) -> list[str]:
+    """Return the terms that select the candidates: those in the index, without the common ones if others can select."""
+    indexed = [term for term, count in frequency.items() if count]
+    rare = [term for term in indexed if frequency[term] <= _COMMON * entries]
+    return rare if rare and entries > _MANY else indexed
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:

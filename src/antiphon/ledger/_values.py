@@ -227,7 +227,7 @@ class Diagnosis:
 
     what: str
     """The setting or fact that was examined, such as `synchronous`."""
-    found: str
+    value: str
     """Its value, as text for display."""
     advice: str | None = None
     """What to change; None if it is as it should be."""

@@ -74,7 +74,7 @@ async def record_reward(
         raise ValueError(f"a reward is a finite number, not {value!r}")
     if by in RESERVED_POLICIES:
         raise ValueError(f"{by!r} is reserved for the runtime; give the author's name")
-    if not await _is_said(ledger, thread_id, message_id):
+    if not await _is_talk(ledger, thread_id, message_id):
         raise ValueError(f"thread {thread_id!r} has no message {message_id!r} of the talk lane")
     rating: dict[str, Any] = {"value": value, **({} if note is None else {"note": note})}
     row = Message(
@@ -116,7 +116,7 @@ def _read(message_id: str, by: str, data: object) -> Reward | None:
     return Reward(message_id, float(value), by, note if isinstance(note, str) else None)
 
 
-async def _is_said(ledger: Ledger, thread_id: str, message_id: str) -> bool:
+async def _is_talk(ledger: Ledger, thread_id: str, message_id: str) -> bool:
     async for record in ledger.read(thread_id, reverse=True):
         if record.message.id == message_id:
             return record.message.lane == "talk"

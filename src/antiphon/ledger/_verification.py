@@ -129,15 +129,12 @@ class Examination:
                 yield complaint
             self._is_blind = self._is_blind or message is None
             if message is not None:
-                yield from self._complaints_about(row, message)
-
-    def _complaints_about(self, row: StoredRow, message: Message) -> Iterator[str]:
-        if message.thread_id != self._thread_id:
-            yield f"it is of thread {message.thread_id!r}"
-        self._spent = spent(self._spent, (message,))
-        self._pairing.add(row.seq, message)
-        if self._pairing.open_from != row.open_from and not self._is_blind:
-            yield "its place of the first open call is wrong"
+                if message.thread_id != self._thread_id:
+                    yield f"it is of thread {message.thread_id!r}"
+                self._spent = spent(self._spent, (message,))
+                self._pairing.add(row.seq, message)
+                if self._pairing.open_from != row.open_from and not self._is_blind:
+                    yield "its place of the first open call is wrong"
 
     def end(self, state: State, open_calls: Iterable[OpenCall], heads: Mapping[str, Head]) -> Damage | None:
         """Compare the end of the rows with the stored state of the thread, and with an earlier head."""
@@ -151,19 +148,16 @@ class Examination:
         if state.hash != self._hash:
             yield "the hash of the thread is not that of its last message"
         if not self._is_blind:
-            yield from self._complaints_about_sums(state, open_calls)
+            if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
+                yield "the list of open calls is wrong"
+            if state.run != self._pairing.run:
+                yield "the place of the last message that is not a call is wrong"
+            if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
+                yield "the tokens or the cost are not the sum over its messages"
         if head is not None and head.seq > self._seq:
             yield f"it had {head.seq} messages once, and has {self._seq}"
         if head is not None and self._links.get(head.seq, head.hash) != head.hash:
             yield f"message {head.seq} is not what it was"
-
-    def _complaints_about_sums(self, state: State, open_calls: list[OpenCall]) -> Iterator[str]:
-        if (open_calls, state.open_from) != (self._pairing.open, self._pairing.open_from):
-            yield "the list of open calls is wrong"
-        if state.run != self._pairing.run:
-            yield "the place of the last message that is not a call is wrong"
-        if Spent(state.input_tokens, state.output_tokens, state.cost) != self._spent:
-            yield "the tokens or the cost are not the sum over its messages"
 
 
 def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[Damage]:
@@ -174,7 +168,7 @@ def missing_threads(heads: Mapping[str, Head], threads: Iterable[str]) -> list[D
 
 # ---------------------------------------------------------------- restoring
 
-_HOW = "run `antiphon verify --save-heads FILE` on the ledger that has the thread, and keep the file elsewhere"
+_SAVE_HEADS = "run `antiphon verify --save-heads FILE` on the ledger that has the thread, and keep the file elsewhere"
 
 
 class Base(NamedTuple):
@@ -207,7 +201,7 @@ def proven(journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> list[tup
         name = journal.thread_id
         check_name(name, "a thread's id")
         if name not in heads_by_thread:
-            raise RestoreRefusedError(f"no head is given that proves its rows; {_HOW}", name)
+            raise RestoreRefusedError(f"no head is given that proves its rows; {_SAVE_HEADS}", name)
         if (journal.forked_from is None) != (journal.forked_at is None):
             raise RestoreRefusedError("it has only one of forked_from and forked_at", name)
         if name in proofs:

@@ -9,14 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from typing_extensions import override
-
 from antiphon.ledger._encryption import Keyring, Mastering
 from antiphon.ledger._hosts import Host, LeaseClock, LoopClock
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
 from antiphon.ledger._signals import CommitSignal
-from antiphon.ledger._sql import verify
-from antiphon.ledger._values import Damage
 from antiphon.ledger.sqlite._connection import InlineReader, LedgerFile, in_memory
 from antiphon.ledger.sqlite._ledger import SqliteStore
 from antiphon.ledger.sqlite._writer import InlineWriter
@@ -42,10 +38,6 @@ class MemoryLedger(SqliteStore):
     def renew(self, host: Host) -> bool:
         """Return False: the hosts of this ledger share its event loop, so none of them runs while it is blocked."""
         return False
-
-    @override
-    async def _damages_outside(self) -> list[Damage]:
-        return await self._read(verify.strays)
 
     async def backup(self, path: str | Path) -> None:
         raise ValueError(f"a ledger in memory has no file to copy to {str(path)!r}; open one of sqlite:///")

@@ -9,7 +9,7 @@ protocol of actors and the journal belong to no loop.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, TypeAlias
@@ -35,7 +35,7 @@ class ThreadTop:
         self.messages: list[Message] = []
         self._runs: set[str] = set()
 
-    def hear(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
         """Read the next message of the thread."""
         payload = message.payload
         if message.lane == "control" and isinstance(payload, OptionCallPayload) and payload.option_name == RUN:
@@ -88,9 +88,11 @@ async def export_transitions(
     Raises:
         ValueError: a reward is not a finite number.
     """
-    for each in await decisions_of(ledger, thread_id, reward=reward):
-        said = {"observations": each.observed(window), "actions": each.actions, "results": each.results}
-        yield {**each.labels(), **{name: _plain(messages) for name, messages in said.items()}, "reward": each.reward}
+    for decision in await decisions_of(ledger, thread_id, reward=reward):
+        observations = decision.observed(window)
+        messages = {"observations": observations, "actions": decision.actions, "results": decision.results}
+        plain = {name: [json.loads(dumps(message)) for message in part] for name, part in messages.items()}
+        yield {**decision.labels(), **plain, "reward": decision.reward}
 
 
 async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
@@ -99,27 +101,32 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
     Raises:
         ValueError: a reward is not a finite number.
     """
-    recorded = {each.message_id: each.value for each in (await rewards_of(ledger, thread_id)).values()}
+    rewards = {row.message_id: row.value for row in (await rewards_of(ledger, thread_id)).values()}
     top, nested = ThreadTop(), dict[str, list[Message]]()
     places: dict[str, int] = {}
     quoted: dict[str, list[int]] = {}
     async for record in ledger.read(thread_id):
         message, before = _within(thread_id, record.message), len(top.messages)
         places.setdefault(message.id, record.seq)
-        top.hear(message)
+        top.take(message)
         if message.lane == "talk" and len(top.messages) == before:
             nested.setdefault(_loop(message), []).append(message)
-        if shown := quoted_seqs(message):
-            quoted.setdefault(run_of(message.invocation_id or ""), shown)
-    rows = await _rows_at(ledger, thread_id, {seq for each in quoted.values() for seq in each})
-    loops = [(Conversation(top.messages), 0)]
-    for name, own in nested.items():
-        shown_rows = [rows[seq] for seq in quoted.get(name, ())]
-        loops.append((Conversation([*shown_rows, *own]), len(shown_rows)))
-    found = [(each, words) for loop, count in loops for words in [_words(loop)] for each in _decided(loop, count, recorded)]
-    found.sort(key=lambda pair: places[pair[0].actions[0].id])
-    decisions = [_decision(thread_id, each, words.get(each.turn_id or "", ())) for each, words in found]
-    return decisions if reward is None else [replace(each, reward=_finite(reward(each))) for each in decisions]
+        if seqs := quoted_seqs(message):
+            quoted.setdefault(run_of(message.invocation_id or ""), seqs)
+    rows = await _rows_at(ledger, thread_id, {seq for seqs in quoted.values() for seq in seqs})
+    spoken = _transitions(Conversation(top.messages), 0, rewards)
+    for name, messages in nested.items():
+        quoted_rows = [rows[seq] for seq in quoted.get(name, ())]
+        spoken += _transitions(Conversation([*quoted_rows, *messages]), len(quoted_rows), rewards)
+    spoken.sort(key=lambda pair: places[pair[0].actions[0].id])
+    decisions = [_decision(thread_id, transition, utterance) for transition, utterance in spoken]
+    if reward is None:
+        return decisions
+    own_rewards = [(decision, reward(decision)) for decision in decisions]
+    for _, value in own_rewards:
+        if value is not None and not isfinite(value):
+            raise ValueError(f"a reward is a finite number, not {value!r}")
+    return [replace(decision, reward=value) for decision, value in own_rewards]
 
 
 async def _rows_at(ledger: Ledger, thread_id: str, seqs: Set[int]) -> dict[int, Message]:
@@ -130,38 +137,31 @@ async def _rows_at(ledger: Ledger, thread_id: str, seqs: Set[int]) -> dict[int, 
     return {row.seq: _within(thread_id, row.message) async for row in rows if row.seq in seqs}
 
 
-def _decided(loop: Conversation, quoted: int, rewards: Mapping[str, float]) -> list[Transition]:
-    """Return the transitions of a loop without those of the rows that it quotes, which come first."""
-    others = {message.id for message in loop[:quoted]}
-    return [each for each in loop.transitions(reward=rewards) if each.actions[0].id not in others]
-
-
-def _finite(reward: float | None) -> float | None:
-    if reward is not None and not isfinite(reward):
-        raise ValueError(f"a reward is a finite number, not {reward!r}")
-    return reward
-
-
-def _words(loop: Conversation) -> dict[str, list[Message]]:
-    """Return, by turn, its messages other than calls."""
-    found: dict[str, list[Message]] = {}
+def _transitions(loop: Conversation, quoted: int, rewards: Mapping[str, float]) -> list[tuple[Transition, list[Message]]]:
+    """Return the transitions of a loop, each with the text of its turn; not those of the rows it quotes, which come first."""
+    texts: dict[str, list[Message]] = {}
     for message in loop:
         if message.turn_id is not None and message.kind == "parts":
-            found.setdefault(message.turn_id, []).append(message)
-    return found
+            texts.setdefault(message.turn_id, []).append(message)
+    quoted_ids = {message.id for message in loop[:quoted]}
+    return [
+        (transition, texts.get(transition.turn_id or "", []))
+        for transition in loop.transitions(reward=rewards)
+        if transition.actions[0].id not in quoted_ids
+    ]
 
 
-def _decision(thread_id: str, transition: Transition, said: Sequence[Message]) -> Decision:
+def _decision(thread_id: str, transition: Transition, utterance: Sequence[Message]) -> Decision:
     """Return a decision: the text of the utterance with its calls is part of the choice, not of the observations."""
-    chosen = {id(each) for each in said}
-    known = [each for each in transition.observation if id(each) not in chosen]
+    uttered = {id(message) for message in utterance}  # the same objects: a transition repeats messages of its loop
+    observations = [message for message in transition.observation if id(message) not in uttered]
     return Decision(
         thread_id=thread_id,
         policy=transition.actions[0].policy,
         step=transition.step_num,
         is_complete=transition.is_complete,
-        observations=Conversation(known) if chosen else transition.observation,
-        actions=(*said, *transition.actions),
+        observations=Conversation(observations) if utterance else transition.observation,
+        actions=(*utterance, *transition.actions),
         results=transition.results,
         reward=transition.reward,
     )
@@ -178,7 +178,3 @@ def _loop(message: Message) -> str:
     if message.correlation_id != parent:
         return parent
     return run_of(parent)
-
-
-def _plain(messages: Iterable[Message]) -> list[Any]:
-    return [json.loads(dumps(message)) for message in messages]

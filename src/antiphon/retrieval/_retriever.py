@@ -279,7 +279,7 @@ class KnowledgeBase:
             best = ranked(concepts, related, matches)
         else:
             near = await self._vectors.nearest(query[:_LONGEST_QUESTION], source=conditions.source, limit=_CANDIDATES)
-            by_meaning = ranked(concepts, related, replace(matches, found=near), is_sorted=True)
+            by_meaning = ranked(concepts, related, replace(matches, matches=near), is_sorted=True)
             best = fused(ranked(concepts, related, matches), by_meaning)
         candidates = (_passage(match.record, score) for match, score in best)
         fitting = (
@@ -301,9 +301,9 @@ class KnowledgeBase:
             return matches
         # A search of its own: the many related terms would otherwise displace the few that were asked for.
         by_related = await self._ledger.find_terms(self._index, related_terms, source=source, limit=limit)
-        there = {match.record.hash for match in matches.found}
-        candidates = (*matches.found, *(match for match in by_related.found if match.record.hash not in there))
-        return replace(matches, found=candidates, frequency={**by_related.frequency, **matches.frequency})
+        there = {match.record.hash for match in matches.matches}
+        candidates = (*matches.matches, *(match for match in by_related.matches if match.record.hash not in there))
+        return replace(matches, matches=candidates, frequency={**by_related.frequency, **matches.frequency})
 
     async def passage(self, id: str) -> Passage | None:
         """Return the passage of an id, of any version; None if there is none."""
@@ -515,7 +515,7 @@ def ranked(
         for concept, stems in zip(concepts, related, strict=True)
     ]
     average = matches.length / matches.entries if matches.entries else 1.0
-    scored = [(match, _score(words, match.entry, average)) for match in matches.found]
+    scored = [(match, _score(words, match.entry, average)) for match in matches.matches]
     # The sort is stable: equal ones stay in the ledger's order.
     return scored if is_sorted else sorted(scored, key=lambda pair: -pair[1].value)
 

@@ -72,6 +72,7 @@ from antiphon.runtime._reporting import report_own_failure
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from antiphon.errors import ParkedError
     from antiphon.ledger import Ledger
     from antiphon.runtime._course import Course
     from antiphon.runtime._delivery import OrderingKey
@@ -629,6 +630,13 @@ class Context:
         or another host takes it.
         """
         self._services.messenger.leave_open(self._handled, error)
+
+    def wait_for_decision(self, error: ParkedError) -> None:
+        """Let this handler go on after a question of it was parked: it waits for the person itself.
+
+        It must ask again with the id of the parked message (`error.message_id`): another message would do the same twice.
+        """
+        self._handled.resume_parked(error)
 
     async def recover_thread(self, thread_id: str) -> None:
         """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.

@@ -364,6 +364,11 @@ class DeliveryState:
         """Note that an effect of its handler waits for a person."""
         self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
 
+    def resume_parked(self, error: ParkedError) -> None:
+        """Let its handler start more: it waits for the person itself. After another parked effect, it still may not."""
+        if self.parked is error:
+            self.parked, self.parked_in = None, ()
+
     def next_key(self, name: str | None = None) -> str:
         """Return the key of the next message or effect of its handler: the same in every run of the handler."""
         if name is None:

@@ -313,10 +313,10 @@ class Permits:
         for waiter in tuple(self._waiting):
             for name in waiter.limited:
                 grant, cost = self._pool(name).grant, waiter.permit.reserved
-                if self._term < 0 or grant.limit is None or grant.left is None or waiter.given.done():
+                if self._term < 0 or grant.limit is None or grant.budget_left is None or waiter.given.done():
                     continue
-                if grant.left <= 0 or cost > grant.left:
-                    waiter.given.set_exception(_too_dear(name, grant.limit, grant.left, cost))
+                if grant.budget_left <= 0 or cost > grant.budget_left:
+                    waiter.given.set_exception(_too_dear(name, grant.limit, grant.budget_left, cost))
                     del self._waiting[waiter]
 
     async def close(self) -> None:

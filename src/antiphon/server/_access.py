@@ -113,8 +113,8 @@ class _Brief:
 
     def add(self, token_id: str) -> str:
         text = secrets.token_urlsafe(32)
-        own = [key for key, (each, _) in self._known.items() if each == token_id]
-        for key in own[: len(own) + 1 - _MOST_OF_ONE]:
+        owned = [key for key, (owner, _) in self._known.items() if owner == token_id]
+        for key in owned[: len(owned) + 1 - _MOST_OF_ONE]:
             del self._known[key]
         while len(self._known) >= _MOST_KNOWN:
             self._known.popitem(last=False)
@@ -126,9 +126,9 @@ class _Brief:
         return token_id if _now() < until else None
 
     def remove(self, text: str) -> str | None:
-        found = self.find(text)
+        token_id = self.find(text)
         self._known.pop(_key(text), None)
-        return found
+        return token_id
 
 
 def _key(text: str) -> bytes:
@@ -179,11 +179,11 @@ class Access:
         Raises:
             Problem: there is no valid token, or it was used too often.
         """
-        found = await self._found(headers)
-        if found is None:
+        caller = await self._found(headers)
+        if caller is None:
             raise self.refused()
-        self._count(found.token.id)
-        return found
+        self._count(caller.token.id)
+        return caller
 
     async def _found(self, headers: dict[bytes, bytes]) -> Caller | None:
         if b"authorization" in headers:
@@ -195,7 +195,7 @@ class Access:
         return None if token is None else Caller(token, is_session=True)
 
     def _cookie_in(self, headers: dict[bytes, bytes]) -> str:
-        pairs = (each.strip().partition("=") for each in headers.get(b"cookie", b"").decode("latin-1").split(";"))
+        pairs = (pair.strip().partition("=") for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"))
         return next((value for name, _, value in pairs if name == self._cookie), "")
 
     def refused(self) -> Problem:
@@ -225,16 +225,16 @@ class Access:
         Raises:
             Problem: there are too many.
         """
-        own, limits = caller.token.id, self._limits
-        if self._streams.get(own, 0) >= limits.streams_per_token or self.streams >= limits.streams:
+        token_id, limits = caller.token.id, self._limits
+        if self._streams.get(token_id, 0) >= limits.streams_per_token or self.streams >= limits.streams:
             raise _too_many("too many streams; close one first")
-        self._streams[own] = self._streams.get(own, 0) + 1
+        self._streams[token_id] = self._streams.get(token_id, 0) + 1
         try:
             yield
         finally:
-            self._streams[own] -= 1
-            if not self._streams[own]:
-                del self._streams[own]
+            self._streams[token_id] -= 1
+            if not self._streams[token_id]:
+                del self._streams[token_id]
 
     @property
     def streams(self) -> int:
@@ -255,13 +255,13 @@ class Access:
         """
         if code is not None:
             token_id = self._codes.remove(code)
-            found = None if token_id is None else await self._book.find_id(token_id)
+            valid = None if token_id is None else await self._book.find_id(token_id)
         else:
-            found = await self._book.find(token or "")
-        if found is None:
+            valid = await self._book.find(token or "")
+        if valid is None:
             raise self.refused()
-        self._count(found.id)
-        return found, self._header(self._sessions.add(found.id), _SESSION_SECONDS)
+        self._count(valid.id)
+        return valid, self._header(self._sessions.add(valid.id), _SESSION_SECONDS)
 
     def end_session(self, headers: dict[bytes, bytes]) -> str:
         """End the session of a request, if it has one, and return the header that removes its cookie."""
@@ -298,8 +298,8 @@ class RequestGuard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(each for each in HEADERS if each[0] not in own)]
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(header for header in HEADERS if header[0] not in present)]
             await send(message)
 
         try:

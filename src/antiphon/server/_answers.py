@@ -85,7 +85,7 @@ class Problem(Exception):  # noqa: N818 (the name of the format)
         headers: Mapping[str, str] | None = None,
         ends: bool = False,
         param: str | None = None,
-        more: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(status, code, detail)
         self.status = status
@@ -93,7 +93,8 @@ class Problem(Exception):  # noqa: N818 (the name of the format)
         self.detail = detail
         self.param = param
         """The field of the request that it is about."""
-        self.more = dict(more or {})
+        self.fields = dict(fields or {})
+        """Further fields of the answer."""
         self.headers = dict(headers or {})
         if ends:  # the rest of the request is not read, so the connection cannot be used again
             self.headers["connection"] = "close"
@@ -106,7 +107,7 @@ class Problem(Exception):  # noqa: N818 (the name of the format)
             )
         if path == CHOIR:
             return Response(service.to_json(choir_error(self)), self.status, self.headers, "application/json")
-        value = {"type": "about:blank", "status": self.status, "code": self.code, "detail": self.detail, **self.more}
+        value = {"type": "about:blank", "status": self.status, "code": self.code, "detail": self.detail, **self.fields}
         return Response(service.to_json(value), self.status, self.headers, "application/problem+json")
 
 
@@ -158,11 +159,11 @@ def problem_of(error: AntiphonError | Problem) -> Problem:
         return Problem(404, "not_waiting", "no such approval or parked call waits for this principal")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     carried = getattr(error, "code", None)
-    more: dict[str, Any] = {"error_code": carried} if carried else {}
+    fields: dict[str, Any] = {"error_code": carried} if carried else {}
     headers = {"retry-after": "1"} if error.retryable else {}
-    more |= {"retryable": error.retryable}
+    fields |= {"retryable": error.retryable}
     name = carried.lower() if carried and isinstance(error, ServiceError) else error_name(type(error))
-    return Problem(status, name, str(error), headers=headers, more=more)
+    return Problem(status, name, str(error), headers=headers, fields=fields)
 
 
 def error_name(kind: type[AntiphonError]) -> str:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         ServedModels,
         StatusValue,
         ThreadPageValue,
+        ThreadText,
         ThreadValue,
-        ThreadWords,
     )
 
 SYSTEM: Final = "system/"
@@ -52,7 +52,7 @@ class Hub:
     runs: Runs
     cursors: EventCursors
     book: OverviewBook
-    words: ThreadWords
+    live_text: ThreadText
     models: ServedModels
     keys: RequestKeys
 
@@ -141,21 +141,21 @@ async def _end_session(ask: Ask) -> WithHeaders:
 async def _threads(ask: Ask) -> ThreadPageValue:
     query: v.ThreadQuery = ask.query
     names = set(ThreadFilter.__dataclass_fields__) & set(v.ThreadQuery.model_fields) - {"system"}
-    wanted = ThreadFilter(system=None if query.system else False, **{name: getattr(query, name) for name in names})
+    selection = ThreadFilter(system=None if query.system else False, **{name: getattr(query, name) for name in names})
     of_model = None if query.model is None else ask.hub.book.threads_of(query.model)
-    page = await service.list_page(ask.ledger, wanted, query.order, query.page, query.limit)
+    page = await service.list_page(ask.ledger, selection, query.order, query.page, query.limit)
     shown = _shown(page, of_model)
     while of_model is not None and len(shown) < query.limit and page.next is not None:
-        page = await service.list_page(ask.ledger, wanted, query.order, page.next, query.limit)
+        page = await service.list_page(ask.ledger, selection, query.order, page.next, query.limit)
         shown += _shown(page, of_model)
     if query.titles:
-        shown = [await _titled(ask, each) for each in shown]
+        shown = [await _titled(ask, thread) for thread in shown]
     return service.ThreadPageValue.model_construct(threads=tuple(shown), next=page.next)
 
 
 def _shown(page: ThreadPageValue, among: frozenset[str] | None) -> list[ThreadValue]:
-    found = (each for each in page.threads if each.thread_id not in HIDDEN)
-    return [each for each in found if among is None or each.thread_id in among]
+    visible = (thread for thread in page.threads if thread.thread_id not in HIDDEN)
+    return [thread for thread in visible if among is None or thread.thread_id in among]
 
 
 async def _titled(ask: Ask, thread: ThreadValue) -> ThreadValue:
@@ -177,21 +177,21 @@ def _check_name(name: str | None) -> None:
 
 
 async def _create(ask: Ask) -> v.StartedValue:
-    given: v.NewThread = ask.body
-    _check_name(given.thread_id)
+    body: v.NewThread = ask.body
+    _check_name(body.thread_id)
     by = ask.caller.token.principal
-    team = None if given.team is None else ask.hub.models.find(given.team)
-    if given.team is not None and (team is None or team.team is None):
-        raise Problem(422, "not_valid", f"team: this server has no team {given.team!r}; serve --team FILE gives it one")
+    team = None if body.team is None else ask.hub.models.find(body.team)
+    if body.team is not None and (team is None or team.team is None):
+        raise Problem(422, "not_valid", f"team: this server has no team {body.team!r}; serve --team FILE gives it one")
     path = None if team is None else team.team
-    started = await ask.hub.runs.ask(given.question, by=by, name=given.thread_id, model=given.model, team=path)
+    started = await ask.hub.runs.ask(body.question, by=by, name=body.thread_id, model=body.model, team=path)
     return v.StartedValue(thread_id=started)
 
 
 async def _continue(ask: Ask) -> v.StartedValue:
-    given: v.NewTurn = ask.body
+    body: v.NewTurn = ask.body
     by = ask.caller.token.principal
-    started = await ask.hub.runs.ask(given.question, by=by, thread_id=ask.thread_id, model=given.model)
+    started = await ask.hub.runs.ask(body.question, by=by, thread_id=ask.thread_id, model=body.model)
     return v.StartedValue(thread_id=started)
 
 
@@ -206,22 +206,22 @@ async def _pause(ask: Ask) -> v.MovedValue:
 
 async def _resume(ask: Ask) -> v.StartedValue:
     await service.find_thread(ask.ledger, ask.thread_id)
-    given: v.Resume = ask.body
-    return v.StartedValue(thread_id=await ask.hub.runs.resume(ask.thread_id, model=given.model))
+    body: v.Resume = ask.body
+    return v.StartedValue(thread_id=await ask.hub.runs.resume(ask.thread_id, model=body.model))
 
 
 async def _terminate(ask: Ask) -> v.MovedValue:
-    given: v.Terminate = ask.body
-    return v.MovedValue(response=await service.terminate_thread(ask.ledger, ask.thread_id, given.reason))
+    body: v.Terminate = ask.body
+    return v.MovedValue(response=await service.terminate_thread(ask.ledger, ask.thread_id, body.reason))
 
 
 async def _fork(ask: Ask) -> ThreadValue:
-    given: v.Fork = ask.body
-    _check_name(given.into)
-    place = service.ForkPlace(ask.thread_id, given.at, given.at_step, given.into)
-    if given.go_on:
+    body: v.Fork = ask.body
+    _check_name(body.into)
+    place = service.ForkPlace(ask.thread_id, body.at, body.at_step, body.into)
+    if body.go_on:
         await service.check_chain(ask.ledger, ask.thread_id)
-        branch = await ask.hub.runs.fork(place, model=given.model)
+        branch = await ask.hub.runs.fork(place, model=body.model)
     else:
         branch = (await service.fork_thread(ask.ledger, place)).thread_id
     return await service.with_open_runs(ask.ledger, await service.find_thread(ask.ledger, branch))
@@ -229,10 +229,10 @@ async def _fork(ask: Ask) -> ThreadValue:
 
 async def _delete(ask: Ask) -> v.DeletedValue:
     query: v.Deletion = ask.query
-    wanted = [each.thread_id for each in await service.with_branches(ask.ledger, [ask.thread_id])]
-    if len(wanted) > 1 and not query.with_branches:
-        raise Problem(409, "has_branches", f"{len(wanted) - 1} branches share its messages; delete them too, or keep it")
-    gone = [each async for each in service.delete_threads(ask.ledger, wanted[::-1])]
+    doomed = [thread.thread_id for thread in await service.with_branches(ask.ledger, [ask.thread_id])]
+    if len(doomed) > 1 and not query.with_branches:
+        raise Problem(409, "has_branches", f"{len(doomed) - 1} branches share its messages; delete them too, or keep it")
+    gone = [thread_id async for thread_id in service.delete_threads(ask.ledger, doomed[::-1])]
     return v.DeletedValue(deleted=tuple(gone))
 
 
@@ -260,8 +260,8 @@ async def _export(ask: Ask) -> Lines:
 async def _search(ask: Ask) -> v.HitsValue:
     query: v.SearchQuery = ask.query
     hits = await service.search_threads(ask.ledger, query.q, thread_id=query.thread_id, limit=query.limit)
-    shown = [each for each in hits if service.thread_of(each.record) not in HIDDEN]
-    values = [service.HitValue.of(each) for each in shown]
+    shown = [hit for hit in hits if service.thread_of(hit.record) not in HIDDEN]
+    values = [service.HitValue.of(hit) for hit in shown]
     unsearched = await service.unsearched_threads(ask.ledger) if query.thread_id is None else 0
     return v.HitsValue.model_construct(hits=tuple(values), unsearched=unsearched)
 
@@ -275,26 +275,28 @@ async def _choices(ask: Ask) -> v.ChoicesValue:
 
 
 async def _sequence(ask: Ask) -> v.WindowValue:
-    found = await service.sequence(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
-    return v.WindowValue(window={"participants": found.participants, "steps": found.steps, "next": found.next})
+    window = await service.sequence(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
+    return v.WindowValue(window={"participants": window.participants, "steps": window.steps, "next": window.next})
 
 
 async def _timeline(ask: Ask) -> v.WindowValue:
-    found = await service.timeline(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
-    return v.WindowValue(window={"workers": found.workers, "spans": found.spans, "next": found.next})
+    window = await service.timeline(ask.ledger, ask.thread_id, after=ask.query.after, limit=ask.query.limit)
+    return v.WindowValue(window={"workers": window.workers, "spans": window.spans, "next": window.next})
 
 
 # ---------------------------------------------------------------- branches
 
 
 async def _diff(ask: Ask) -> DiffValue:
-    found = await service.compare_threads(ask.ledger, ask.thread_id, ask.path["other"])
-    return service.DiffValue.of(found.messages, found.phases, _MOST_COMPARED)
+    difference = await service.compare_threads(ask.ledger, ask.thread_id, ask.path["other"])
+    return service.DiffValue.of(difference.messages, difference.phases, _MOST_COMPARED)
 
 
 async def _replay(ask: Ask) -> v.ReplayValue:
     events = await service.replay_thread(ask.ledger, ask.thread_id)
-    return v.ReplayValue.model_construct(events=tuple(service.ReplayedValue.of(each.at, each.event) for each in events))
+    return v.ReplayValue.model_construct(
+        events=tuple(service.ReplayedValue.of(replayed.at, replayed.event) for replayed in events)
+    )
 
 
 async def _rerun(ask: Ask) -> RerunValue:
@@ -311,14 +313,14 @@ async def _approvals(ask: Ask) -> v.ApprovalsValue:
 
 
 async def _answer(ask: Ask) -> ApprovalValue:
-    given: v.ApprovalAnswer = ask.body
+    body: v.ApprovalAnswer = ask.body
     own_id = ask.path["approval_id"]
     waiting = await service.open_approval(ask.ledger, own_id)
-    if waiting is not None and waiting.digest != given.digest:
+    if waiting is not None and waiting.digest != body.digest:
         raise Problem(409, "other_call", "this approval is for another call than the one that was shown; look at it again")
     # Whether it waits at all, and for this principal, is decided where the answer is written.
     return await service.answer_approval(
-        ask.ledger, own_id, principal=ask.caller.token.principal, approved=given.approved, reason=given.reason
+        ask.ledger, own_id, principal=ask.caller.token.principal, approved=body.approved, reason=body.reason
     )
 
 
@@ -327,12 +329,18 @@ async def _parked(ask: Ask) -> v.ParkedListValue:
 
 
 async def _settle(ask: Ask) -> v.DoneValue:
-    given: v.CallSettlement = ask.body
-    said = {"result", "error", "retry"} & given.model_fields_set
-    if len(said) != 1 or (said == {"retry"} and not given.retry) or (said == {"error"} and given.error is None):
+    body: v.CallSettlement = ask.body
+    outcome = {"result", "error", "retry"} & body.model_fields_set
+    if len(outcome) != 1 or (outcome == {"retry"} and not body.retry) or (outcome == {"error"} and body.error is None):
         raise Problem(422, "bad_body", "give exactly one of result, error and retry")
-    more: dict[str, Any] = {"error": given.error, "retry": given.retry}
-    await service.settle_call(ask.ledger, ask.thread_id, ask.path["invocation_id"], result=cast("Any", given.result), **more)
+    await service.settle_call(
+        ask.ledger,
+        ask.thread_id,
+        ask.path["invocation_id"],
+        result=cast("Any", body.result),
+        error=body.error,
+        retry=body.retry,
+    )
     return v.DoneValue()
 
 
@@ -348,8 +356,8 @@ async def _cluster(ask: Ask) -> ClusterValue:
 
 
 async def _actors(ask: Ask) -> v.ActorsValue:
-    found = [service.ActorValue.model_validate(each) for runner in ask.hub.runs.runners() for each in runner.actors()]
-    return v.ActorsValue(actors=tuple(found))
+    actors = [service.ActorValue.model_validate(actor) for runner in ask.hub.runs.runners() for actor in runner.actors()]
+    return v.ActorsValue(actors=tuple(actors))
 
 
 async def _dead_letters(ask: Ask) -> v.DeadLettersValue:
@@ -369,17 +377,17 @@ async def _overview(ask: Ask) -> OverviewValue:
 
 async def _metrics(ask: Ask) -> str:
     """Return the sums in the text format of Prometheus."""
-    found = await ask.hub.book.overview()
+    overview = await ask.hub.book.overview()
     samples: dict[str, list[tuple[dict[str, str], object]]] = {
-        "antiphon_messages_total": [({}, found.total.messages)],
-        "antiphon_errors_total": [({}, found.total.errors)],
-        "antiphon_model_requests_total": [({"model": name}, each.requests) for name, each in found.by_model.items()],
-        "antiphon_input_tokens_total": [({"model": name}, each.input_tokens) for name, each in found.by_model.items()],
-        "antiphon_output_tokens_total": [({"model": name}, each.output_tokens) for name, each in found.by_model.items()],
-        "antiphon_cost_dollars_total": [({"model": name}, f"{each.cost:f}") for name, each in found.by_model.items()],
-        "antiphon_model_answers_total": [({"model": name}, each.answered) for name, each in found.by_model.items()],
-        "antiphon_model_seconds_total": [({"model": name}, each.seconds) for name, each in found.by_model.items()],
-        "antiphon_threads": [({"status": name}, count) for name, count in sorted(found.threads.items())],
+        "antiphon_messages_total": [({}, overview.total.messages)],
+        "antiphon_errors_total": [({}, overview.total.errors)],
+        "antiphon_model_requests_total": [({"model": name}, sums.requests) for name, sums in overview.by_model.items()],
+        "antiphon_input_tokens_total": [({"model": name}, sums.input_tokens) for name, sums in overview.by_model.items()],
+        "antiphon_output_tokens_total": [({"model": name}, sums.output_tokens) for name, sums in overview.by_model.items()],
+        "antiphon_cost_dollars_total": [({"model": name}, f"{sums.cost:f}") for name, sums in overview.by_model.items()],
+        "antiphon_model_answers_total": [({"model": name}, sums.answered) for name, sums in overview.by_model.items()],
+        "antiphon_model_seconds_total": [({"model": name}, sums.seconds) for name, sums in overview.by_model.items()],
+        "antiphon_threads": [({"status": name}, count) for name, count in sorted(overview.threads.items())],
         "antiphon_server_streams": [({}, ask.hub.access.streams)],
         "antiphon_server_runs": [({}, len(ask.hub.runs))],
     }
@@ -394,6 +402,11 @@ def _labels(labels: dict[str, str]) -> str:
     """Return labels as Prometheus writes them."""
     escaped = {name: text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, text in labels.items()}
     return "{%s}" % ",".join(f'{name}="{text}"' for name, text in escaped.items()) if labels else ""  # noqa: UP031
+
+
+async def answered_before(_: Ask) -> None:
+    """Stand in the table for a handler: the server answers such an endpoint before it looks into the table."""
+    raise RuntimeError("answered before the table is asked")
 
 
 _THREADS: Final = "/api/threads"

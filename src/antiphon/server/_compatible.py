@@ -24,7 +24,7 @@ from antiphon.protocol import enclosed_messages
 from antiphon.server import _events
 from antiphon.server import _values as v
 from antiphon.server._answers import Problem, absent, openai_error, problem_of
-from antiphon.server._api import SYSTEM, ApiEndpoint, Ask, WithHeaders
+from antiphon.server._api import SYSTEM, ApiEndpoint, Ask, WithHeaders, answered_before
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -104,7 +104,7 @@ class CompletionValue(service.Value):
 
 async def _models(ask: Ask) -> ModelsValue:
     """Return the models of this server."""
-    return ModelsValue(data=tuple(ModelValue(id=each.name) for each in ask.hub.models.served))
+    return ModelsValue(data=tuple(ModelValue(id=model.name) for model in ask.hub.models.served))
 
 
 async def _model(ask: Ask) -> ModelValue:
@@ -129,23 +129,23 @@ def _exchange(ask: Ask) -> tuple[ModelExchange, bool]:
         Problem: it cannot be answered here.
         DecodeError: the conversation is none.
     """
-    given: CompletionRequest = ask.body
-    for name, value in (given.model_extra or {}).items():
+    body: CompletionRequest = ask.body
+    for name, value in (body.model_extra or {}).items():
         if name not in _IGNORED and value not in (None, [], False):
             why = "this model has its own tools, and executes no others" if name in _TOOLS else "it is not supported here"
             raise Problem(400, "unsupported_parameter", f"{name}: {why}", param=name)
-    if ask.hub.models.find(given.model) is None:
-        raise _no_model(given.model)
-    conversation = decode({"messages": given.messages}, "openai-chat")
+    if ask.hub.models.find(body.model) is None:
+        raise _no_model(body.model)
+    conversation = decode({"messages": body.messages}, "openai-chat")
     key, is_kept = ask.headers.get(b"idempotency-key"), False
     thread_id = current_port().new_id()
     if key:
         if len(key) > _LONGEST_KEY:
             raise Problem(400, "bad_request", f"an Idempotency-Key has at most {_LONGEST_KEY} characters")
-        digest = sha256(service.to_json({"model": given.model, "messages": given.messages})).hexdigest()
+        digest = sha256(service.to_json({"model": body.model, "messages": body.messages})).hexdigest()
         thread_id, is_kept = ask.hub.keys.thread_of(f"{ask.caller.token.id} {key.decode('latin-1')}", digest), True
     by = ask.caller.token.principal
-    return service.ModelExchange(given.model, conversation, thread_id, by), is_kept
+    return service.ModelExchange(body.model, conversation, thread_id, by), is_kept
 
 
 _TOOLS: Final = frozenset({"tools", "tool_choice", "functions", "function_call", "web_search_options"})
@@ -158,37 +158,38 @@ async def complete(
     ask: Ask, limits: ServerLimits, stopping: asyncio.Event, http: tuple[Request, Receive, Send]
 ) -> Response | None:
     """Answer a conversation: whole, or while it is written."""
-    given: CompletionRequest = ask.body
-    asked, is_kept = _exchange(ask)
+    body: CompletionRequest = ask.body
+    exchange, is_kept = _exchange(ask)
     if len(ask.hub.models) + len(ask.hub.runs) >= limits.runs:
         raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
-    said: asyncio.Queue[str | None] = asyncio.Queue()
-    task = ask.hub.models.begin(asked, said.put_nowait if given.stream else None)
+    text: asyncio.Queue[str | None] = asyncio.Queue()
+    task = ask.hub.models.begin(exchange, text.put_nowait if body.stream else None)
     ends = asyncio.ensure_future(_events.ended(http[1], stopping))
     try:
-        if given.stream:
+        if body.stream:
             with ask.hub.access.stream(ask.caller):
-                await _stream(ask, asked, _Answer(task, said, ends), limits, http)
+                pieces = _chunks(ask, exchange, _Answer(task, text, ends))
+                await _events.write_lines(pieces, "text/event-stream; charset=utf-8", limits, http, _headers(exchange))
             return None
         await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
         report = _checked(task)
-        return Response(service.to_json(_whole(asked, report)), 200, _headers(asked), "application/json")
+        return Response(service.to_json(_completion(exchange, report)), 200, _headers(exchange), "application/json")
     except Problem as problem:
-        problem.headers.update(_headers(asked))
+        problem.headers.update(_headers(exchange))
         raise
     finally:
         ends.cancel()
         await asyncio.gather(ends, return_exceptions=True)
         if not task.done() and not is_kept and not stopping.is_set():
-            await ask.hub.models.cancel(asked)
+            await ask.hub.models.cancel(exchange)
 
 
 class _Answer:
     """An answer while it is written."""
 
-    def __init__(self, task: asyncio.Task[RunReport], said: asyncio.Queue[str | None], ends: asyncio.Future[None]) -> None:
+    def __init__(self, task: asyncio.Task[RunReport], text: asyncio.Queue[str | None], ends: asyncio.Future[None]) -> None:
         self.task = task
-        self._said = said
+        self._text = text
         self._ends = ends
         self._sent = ""
 
@@ -198,8 +199,8 @@ class _Answer:
         Raises:
             Problem: there is no answer.
         """
-        while not self.task.done() or not self._said.empty():
-            next_word = asyncio.ensure_future(self._said.get())
+        while not self.task.done() or not self._text.empty():
+            next_word = asyncio.ensure_future(self._text.get())
             try:
                 waits = (next_word, self.task, self._ends)
                 await asyncio.wait(waits, timeout=_KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
@@ -222,22 +223,15 @@ class _Answer:
         self._sent += words
         return words
 
-    def _rest(self, whole: str) -> str:
+    def _rest(self, answer: str) -> str:
         """Return what was not sent. If what was sent is not its beginning, it follows after an empty line."""
-        return whole.removeprefix(self._sent) if whole.startswith(self._sent) else f"\n\n{whole}"
+        return answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n\n{answer}"
 
 
-async def _stream(
-    ask: Ask, asked: ModelExchange, answer: _Answer, limits: ServerLimits, http: tuple[Request, Receive, Send]
-) -> None:
-    pieces = _chunks(ask, asked, answer)
-    await _events.write_lines(pieces, "text/event-stream; charset=utf-8", limits, http, _headers(asked))
-
-
-async def _chunks(ask: Ask, asked: ModelExchange, answer: _Answer) -> AsyncIterator[bytes]:
+async def _chunks(ask: Ask, exchange: ModelExchange, answer: _Answer) -> AsyncIterator[bytes]:
     """Yield the events of a stream. An error before the first words is a plain answer, a later one an event."""
-    given: CompletionRequest = ask.body
-    usage = given.stream_options is not None and given.stream_options.include_usage
+    body: CompletionRequest = ask.body
+    usage = body.stream_options is not None and body.stream_options.include_usage
     has_begun = has_spoken = False
     try:
         async for words in answer.words():
@@ -247,13 +241,13 @@ async def _chunks(ask: Ask, asked: ModelExchange, answer: _Answer) -> AsyncItera
             else:
                 delta = {"content": words} if has_spoken else {"role": "assistant", "content": words}
                 has_spoken = True
-                yield _event(_chunk(asked, [{"index": 0, "delta": delta, "finish_reason": None}], usage=usage))
+                yield _event(_chunk(exchange, [{"index": 0, "delta": delta, "finish_reason": None}], usage=usage))
             has_begun = True
         if not answer.task.done():
             return
-        yield _event(_chunk(asked, [{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=usage))
+        yield _event(_chunk(exchange, [{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=usage))
         if usage:
-            yield _event(_chunk(asked, [], usage=True) | {"usage": _usage(answer.task.result())})
+            yield _event(_chunk(exchange, [], usage=True) | {"usage": _usage(answer.task.result())})
     except (Problem, AntiphonError) as exc:
         if not has_begun:
             raise
@@ -283,30 +277,40 @@ def _checked(task: asyncio.Task[RunReport]) -> RunReport:
     raise Problem(status, code, f"{detail} (thread {report.thread_id})", headers={"x-should-retry": "false"})
 
 
-def _headers(asked: ModelExchange) -> dict[str, str]:
-    return {_THREAD: asked.thread_id, "x-request-id": asked.thread_id}
+def _headers(exchange: ModelExchange) -> dict[str, str]:
+    return {_THREAD: exchange.thread_id, "x-request-id": exchange.thread_id}
 
 
-def _whole(asked: ModelExchange, report: RunReport) -> CompletionValue:
+def _completion(exchange: ModelExchange, report: RunReport) -> CompletionValue:
     message = {"role": "assistant", "content": report.response or "", "refusal": None}
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
-    form = _form(asked)
-    return CompletionValue(object="chat.completion", choices=[choice], usage=_usage(report), **form)
+    return CompletionValue(
+        id=f"chatcmpl-{exchange.thread_id}",
+        object="chat.completion",
+        created=_created(),
+        model=exchange.model,
+        choices=[{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        usage=_usage(report),
+    )
 
 
-def _form(asked: ModelExchange) -> dict[str, Any]:
-    created = int(current_port().now().timestamp())
-    return {"id": f"chatcmpl-{asked.thread_id}", "created": created, "model": asked.model}
+def _chunk(exchange: ModelExchange, choices: list[dict[str, Any]], *, usage: bool) -> dict[str, Any]:
+    chunk = {
+        "id": f"chatcmpl-{exchange.thread_id}",
+        "created": _created(),
+        "model": exchange.model,
+        "object": "chat.completion.chunk",
+        "choices": choices,
+    }
+    return chunk | {"usage": None} if usage else chunk
 
 
-def _chunk(asked: ModelExchange, choices: list[dict[str, Any]], *, usage: bool) -> dict[str, Any]:
-    own = {**_form(asked), "object": "chat.completion.chunk", "choices": choices}
-    return own | {"usage": None} if usage else own
+def _created() -> int:
+    return int(current_port().now().timestamp())
 
 
 def _usage(report: RunReport) -> dict[str, int]:
-    used = report.input_tokens, report.output_tokens
-    return {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)}
+    prompt, completion = report.input_tokens, report.output_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _event(value: Any) -> bytes:
@@ -345,11 +349,11 @@ _CHOIR_SECONDS: Final = 120.0
 
 async def _choir(ask: Ask) -> WithHeaders:
     """Send a message of Choir to the six phases, and return its response; errors are responses, with a status."""
-    given: v.ChoirMessage = ask.body
-    await _check_choir(ask, given)
-    if given.type in _STARTING and len(ask.hub.models) + len(ask.hub.runs) >= ask.hub.runs.most:
+    request: v.ChoirMessage = ask.body
+    await _check_choir(ask, request)
+    if request.type in _STARTING and len(ask.hub.models) + len(ask.hub.runs) >= ask.hub.runs.most:
         raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
-    message = given.model_dump(exclude_none=True) | {"sender": ask.caller.token.principal}
+    message = request.model_dump(exclude_none=True) | {"sender": ask.caller.token.principal}
     response = await (await ask.hub.models.chain()).send(message, within=_CHOIR_SECONDS)
     status = 200
     if response["type"] == "ERROR":
@@ -357,13 +361,13 @@ async def _choir(ask: Ask) -> WithHeaders:
     return WithHeaders(response, {}, status)
 
 
-async def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
+async def _check_choir(ask: Ask, request: v.ChoirMessage) -> None:
     """Refuse what may not come from outside, or from this caller, by itself or in a RETRY.
 
     Raises:
         Problem: it is refused.
     """
-    for kind, data in enclosed_messages(given.type, given.data):
+    for kind, data in enclosed_messages(request.type, request.data):
         scope = _CHOIR_SCOPES.get(kind)
         if scope is None:
             raise Problem(422, "unknown_message_type", f"{kind} is no request of the protocol")
@@ -374,11 +378,11 @@ async def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
                 await ask.hub.runs.check_model(name)
             case _:
                 pass
-    thread_id = given.data.get("thread_id")
+    thread_id = request.data.get("thread_id")
     if isinstance(thread_id, str) and thread_id.startswith(SYSTEM):
         raise absent()
-    kind, _, name = (given.receiver or "").partition("/")
-    if given.receiver is not None and kind not in _RECEIVERS:
+    kind, _, name = (request.receiver or "").partition("/")
+    if request.receiver is not None and kind not in _RECEIVERS:
         raise Problem(404, "actor_not_found", "there is no such receiver for messages from outside")
     if kind == "thread" and name != thread_id:
         raise Problem(422, "validation_error", "the receiver is the actor of another thread than `thread_id`")
@@ -387,16 +391,12 @@ async def _check_choir(ask: Ask, given: v.ChoirMessage) -> None:
 # ---------------------------------------------------------------- the table
 
 
-async def _never(_: Ask) -> None:
-    raise RuntimeError("answered before the table is asked")
-
-
 COMPLETIONS: Final = ApiEndpoint(
     "POST",
     "/v1/chat/completions",
     "send",
     "Answer a conversation, as OpenAI's chat completions do",
-    _never,
+    answered_before,
     CompletionValue,
     body=CompletionRequest,
     errors=v.OpenAIErrorValue,

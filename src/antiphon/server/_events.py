@@ -40,17 +40,16 @@ async def start(ask: Ask) -> str | None:
     """Return the cursor at which a stream begins; checked before the answer begins, so that an error is a plain answer.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: the cursor is none of this ledger.
     """
     query: EventQuery = ask.query
     if query.thread_id is not None:
         await service.find_thread(ask.ledger, query.thread_id)
     last = ask.headers.get(b"last-event-id")
-    given = query.after if last is None else last.decode("latin-1")
-    if given == _NOW:
+    cursor = query.after if last is None else last.decode("latin-1")
+    if cursor == _NOW:
         return await ask.ledger.horizon()
-    return None if not given else await ask.hub.cursors.read(given)
+    return None if not cursor else await ask.hub.cursors.read(cursor)
 
 
 async def stream(
@@ -59,7 +58,7 @@ async def stream(
     """Write events until the reader goes, does not read, or its token ends; or the server stops."""
     scope, receive, send = http
     ends = asyncio.ensure_future(ended(receive, stopping))
-    followed = service.follow(ask.ledger, ask.query.thread_id, after, words=ask.hub.words)
+    followed = service.follow(ask.ledger, ask.query.thread_id, after, live_text=ask.hub.live_text)
     try:
         await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
         async with aclosing(cast("AsyncGenerator[Followed, None]", followed)) as coming:
@@ -78,14 +77,17 @@ async def write_lines(
     kind: str,
     limits: ServerLimits,
     http: tuple[Request, Receive, Send],
-    more: Mapping[str, str] | None = None,
+    extra_headers: Mapping[str, str] | None = None,
 ) -> None:
     """Write an answer line by line. The first line is there before the answer begins, so that an error is a plain answer.
 
-    `more` are further headers.
+    `extra_headers` are added to that of the type.
     """
     scope, _, send = http
-    headers = [(b"content-type", kind.encode()), *((name.encode(), value.encode()) for name, value in (more or {}).items())]
+    headers = [
+        (b"content-type", kind.encode()),
+        *((name.encode(), value.encode()) for name, value in (extra_headers or {}).items()),
+    ]
     async with aclosing(cast("AsyncGenerator[bytes, None]", lines)) as coming:
         first = await anext(coming, b"")
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -132,17 +134,13 @@ async def _pieces(
 
 def _written(ask: Ask, followed: Followed) -> bytes | None:
     """Return what a reader gets next as an event; None if it may not see it."""
-    if followed.words is not None:
-        return _event("words", service.to_json({"recorded": False, "after": followed.cursor, **_words(followed)}))
+    if (delta := followed.delta) is not None:
+        words = {"speaker": delta.speaker, "text": delta.text, "missed": delta.missed}
+        return _event("words", service.to_json({"recorded": False, "after": followed.cursor, **words}))
     record = followed.record
     if record is None or followed.cursor is None or service.thread_of(record) in HIDDEN:
         return None
     return _event("record", service.to_json(service.RecordValue.of(record)), ask.hub.cursors.write(followed.cursor))
-
-
-def _words(followed: Followed) -> dict[str, object]:
-    words = followed.words
-    return {} if words is None else {"speaker": words.speaker, "text": words.text, "missed": words.missed}
 
 
 def _event(kind: str, data: bytes, cursor: str | None = None) -> bytes:

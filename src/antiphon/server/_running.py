@@ -55,8 +55,8 @@ class Runs:
 
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Return the latest messages that nobody handled, the latest first."""
-        found = [*self._letters, *(each for runner in set(self._runners.values()) for each in runner.dead_letters())]
-        return tuple(sorted(found, key=lambda each: each.at, reverse=True)[:_MOST_LETTERS])
+        letters = [*self._letters, *(letter for runner in set(self._runners.values()) for letter in runner.dead_letters())]
+        return tuple(sorted(letters, key=lambda letter: letter.at, reverse=True)[:_MOST_LETTERS])
 
     async def ask(
         self,
@@ -77,25 +77,27 @@ class Runs:
             AntiphonError: the question cannot be asked.
         """
         await self.check_model(model)
-        chosen = model if thread_id is not None else model or self.offer.model
-        is_of_team = thread_id is not None and await self._is_of_team(thread_id)
+        run_model = model if thread_id is not None else model or self.offer.model
+        is_of_team = thread_id is not None and await service.is_of_team(self._ledger, thread_id)
 
         options = service.TeamOptions(model)
 
-        async def work(tell: Callable[[str], None]) -> None:
+        async def work(on_started: Callable[[str], None]) -> None:
             if team is not None:
                 if name is not None:
                     await service.check_new(self._ledger, name)
-                listeners = service.TeamListeners(tell)
+                listeners = service.TeamListeners(on_started)
                 await service.run_team(self._ledger, team, question, options, listeners, thread_id=name)
                 return
             if thread_id is not None and is_of_team:
-                await service.continue_team(self._ledger, thread_id, question, options, service.TeamListeners(tell))
+                await service.continue_team(self._ledger, thread_id, question, options, service.TeamListeners(on_started))
                 return
-            async with service.open_chain(self._ledger, model=chosen, thread_id=thread_id) as runner:
+            async with service.open_chain(self._ledger, model=run_model, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:
-                    report = await runner.ask(question, thread_id=thread_id, name=name, user_id=by, tell=listed, started=tell)
-                    tell(report.thread_id)  # a full disk may have kept it from starting
+                    report = await runner.ask(
+                        question, thread_id=thread_id, name=name, user_id=by, on_created=listed, on_started=on_started
+                    )
+                    on_started(report.thread_id)  # a full disk may have kept it from starting
 
         return await self._start(work)
 
@@ -110,10 +112,6 @@ class Runs:
         except ModelError as exc:
             raise Problem(422, error_name(type(exc)), str(exc), param="model") from None
 
-    async def _is_of_team(self, thread_id: str) -> bool:
-        settings = await service.settings_of(self._ledger, thread_id)
-        return settings is not None and settings.team is not None
-
     async def resume(self, thread_id: str, *, model: str | None) -> str:
         """Continue a thread where it stopped; return it once it continues.
 
@@ -126,15 +124,15 @@ class Runs:
             return thread_id
         is_chain = await service.chain_life(self._ledger, thread_id) is not None
 
-        async def work(tell: Callable[[str], None]) -> None:
+        async def work(on_started: Callable[[str], None]) -> None:
             if not is_chain:
-                options, listeners = service.TeamOptions(model), service.TeamListeners(tell)
+                options, listeners = service.TeamOptions(model), service.TeamListeners(on_started)
                 await service.resume_team(self._ledger, thread_id, None, options, listeners)
                 return
             async with service.open_chain(self._ledger, model=model, thread_id=thread_id) as runner:
                 with self._listed(runner) as listed:
                     resuming = asyncio.ensure_future(runner.resume(listed(thread_id)))
-                    await _settled(resuming, lambda: tell(thread_id))
+                    await _settled(resuming, lambda: on_started(thread_id))
 
         return await self._start(work)
 
@@ -147,10 +145,10 @@ class Runs:
         """
         await self.check_model(model)
 
-        async def work(tell: Callable[[str], None]) -> None:
+        async def work(on_started: Callable[[str], None]) -> None:
             async with service.open_chain(self._ledger, model=model, thread_id=place.thread_id) as runner:
                 with self._listed(runner) as listed:
-                    await runner.fork(place, tell=lambda branch: tell(listed(branch.thread_id)))
+                    await runner.fork(place, on_branch=lambda branch: on_started(listed(branch.thread_id)))
 
         return await self._start(work)
 
@@ -169,18 +167,18 @@ class Runs:
     async def _start(self, work: Callable[[Callable[[str], None]], Awaitable[None]]) -> str:
         if len(self._tasks) >= self.most:
             raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
-        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def tell(thread_id: str) -> None:
-            if not told.done():
-                told.set_result(thread_id)
+            if not started.done():
+                started.set_result(thread_id)
 
-        task = asyncio.ensure_future(_logged(work(tell), told))
+        task = asyncio.ensure_future(_logged(work(tell), started))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # The caller may go away: the thread goes on without it.
-        await asyncio.wait((told,))
-        return told.result()
+        await asyncio.wait((started,))
+        return started.result()
 
     async def close(self) -> None:
         """End what runs; their calls stay open, and the next owner continues them."""
@@ -189,18 +187,18 @@ class Runs:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _logged(work: Awaitable[None], told: asyncio.Future[str]) -> None:
+async def _logged(work: Awaitable[None], started: asyncio.Future[str]) -> None:
     """Do the work. An error before the thread has started is the caller's; a later one is logged, without its text."""
     try:
         await work
     except (Exception, asyncio.CancelledError) as exc:
-        if not told.done():
-            told.set_exception(
+        if not started.done():
+            started.set_exception(
                 Problem(503, "stopping", "the server stops") if isinstance(exc, asyncio.CancelledError) else exc
             )
         elif isinstance(exc, Exception):
             kind = "stopped" if isinstance(exc, AntiphonError) else "failed"
-            _log.warning("thread %s %s in the server: %s", told.result(), kind, type(exc).__name__)
+            _log.warning("thread %s %s in the server: %s", started.result(), kind, type(exc).__name__)
         if isinstance(exc, asyncio.CancelledError):
             raise
 

@@ -44,7 +44,7 @@ from antiphon.server._access import (
     too_large,
 )
 from antiphon.server._answers import Problem, absent, problem_of
-from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders
+from antiphon.server._api import ENDPOINTS, HIDDEN, ApiEndpoint, Ask, Hub, Lines, WithHeaders, answered_before
 from antiphon.server._running import Runs
 from antiphon.server._static import openapi, page_response
 
@@ -68,15 +68,17 @@ async def _document(_: Ask) -> dict[str, Any]:
     return openapi(ALL)
 
 
-async def _never(_: Ask) -> None:
-    raise RuntimeError("answered before the table is asked")
-
-
 EVENTS: Final = ApiEndpoint(
-    "GET", "/api/events", "read", "Records as they come, as server-sent events", _never, "text/event-stream", v.EventQuery
+    "GET",
+    "/api/events",
+    "read",
+    "Records as they come, as server-sent events",
+    answered_before,
+    "text/event-stream",
+    v.EventQuery,
 )
 SESSION: Final = ApiEndpoint(
-    "POST", "/api/session", None, "Trade a token or a code for a cookie", _never, v.SessionValue, body=v.NewSession
+    "POST", "/api/session", None, "Trade a token or a code for a cookie", answered_before, v.SessionValue, body=v.NewSession
 )
 DOCUMENT: Final = ApiEndpoint("GET", "/api/openapi.json", None, "This document", _document, dict[str, Any])
 ALL: Final = (SESSION, EVENTS, DOCUMENT, *ENDPOINTS, *_compatible.ENDPOINTS)
@@ -119,8 +121,8 @@ class App:
         if steps == _SESSION and scope["method"] == "POST":
             check_form(headers)
             return await self._session(receive)
-        if scope["method"] == "GET" and (found := page_response(steps, headers)) is not None:
-            return found
+        if scope["method"] == "GET" and (page := page_response(steps, headers)) is not None:
+            return page
         caller = await self._hub.access.caller(headers)
         if scope["method"] != "GET":
             check_unsafe(caller, headers)
@@ -139,8 +141,8 @@ class App:
         return _response(value, endpoint)
 
     async def _session(self, receive: Receive) -> Response:
-        given = v.NewSession.model_validate(await self._body(receive, _MOST_LOGIN))
-        token, cookie = await self._hub.access.open_session(token=given.token, code=given.code)
+        login = v.NewSession.model_validate(await self._body(receive, _MOST_LOGIN))
+        token, cookie = await self._hub.access.open_session(token=login.token, code=login.code)
         return Response(service.to_json(v.SessionValue.model_validate(token)), 200, {"set-cookie": cookie}, "application/json")
 
     async def _ask(
@@ -197,12 +199,12 @@ def _parsed(text: bytes, limits: Limits) -> Any:
 def _nodes(value: Any) -> int:
     waiting, count = [value], 0
     while waiting:
-        each = waiting.pop()
+        node = waiting.pop()
         count += 1
-        if isinstance(each, dict):
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each
+        if isinstance(node, dict):
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
     return count
 
 
@@ -210,7 +212,7 @@ def _steps(scope: Request) -> tuple[str, ...]:
     """Return the steps of a path. Each is decoded by itself, so the id of a thread may have a slash in it, as %2F."""
     steps = scope["raw_path"].split(b"/")[1:]
     try:
-        return tuple(unquote_to_bytes(each).decode() for each in steps)
+        return tuple(unquote_to_bytes(step).decode() for step in steps)
     except UnicodeDecodeError:
         raise absent() from None
 
@@ -221,21 +223,23 @@ def _endpoint(method: str, steps: tuple[str, ...], caller: Caller) -> tuple[ApiE
     Raises:
         Problem: there is none; or there are some, for other methods.
     """
-    others: set[str] = set()
-    for each in ALL:
-        pairs = tuple(zip(each.steps, steps, strict=False))
-        if len(each.steps) != len(steps) or not all(given if own.startswith("{") else own == given for own, given in pairs):
+    methods: set[str] = set()
+    for endpoint in ALL:
+        pairs = tuple(zip(endpoint.steps, steps, strict=False))
+        if len(endpoint.steps) != len(steps) or not all(
+            value if step.startswith("{") else step == value for step, value in pairs
+        ):
             continue
-        may_use = each.scope is None or each.scope in caller.token.scopes
-        if each.method == method:
+        may_use = endpoint.scope is None or endpoint.scope in caller.token.scopes
+        if endpoint.method == method:
             if not may_use:
                 raise absent()
-            return each, {own[1:-1]: given for own, given in pairs if own.startswith("{")}
+            return endpoint, {step[1:-1]: value for step, value in pairs if step.startswith("{")}
         if may_use:
-            others.add(each.method)
-    if not others:
+            methods.add(endpoint.method)
+    if not methods:
         raise absent()
-    allowed = ", ".join(sorted(others))
+    allowed = ", ".join(sorted(methods))
     raise Problem(405, "bad_method", f"only {allowed} is served here", headers={"allow": allowed}, ends=True)
 
 
@@ -279,12 +283,12 @@ def _problem_of(error: Exception) -> Problem:
 
 def _places(error: ValidationError) -> str:
     """Return what is wrong and where, without the values: they may be secrets."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in found[:10])
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in errors[:10])
 
 
 def _first_place(error: ValidationError) -> str | None:
-    places = [each["loc"] for each in error.errors(include_url=False, include_input=False, include_context=False)]
+    places = [item["loc"] for item in error.errors(include_url=False, include_input=False, include_context=False)]
     return ".".join(map(str, places[0])) or None
 
 
@@ -390,7 +394,6 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
 
     Raises:
         SetupError: it may not listen there, the address is in use, or nobody has a token; a team file is wrong.
-        LedgerError: the ledger cannot be used.
     """
     is_local = is_loopback(settings.host)
     await _check_remote(ledger, settings, is_local=is_local)
@@ -398,8 +401,8 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
         listening = _listen(settings)
         port: int = listening.getsockname()[1]
         hosts = _names(settings, port, is_local=is_local)
-        own = _own_token() if is_local else None
-        access = Access(service.TokenBook(ledger, own), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
+        token = _own_token() if is_local else None
+        access = Access(service.TokenBook(ledger, token), settings.limits, cookie=f"antiphon-{port}", secure=not is_local)
         runs = Runs(ledger, offer=service.ModelOffer(settings.model, settings.offers), most=settings.limits.runs)
         book = service.OverviewBook(ledger)
         hub = Hub(
@@ -408,13 +411,13 @@ async def serving(ledger: Ledger, settings: ServeSettings = ServeSettings()) -> 
             runs,
             await service.EventCursors.of(ledger),
             book,
-            service.ThreadWords(ledger),
+            service.ThreadText(ledger),
             models,
             RequestKeys(),
         )
         app = App(hub, settings.limits)
         server = _Server(_config(RequestGuard(app, hosts=lambda: hosts, limits=settings.limits), settings.limits))
-        file = None if own is None else _keep(own.text, port)
+        file = None if token is None else _keep(token.text, port)
         task, counting = asyncio.ensure_future(server.serve([listening])), asyncio.ensure_future(_counted(book))
         try:
             ready = asyncio.ensure_future(server.ready.wait())
@@ -486,7 +489,7 @@ async def _check_remote(ledger: Ledger, settings: ServeSettings, *, is_local: bo
         raise SetupError(f"{settings.host} is reachable from other machines; to allow that, add --allow-remote")
     if settings.host in ("0.0.0.0", "::", "") and not settings.allow_hosts:  # noqa: S104 (it is refused)
         raise SetupError(f"{settings.host} is not a host name: add --allow-host NAME for each name that clients use")
-    if not any(each.revoked_at is None for each in await service.list_tokens(ledger)):
+    if not any(token.revoked_at is None for token in await service.list_tokens(ledger)):
         raise SetupError("nobody could use the server: make a token first with `antiphon token make NAME`")
 
 
@@ -508,9 +511,9 @@ def _listen(settings: ServeSettings) -> socket.socket:
 
 def _names(settings: ServeSettings, port: int, *, is_local: bool) -> frozenset[str]:
     """Return the Host headers that mean this server."""
-    own = {settings.host, *(("127.0.0.1", "localhost", "[::1]") if is_local else ())}
-    with_port = {f"[{each}]:{port}" if each.count(":") > 1 and "[" not in each else f"{each}:{port}" for each in own}
-    return frozenset(each.lower() for each in (*with_port, *settings.allow_hosts))
+    names = {settings.host, *(("127.0.0.1", "localhost", "[::1]") if is_local else ())}
+    with_port = {f"[{name}]:{port}" if name.count(":") > 1 and "[" not in name else f"{name}:{port}" for name in names}
+    return frozenset(host.lower() for host in (*with_port, *settings.allow_hosts))
 
 
 def _own_token() -> NewToken:

@@ -51,12 +51,12 @@ def openapi(endpoints: Iterable[ApiEndpoint]) -> dict[str, Any]:
     """Return the document as JSON."""
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
-    for each in endpoints:
-        operation = _operation(each, schemas)
-        kind = "application/problem+json" if each.errors is ProblemValue else "application/json"
-        problem = {kind: {"schema": _schema(each.errors, schemas, "serialization")}}
-        operation["responses"] |= {status: {"description": about, "content": problem} for status, about in _ERRORS.items()}
-        paths.setdefault(each.path, {})[each.method.lower()] = operation
+    for endpoint in endpoints:
+        operation = _operation(endpoint, schemas)
+        kind = "application/problem+json" if endpoint.errors is ProblemValue else "application/json"
+        problem = {kind: {"schema": _schema(endpoint.errors, schemas, "serialization")}}
+        operation["responses"] |= {status: {"description": meaning, "content": problem} for status, meaning in _ERRORS.items()}
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     security = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token of `antiphon token make`"},
         "session": {"type": "apiKey", "in": "cookie", "name": "antiphon-PORT", "description": "A cookie of POST /api/session"},
@@ -97,20 +97,20 @@ def _path_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
 
 
 def _query_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
-    whole = TypeAdapter(endpoint.query).json_schema(by_alias=True)
-    needed = whole.get("required", [])
-    fields: dict[str, Any] = whole.get("properties", {})
-    return [{"name": name, "in": "query", "required": name in needed, "schema": each} for name, each in fields.items()]
+    model = TypeAdapter(endpoint.query).json_schema(by_alias=True)
+    needed = model.get("required", [])
+    fields: dict[str, Any] = model.get("properties", {})
+    return [{"name": name, "in": "query", "required": name in needed, "schema": schema} for name, schema in fields.items()]
 
 
 def _schema(kind: Any, schemas: dict[str, Any], mode: Any) -> dict[str, Any]:
     """Return the schema of a class, by reference; its parts go to the shared ones."""
-    whole = TypeAdapter(kind).json_schema(ref_template=_REFS, mode=mode)
-    schemas.update(whole.pop("$defs", {}))
-    if "$ref" in whole or "title" not in whole:
-        return whole
-    schemas[whole["title"]] = whole
-    return {"$ref": _REFS.format(model=whole["title"])}
+    schema = TypeAdapter(kind).json_schema(ref_template=_REFS, mode=mode)
+    schemas.update(schema.pop("$defs", {}))
+    if "$ref" in schema or "title" not in schema:
+        return schema
+    schemas[schema["title"]] = schema
+    return {"$ref": _REFS.format(model=schema["title"])}
 
 
 # ---------------------------------------------------------------- the page
@@ -133,39 +133,39 @@ def page_response(steps: tuple[str, ...], headers: dict[bytes, bytes]) -> Respon
     """Return the answer to a GET of the page or of one of its files; None if the path is none of them."""
     if steps == ("",):
         return _index(headers)
-    found, tag = _files()
+    contents, tag = _files()
     if len(steps) < 3 or steps[:2] != ("page", tag):  # noqa: PLR2004 (page, hash, name)
         return None
     name = "/".join(steps[2:])
-    if name not in found or name == _INDEX:
+    if name not in contents or name == _INDEX:
         return None
-    return Response(found[name], 200, _FOR_EVER, _KINDS[name.rpartition(".")[2]])
+    return Response(contents[name], 200, _FOR_EVER, _KINDS[name.rpartition(".")[2]])
 
 
 def _index(headers: dict[bytes, bytes]) -> Response:
-    found, tag = _files()
-    own = {"etag": f'"{tag}"', "cache-control": "no-cache"}
-    if headers.get(b"if-none-match") == own["etag"].encode():
-        return Response(status_code=304, headers=own)
-    return Response(found[_INDEX].replace(_PLACE, f"/page/{tag}".encode()), 200, own, _KINDS["html"])
+    contents, tag = _files()
+    caching = {"etag": f'"{tag}"', "cache-control": "no-cache"}
+    if headers.get(b"if-none-match") == caching["etag"].encode():
+        return Response(status_code=304, headers=caching)
+    return Response(contents[_INDEX].replace(_PLACE, f"/page/{tag}".encode()), 200, caching, _KINDS["html"])
 
 
 @cache
 def _files() -> tuple[dict[str, bytes], str]:
     """Return the files of the page by name, and the hash of all of them."""
-    found = dict(sorted(_below(files("antiphon.server") / "page", "")))
-    whole = sha256()
-    for name, content in found.items():
-        whole.update(f"{name}\0{len(content)}\0".encode() + content)
-    return found, whole.hexdigest()[:16]
+    contents = dict(sorted(_below(files("antiphon.server") / "page", "")))
+    digest = sha256()
+    for name, content in contents.items():
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return contents, digest.hexdigest()[:16]
 
 
 def _below(folder: Traversable, path: str) -> list[tuple[str, bytes]]:
     entries: list[tuple[str, bytes]] = []
-    for each in folder.iterdir():
-        name = f"{path}{each.name}"
-        if each.is_dir():
-            entries += _below(each, f"{name}/")
-        elif each.name.rpartition(".")[2] in _KINDS:
-            entries.append((name, each.read_bytes()))
+    for entry in folder.iterdir():
+        name = f"{path}{entry.name}"
+        if entry.is_dir():
+            entries += _below(entry, f"{name}/")
+        elif entry.name.rpartition(".")[2] in _KINDS:
+            entries.append((name, entry.read_bytes()))
     return entries

@@ -36,7 +36,7 @@ from antiphon.service._copying import copy_threads as copy_threads
 from antiphon.service._copying import plan_copy as plan_copy
 from antiphon.service._exporting import AddedFiles as AddedFiles
 from antiphon.service._exporting import ExportForm as ExportForm
-from antiphon.service._exporting import HearLosses as HearLosses
+from antiphon.service._exporting import OnLosses as OnLosses
 from antiphon.service._exporting import ShownPassage as ShownPassage
 from antiphon.service._exporting import add_documents as add_documents
 from antiphon.service._exporting import add_files as add_files
@@ -50,10 +50,10 @@ from antiphon.service._exporting import trajectory_bytes as trajectory_bytes
 from antiphon.service._following import IDENTITY_THREAD as IDENTITY_THREAD
 from antiphon.service._following import EventCursors as EventCursors
 from antiphon.service._following import Followed as Followed
-from antiphon.service._following import HearWords as HearWords
-from antiphon.service._following import SpokenWords as SpokenWords
-from antiphon.service._following import WordSource as WordSource
-from antiphon.service._following import chain_words as chain_words
+from antiphon.service._following import OnText as OnText
+from antiphon.service._following import TextDelta as TextDelta
+from antiphon.service._following import TextSource as TextSource
+from antiphon.service._following import chain_text as chain_text
 from antiphon.service._following import follow as follow
 from antiphon.service._hosting import HostedThread as HostedThread
 from antiphon.service._hosting import LimitChanges as LimitChanges
@@ -74,7 +74,7 @@ from antiphon.service._life import pause_thread as pause_thread
 from antiphon.service._life import resume_elsewhere as resume_elsewhere
 from antiphon.service._life import terminate_thread as terminate_thread
 from antiphon.service._life import thread_status as thread_status
-from antiphon.service._live_text import ThreadWords as ThreadWords
+from antiphon.service._live_text import ThreadText as ThreadText
 from antiphon.service._models import ChosenModel as ChosenModel
 from antiphon.service._models import LocalModelStatus as LocalModelStatus
 from antiphon.service._models import ModelOffer as ModelOffer
@@ -92,7 +92,7 @@ from antiphon.service._replaying import forecast_threads as forecast_threads
 from antiphon.service._replaying import replay_thread as replay_thread
 from antiphon.service._replaying import rerun_threads as rerun_threads
 from antiphon.service._running import ChainRunner as ChainRunner
-from antiphon.service._running import HearEvent as HearEvent
+from antiphon.service._running import OnEvent as OnEvent
 from antiphon.service._running import RunReport as RunReport
 from antiphon.service._running import TeamListeners as TeamListeners
 from antiphon.service._running import TeamOptions as TeamOptions
@@ -130,6 +130,7 @@ from antiphon.service._settings import CodeFile as CodeFile
 from antiphon.service._settings import RunSettings as RunSettings
 from antiphon.service._settings import UsedFile as UsedFile
 from antiphon.service._settings import code_files as code_files
+from antiphon.service._settings import is_of_team as is_of_team
 from antiphon.service._settings import read_budget as read_budget
 from antiphon.service._settings import settings_of as settings_of
 from antiphon.service._settings import trust_named as trust_named

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from antiphon._listeners import listener
 from antiphon.errors import AntiphonError, ConfigError, SetupError, ThreadEndedError
 from antiphon.messages import Conversation
-from antiphon.service._live_text import offering_words
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
@@ -66,20 +65,20 @@ def read_models(teams: Sequence[Path] = ()) -> tuple[ServedModel, ...]:
         ConfigError: a file cannot be read, or is wrong.
         SetupError: two have the same name.
     """
-    found = {
+    models = {
         CHAIN_MODEL: ServedModel(CHAIN_MODEL, "Six phases: action, experience, intention, observation, understanding, yield")
     }
     for path in teams:
         name = path.resolve().parent.name if path.stem == _TEAM else path.stem
         from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
-        if name in found:
+        if name in models:
             raise SetupError(f"{path}: there is a model {name!r} already; rename the file")
-        found[name] = ServedModel(name, TeamFile.read(path).about, path)
-    return tuple(found.values())
+        models[name] = ServedModel(name, TeamFile.read(path).about, path)
+    return tuple(models.values())
 
 
-HearAnswer: TypeAlias = Callable[[str | None], None]
+OnAnswer: TypeAlias = Callable[[str | None], None]
 """Receives the text of an answer in pieces; None: the answer starts again."""
 
 
@@ -91,18 +90,18 @@ class ServedModels:
     ) -> None:
         """Make it; `model` is the language model of the six phases, `team_model` overrides those of the team files."""
         self._ledger = ledger
-        self._served = {each.name: each for each in models}
+        self._served = {served.name: served for served in models}
         self._model = model
         self._team_model = team_model
-        self._open: dict[str, _Kept[Any]] = {}
+        self._open: dict[str, _OpenBlock[Any]] = {}
         self._running: dict[str, asyncio.Task[RunReport]] = {}
         self._asked: dict[str, ModelExchange] = {}
 
     def __len__(self) -> int:
         """Return how many threads run here."""
-        teams = sum(self._served[each.model].team is not None for each in self._asked.values())
-        kept = self._open.get(CHAIN_MODEL)
-        runner: ChainRunner | None = None if kept is None else kept.opened
+        teams = sum(self._served[exchange.model].team is not None for exchange in self._asked.values())
+        entry = self._open.get(CHAIN_MODEL)
+        runner: ChainRunner | None = None if entry is None else entry.opened
         return teams + max(len(self._running) - teams, 0 if runner is None else runner.at_work)
 
     @property
@@ -120,86 +119,88 @@ class ServedModels:
         Raises:
             AntiphonError: one cannot be opened.
         """
-        for each in self.served:
-            if each.team is not None:
-                await self._opened(each.name, self._team(each.team))
+        for model in self.served:
+            if model.team is not None:
+                await self._opened(model.name, self._team(model.team))
 
     async def close(self) -> None:
         """Stop running work; open calls stay open, and the next owner of the thread continues them."""
-        for kept in self._open.values():
-            await kept.close()
+        for entry in self._open.values():
+            await entry.close()
         for task in tuple(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     # ------------------------------------------------------------ exchanges
 
-    def begin(self, asked: ModelExchange, hear: HearAnswer | None = None) -> asyncio.Task[RunReport]:
-        """Start to answer a conversation, and return the task; `hear` is called with the text of the answer.
+    def begin(self, exchange: ModelExchange, on_text: OnAnswer | None = None) -> asyncio.Task[RunReport]:
+        """Start to answer a conversation, and return the task; `on_text` is called with the text of the answer.
 
         It is called with None when the answer starts again: a model that failed in the middle is asked again.
 
-        If the exchange already runs, its task is returned, and `hear` is not called.
+        If the exchange already runs, its task is returned, and `on_text` is not called.
         """
-        if asked.thread_id in self._running:
-            return self._running[asked.thread_id]
-        task = asyncio.ensure_future(self._answer(asked, listener(hear)))
-        self._running[asked.thread_id], self._asked[asked.thread_id] = task, asked
-        task.add_done_callback(lambda _: (self._running.pop(asked.thread_id, None), self._asked.pop(asked.thread_id, None)))
+        if exchange.thread_id in self._running:
+            return self._running[exchange.thread_id]
+        task = asyncio.ensure_future(self._answer(exchange, listener(on_text)))
+        self._running[exchange.thread_id], self._asked[exchange.thread_id] = task, exchange
+        task.add_done_callback(
+            lambda _: (self._running.pop(exchange.thread_id, None), self._asked.pop(exchange.thread_id, None))
+        )
         return task
 
-    async def _answer(self, asked: ModelExchange, hear: HearAnswer | None) -> RunReport:
+    async def _answer(self, exchange: ModelExchange, on_text: OnAnswer | None) -> RunReport:
         from antiphon.patterns.cast import TaskInput  # noqa: PLC0415 (needs the extra `agents`)
 
-        given, served = TaskInput.of(asked.conversation), self._served[asked.model]
-        is_known = await self._ledger.thread(asked.thread_id) is not None
+        task, served = TaskInput.of(exchange.conversation), self._served[exchange.model]
+        is_known = await self._ledger.thread(exchange.thread_id) is not None
         if served.team is None:
-            return await self._from_chain(asked, given, hear, is_known=is_known)
-        return await self._from_team(asked, given, served.team, is_known=is_known)
+            return await self._from_chain(exchange, task, on_text, is_known=is_known)
+        return await self._from_team(exchange, task, served.team, is_known=is_known)
 
     async def _from_chain(
-        self, asked: ModelExchange, given: TaskInput, hear: HearAnswer | None, *, is_known: bool
+        self, exchange: ModelExchange, task: TaskInput, on_text: OnAnswer | None, *, is_known: bool
     ) -> RunReport:
-        runner, own = await self.chain(), asked.thread_id
+        runner, thread_id = await self.chain(), exchange.thread_id
         if is_known:
             try:
-                return await runner.resume(own)
+                return await runner.resume(thread_id)
             except ThreadEndedError:
-                return await runner.report(own)
+                return await runner.report(thread_id)
 
         def take(event: ChainEvent) -> None:
-            if hear is not None and event.kind == "text" and event.phase == _LAST_PHASE:
-                hear(event.text or None)
+            if on_text is not None and event.kind == "text" and event.phase == _LAST_PHASE:
+                on_text(event.text or None)
 
-        before = _before(given)
-        if not before:
-            return await runner.ask(given.text, name=own, user_id=asked.by, hear=take)
-        await runner.append_history(own, before)
-        return await runner.ask(given.text, thread_id=own, user_id=asked.by, hear=take)
+        history = _history(task)
+        if not history:
+            return await runner.ask(task.text, name=thread_id, user_id=exchange.by, on_event=take)
+        await runner.append_history(thread_id, history)
+        return await runner.ask(task.text, thread_id=thread_id, user_id=exchange.by, on_event=take)
 
-    async def _from_team(self, asked: ModelExchange, given: TaskInput, team: Path, *, is_known: bool) -> RunReport:
+    async def _from_team(self, exchange: ModelExchange, task: TaskInput, team: Path, *, is_known: bool) -> RunReport:
         from antiphon.service._running import recover_thread, report_of  # noqa: PLC0415 (needs the extra `agents`)
         from antiphon.service._settings import record_settings  # noqa: PLC0415
 
-        opened = await self._opened(asked.model, self._team(team))
-        pattern, own = opened.pattern, asked.thread_id
-        began, after = asyncio.get_running_loop().time(), (await self._ledger.head(own)).seq
+        opened = await self._opened(exchange.model, self._team(team))
+        pattern, thread_id = opened.pattern, exchange.thread_id
+        began, after = asyncio.get_running_loop().time(), (await self._ledger.head(thread_id)).seq
         if is_known:
-            await recover_thread(pattern, own)
-        elif before := _before(given):
-            await pattern.system.append_history(own, before)
-        await record_settings(self._ledger, own, replace(opened.settings, task=given.text), pattern.system)
-        outcome = await pattern.run(given.text, thread_id=own)
+            await recover_thread(pattern, thread_id)
+        elif history := _history(task):
+            await pattern.system.append_history(thread_id, history)
+        await record_settings(self._ledger, thread_id, replace(opened.settings, task=task.text), pattern.system)
+        outcome = await pattern.run(task.text, thread_id=thread_id)
         return await report_of(self._ledger, outcome, began, after=after)
 
-    async def cancel(self, asked: ModelExchange) -> None:
+    async def cancel(self, exchange: ModelExchange) -> None:
         """End an exchange that nobody waits for: its thread is terminated, and nothing starts in it any more."""
         with suppress(AntiphonError):  # it has ended by itself
-            if self._served[asked.model].team is None:
-                await (await self.chain()).terminate(asked.thread_id, _GONE)
+            if self._served[exchange.model].team is None:
+                await (await self.chain()).terminate(exchange.thread_id, _GONE)
             else:
-                opened = await self._opened(asked.model, self._team(self._served[asked.model].team))
-                await opened.pattern.terminate(asked.thread_id, _GONE)
+                opened = await self._opened(exchange.model, self._team(self._served[exchange.model].team))
+                await opened.pattern.terminate(exchange.thread_id, _GONE)
 
     # ------------------------------------------------------------ open patterns
 
@@ -214,36 +215,24 @@ class ServedModels:
         return await self._opened(CHAIN_MODEL, open_chain(self._ledger, model=self._model))
 
     async def _opened(self, name: str, block: AbstractAsyncContextManager[OpenT]) -> OpenT:
-        kept: _Kept[OpenT] = self._open.setdefault(name, _Kept(block))
+        entry: _OpenBlock[OpenT] = self._open.setdefault(name, _OpenBlock(block))
         try:
-            return await kept.value()
+            return await entry.value()
         except BaseException:
-            if kept.has_failed and self._open.get(name) is kept:
+            if entry.has_failed and self._open.get(name) is entry:
                 del self._open[name]  # the next one tries again
             raise
 
     @asynccontextmanager
     async def _team(self, path: Path | None) -> AsyncGenerator[_OpenTeam]:
-        from antiphon.patterns.team_files import open_team  # noqa: PLC0415 (needs the extra `agents`)
-        from antiphon.runtime import Settings  # noqa: PLC0415
-        from antiphon.service._running import agent_words  # noqa: PLC0415
-        from antiphon.service._runs import build_of  # noqa: PLC0415
-        from antiphon.service._settings import RunSettings, code_files, trusted_code  # noqa: PLC0415
+        from antiphon.service._running import opened_team  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.service._settings import RunSettings  # noqa: PLC0415
 
         if path is None:
             raise ConfigError("this model has no team file")
-        build = build_of((each.path for each in code_files(path)), self._team_model)
-        used = RunSettings.of_team(path, "", model=self._team_model, files=None, budget=None)
-        more: dict[str, Any] = {
-            "recover": False,
-            "may_run": trusted_code(path),
-            "settings": Settings(block_limit=None, build=build),
-        }
-        async with AsyncExitStack() as stack:
-            opened = open_team(path, self._ledger, model=self._team_model, live=True, **more)
-            pattern = await stack.enter_async_context(opened)
-            await stack.enter_async_context(offering_words(pattern.system.host_name, agent_words(self._ledger), self._ledger))
-            yield _OpenTeam(pattern, used)
+        settings = RunSettings.of_team(path, "", model=self._team_model, files=None, budget=None)
+        async with opened_team(self._ledger, path, model=self._team_model) as pattern:
+            yield _OpenTeam(pattern, settings)
 
 
 _LAST_PHASE: Final = "yield"
@@ -257,12 +246,12 @@ class _OpenTeam:
     """With the file as it was when the team was opened."""
 
 
-def _before(given: TaskInput) -> tuple[Any, ...]:
+def _history(task: TaskInput) -> tuple[Any, ...]:
     """Return the messages before the request; a request that is more than text is one of them."""
-    return (*given.history, *(() if given.message is None else (given.message,)))
+    return (*task.history, *(() if task.message is None else (task.message,)))
 
 
-class _Kept(Generic[OpenT]):
+class _OpenBlock(Generic[OpenT]):
     """A block that stays open in its own task, until it is closed."""
 
     def __init__(self, block: AbstractAsyncContextManager[OpenT]) -> None:

@@ -11,22 +11,14 @@ from antiphon.service._values import ApprovalValue, ParkedValue
 
 
 async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tuple[ApprovalValue, ...]:
-    """Return the tool calls that wait for an approval, of one thread or all, oldest first.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the tool calls that wait for an approval, of one thread or all, oldest first."""
     from antiphon.agents.toolkit import pending_approvals  # noqa: PLC0415 (needs the extra `agents`)
 
     return tuple(map(ApprovalValue.of, await pending_approvals(ledger, thread_id=thread_id)))
 
 
 async def open_approval(ledger: Ledger, approval_id: str) -> ApprovalValue | None:
-    """Return the approval of an id that waits for an answer; None if none does.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the approval of an id that waits for an answer; None if none does."""
     from antiphon.agents.toolkit import find_approval  # noqa: PLC0415 (needs the extra `agents`)
 
     approval = await find_approval(ledger, approval_id)
@@ -41,7 +33,6 @@ async def answer_approval(
     Raises:
         AlreadyAnsweredError: it has an answer, which counts; the error names it.
         NotWaitingError: there is no such approval, this person may not answer it, or nobody has answered it in time.
-        LedgerError: the answer could not be stored.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -52,16 +43,12 @@ async def answer_approval(
 
 
 async def list_parked(ledger: Ledger) -> tuple[ParkedValue, ...]:
-    """Return the parked calls of all threads, with the evidence.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the parked calls of all threads, with the evidence."""
     async with System(ledger) as system:
-        return tuple([await _about(ledger, each) for each in await system.parked()])
+        return tuple([await _parked_value(ledger, call) for call in await system.parked()])
 
 
-async def _about(ledger: Ledger, parked: Parked) -> ParkedValue:
+async def _parked_value(ledger: Ledger, parked: Parked) -> ParkedValue:
     option, arguments, began_at = "", None, None
     started = str(parked.evidence.get("effect") or parked.invocation_id)
     for record in await ledger.by_invocation(started, thread_id=parked.thread_id):
@@ -94,15 +81,13 @@ async def settle_call(
     With `retry`, the call may also be the last one of an open run, which ended with its failure: the run repeats it.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         NotWaitingError: the call is not parked, and no run ended with its failure.
-        LedgerError: the outcome could not be stored.
     """
-    found = await find_thread(ledger, thread_id)
+    summary = await find_thread(ledger, thread_id)
     async with System(ledger) as system:
         try:
             await system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
         except ValueError as exc:
             also = ", and no run ended with its failure" if retry else ""
             raise NotWaitingError(f"{invocation_id!r} is not parked in thread {thread_id!r}{also}", thread_id) from exc
-    return found.pattern
+    return summary.pattern

@@ -8,8 +8,8 @@ from typing import Any
 
 from antiphon.errors import PlaceError
 from antiphon.ledger import Diff, Ledger, ThreadSummary
-from antiphon.messages import Message, OptionCallPayload
-from antiphon.protocol import PHASES
+from antiphon.messages import OptionCallPayload
+from antiphon.protocol import PHASES, ProcessPhase
 from antiphon.service._life import chain_life
 from antiphon.service._threads import find_thread, new_thread_id
 from antiphon.service._values import PhaseDiffValue
@@ -32,7 +32,6 @@ async def fork_thread(ledger: Ledger, place: ForkPlace) -> ThreadSummary:
     """Make a branch, and return it. Calls that are open at the place are closed in the branch with an error.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: the thread has no such place, or there is a thread with the id of the branch.
         SecretNameError: the id of the branch looks like a secret.
     """
@@ -48,7 +47,6 @@ async def check_continues(ledger: Ledger, place: ForkPlace) -> None:
     """Refuse a place from which a branch of six phases does not continue by itself.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: the thread has no such place, or had ended there, or had not started.
     """
     await find_thread(ledger, place.thread_id)
@@ -67,14 +65,11 @@ async def _seq_of(ledger: Ledger, place: ForkPlace) -> int | None:
         reason = f"a place is the number of a message, or one of {', '.join(PHASES)}; not {place.at!r}"
         raise PlaceError(reason, place.thread_id)
     async for record in ledger.read(place.thread_id, reverse=True):
-        if _starts_phase(record.message, f"{place.at}/1"):
+        message, payload = record.message, record.message.payload
+        is_phase = isinstance(payload, OptionCallPayload) and payload.option_name == ProcessPhase.message_type
+        if is_phase and message.to == (f"{place.at}/1",):
             return record.seq - 1
     raise PlaceError(f"thread {place.thread_id} has no phase {place.at}", place.thread_id)
-
-
-def _starts_phase(message: Message, address: str) -> bool:
-    payload = message.payload
-    return isinstance(payload, OptionCallPayload) and payload.option_name == "PROCESS_PHASE" and message.to == (address,)
 
 
 # ---------------------------------------------------------------- differences
@@ -95,25 +90,21 @@ class ThreadDiff:
 
 
 async def compare_threads(ledger: Ledger, left: str, right: str) -> ThreadDiff:
-    """Compare two threads: the messages that they share at the start, and how each continues.
-
-    Raises:
-        UnknownThreadError: one of them does not exist.
-    """
+    """Compare two threads: the messages that they share at the start, and how each continues."""
     before, after = await _outputs(ledger, left), await _outputs(ledger, right)
-    found = await ledger.diff(left, right)
+    difference = await ledger.diff(left, right)
     if not before or not after:
-        return ThreadDiff(found, None)
+        return ThreadDiff(difference, None)
     phases: list[PhaseDiffValue] = []
     for phase in dict.fromkeys((*before, *after)):
         (answer, model), (other_answer, other_model) = _answer(before, phase), _answer(after, phase)
         phases.append(PhaseDiffValue(phase=phase, left=answer, left_model=model, right=other_answer, right_model=other_model))
-    return ThreadDiff(found, tuple(phases))
+    return ThreadDiff(difference, tuple(phases))
 
 
 async def _outputs(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
-    found = await find_thread(ledger, thread_id)
-    if found.pattern not in ("postchain", None):  # a branch has no pattern of its own before it continues
+    summary = await find_thread(ledger, thread_id)
+    if summary.pattern not in ("postchain", None):  # a branch has no pattern of its own before it continues
         return {}
     life = await chain_life(ledger, thread_id)
     return {} if life is None else life.outputs or {}

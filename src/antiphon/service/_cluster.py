@@ -23,19 +23,15 @@ _MOST_SHOWN: Final = 100
 
 
 async def cluster_status(ledger: Ledger) -> ClusterValue:
-    """Return the hosts of a ledger, the threads that they have, and those that wait for a host. Nothing is written.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the hosts of a ledger, the threads that they have, and those that wait for a host. Nothing is written."""
     now, hosts = current_port().now(), await ledger.hosts()
-    due = sorted([each async for each in _due(ledger, hosts, now)], key=lambda each: (each[0], each[1].thread_id))
-    stuck = [each for each in due if (now - each[0]).total_seconds() > STUCK_AFTER]
+    due = sorted([entry async for entry in _due(ledger, hosts, now)], key=lambda entry: (entry[0], entry[1].thread_id))
+    stuck = [entry for entry in due if (now - entry[0]).total_seconds() > STUCK_AFTER]
     taken = await read_take_overs(ledger)
     oldest_due = due[0][0] if due else None
     return ClusterValue(
-        hosts=tuple(HostValue.of(each) for each in hosts),
-        in_hand=sum(each.threads for each in hosts if each.is_alive),
+        hosts=tuple(HostValue.of(host) for host in hosts),
+        in_hand=sum(host.threads for host in hosts if host.is_alive),
         due=len(due),
         oldest_due=oldest_due,
         oldest_age=None if oldest_due is None else max(0.0, (now - oldest_due).total_seconds()),
@@ -46,7 +42,7 @@ async def cluster_status(ledger: Ledger) -> ClusterValue:
         ),
         take_overs=taken.threads,
         last_take_over=taken.last_at,
-        limits=tuple(LimitValue.of(each) for each in await ledger.limits()),
+        limits=tuple(LimitValue.of(limit) for limit in await ledger.limits()),
         tail_lag=await ledger.tail_lag(),
         at=now,
     )
@@ -57,7 +53,7 @@ async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> As
     async for thread in all_threads(ledger, ThreadFilter(due_before=now), "created_at"):
         if thread.due_at is not None and not await _rests(ledger, thread):
             yield thread.due_at, thread
-    living = {each.host.name for each in hosts if each.is_alive}
+    living = {host.host.name for host in hosts if host.is_alive}
     waiting: frozenset[str] | None = None
     for dead in hosts:
         if dead.is_alive or not dead.threads or dead.host.name in living:
@@ -68,19 +64,21 @@ async def _due(ledger: Ledger, hosts: Sequence[HostStatus], now: datetime) -> As
                 continue
             if thread.due_at is not None and thread.due_at < now:
                 yield max(dead.until, thread.due_at), thread
-            elif thread.open_calls and (thread.thread_id not in waiting or await _has_work(ledger, thread)):
-                yield dead.until, thread
+            elif thread.open_calls:
+                open_calls = [row.message for row in await ledger.open_calls(thread.thread_id)]
+                if thread.thread_id not in waiting or has_work(open_calls):
+                    yield dead.until, thread
 
 
 def _why_stuck(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str:
     """Return why no living host has taken a thread, and what to do."""
-    living = [each.host for each in hosts if each.is_alive]
+    living = [status.host for status in hosts if status.is_alive]
     fitting = [host for host in living if thread.kind is None or thread.kind in host.kinds]
     if not fitting:
         return f"no living host has the kind {thread.kind!r}: start one that has it, with `{_host_command(thread.kind)}`"
-    unfit = {each.build: each.reason for each in thread.unfit}
-    if all(host.build in unfit for host in fitting):
-        return f"no living build can continue it ({unfit[fitting[0].build]}): start a host of the build that began it"
+    reasons = {unfit.build: unfit.reason for unfit in thread.unfit}
+    if all(host.build in reasons for host in fitting):
+        return f"no living build can continue it ({reasons[fitting[0].build]}): start a host of the build that began it"
     return "its hosts have no room, or are slow: start another host, or raise --threads"
 
 
@@ -99,24 +97,19 @@ async def _rests(ledger: Ledger, thread: ThreadSummary) -> bool:
     return not any(isinstance(call, OptionCallPayload) and call.option_name in _MOVES for call in calls)
 
 
-async def _has_work(ledger: Ledger, thread: ThreadSummary) -> bool:
-    """Whether a host can do something in a thread that has a call for a person."""
-    return has_work([row.message for row in await ledger.open_calls(thread.thread_id)])
-
-
 async def _waiting_for_people(ledger: Ledger) -> frozenset[str]:
     """Return the threads with a call that a person must approve or settle: no host continues it before."""
-    asked = [each.thread_id async for each in _open_calls(ledger, APPROVE) if each.lane == "control"]
-    parked = [each.thread_id async for each in _open_calls(ledger, PARK) if each.lane == "effect"]
-    return frozenset(each for each in (*asked, *parked) if each is not None)
+    asked = [call.thread_id async for call in _open_calls(ledger, APPROVE) if call.lane == "control"]
+    parked = [call.thread_id async for call in _open_calls(ledger, PARK) if call.lane == "effect"]
+    return frozenset(thread_id for thread_id in (*asked, *parked) if thread_id is not None)
 
 
 async def _open_calls(ledger: Ledger, option: str) -> AsyncIterator[Message]:
     """Yield the open calls of an option, page by page."""
     page = await ledger.open_calls_of(option)
     while True:
-        for each in page.calls:
-            yield each.message
+        for call in page.calls:
+            yield call.message
         if page.next is None:
             return
         page = await ledger.open_calls_of(option, page=page.next)

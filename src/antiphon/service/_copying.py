@@ -36,7 +36,7 @@ class CopyPlan:
     """The threads to copy, origins before their branches, and which of them the target has."""
 
     threads: tuple[ThreadSummary, ...]
-    there: frozenset[str]
+    present: frozenset[str]
 
 
 async def copy_threads(
@@ -62,18 +62,18 @@ async def copy_threads(
         UnknownThreadError: the source has no such thread.
     """
     progress = listener(progress)
-    known = {head.thread_id: head for head in heads}
-    plan = await plan_copy(source, target, names, heads=known.values(), trust_source=trust_source)
+    proofs = {head.thread_id: head for head in heads}
+    plan = await plan_copy(source, target, names, heads=proofs.values(), trust_source=trust_source)
     copied: list[CopiedThread] = []
     for summary in plan.threads:
         name = summary.thread_id
         standing = await source.move(name, to=place_of_ledger(target))
         head = await source.head(name)
-        if name not in plan.there:
+        if name not in plan.present:
             journal = replace(await source.journal(name), standing=standing)
-            await target.restore([journal], [known.get(name, head)])
+            await target.restore([journal], [proofs.get(name, head)])
         await _check_whole(target, name, head)
-        copied.append(CopiedThread(name, head.seq, name in plan.there))
+        copied.append(CopiedThread(name, head.seq, name in plan.present))
         if progress is not None:
             progress(len(copied), len(plan.threads))
     return tuple(copied)
@@ -95,32 +95,35 @@ async def plan_copy(
     to = to or place_of_ledger(target)
     if place_of_ledger(source) == to:
         raise SetupError(f"both ledgers are {to}; name another one to copy to")
-    known = {head.thread_id: head for head in heads}
-    chosen = await _chosen(source, names)
-    lost = {each.thread_id for each in chosen if await is_forgotten(source, each.thread_id)}
-    if names and lost:
-        raise RestoreRefusedError("its key was forgotten, so there is nothing left to copy; leave it out", min(lost))
-    chosen = [each for each in chosen if each.thread_id not in lost]
-    living = {each.host.name: each for each in await source.hosts() if each.is_alive}
+    proofs = {head.thread_id: head for head in heads}
+    summaries = await _chosen(source, names)
+    forgotten = {thread.thread_id for thread in summaries if await is_forgotten(source, thread.thread_id)}
+    if names and forgotten:
+        raise RestoreRefusedError("its key was forgotten, so there is nothing left to copy; leave it out", min(forgotten))
+    summaries = [thread for thread in summaries if thread.thread_id not in forgotten]
+    to_copy = {thread.thread_id for thread in summaries}
+    living = {host.host.name: host for host in await source.hosts() if host.is_alive}
     ours, theirs = await source.encryption(), await target.encryption()
     has_other_key = ours is not None and theirs is not None and ours.master != theirs.master
-    there: set[str] = set()
-    for summary in chosen:
+    present: set[str] = set()
+    for summary in summaries:
         name = summary.thread_id
         if summary.owner in living:
             advice = "stop it there, or wait, then copy it"
             raise OwnedError(name, summary.owner or "", living[summary.owner or ""].until, advice)
         if summary.moved_to not in (None, to):
             raise ThreadMovedError(name, summary.moved_to)
-        await _check_origin(summary, {each.thread_id for each in chosen}, target)
+        origin = summary.forked_from
+        if origin is not None and origin not in to_copy and await target.thread(origin) is None:
+            raise RestoreRefusedError(f"it is a branch of {origin!r}; copy that too, or first", name)
         if await _is_there(source, target, name):
-            there.add(name)
+            present.add(name)
         elif not trust_source:
-            await _check_proven(source, name, known)
-        if name not in there and has_other_key and await source.is_encrypted(name):
+            await _check_proven(source, name, proofs)
+        if name not in present and has_other_key and await source.is_encrypted(name):
             raise RestoreRefusedError("it is encrypted, and the target has another master key; rotate one of them first", name)
-        await _check_whole(source, name, known.get(name))
-    return CopyPlan(tuple(chosen), frozenset(there))
+        await _check_whole(source, name, proofs.get(name))
+    return CopyPlan(tuple(summaries), frozenset(present))
 
 
 def place_of_ledger(ledger: Ledger) -> str:
@@ -131,34 +134,28 @@ def place_of_ledger(ledger: Ledger) -> str:
 async def _chosen(source: Ledger, names: Sequence[str]) -> list[ThreadSummary]:
     """Return the threads to copy, origins before their branches."""
     if names:
-        found = [await find_thread(source, name) for name in dict.fromkeys(names)]
+        summaries = [await find_thread(source, name) for name in dict.fromkeys(names)]
     else:
-        found, page = list[ThreadSummary](), None
+        summaries, page = list[ThreadSummary](), None
         while True:
             part = await source.threads(ThreadFilter(system=False), "created_at", page, _PAGE)
             # By name too: a source may give `system/tokens` another pattern, and so hand out tokens of the target.
-            found += [each for each in part.threads if not each.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
+            summaries += [thread for thread in part.threads if not thread.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
             page = part.next
             if page is None:
                 break
-    return _origins_first({each.thread_id: each for each in found})
+    return _origins_first({thread.thread_id: thread for thread in summaries})
 
 
-def _origins_first(found: Mapping[str, ThreadSummary]) -> list[ThreadSummary]:
+def _origins_first(by_id: Mapping[str, ThreadSummary]) -> list[ThreadSummary]:
     order: dict[str, ThreadSummary] = {}
-    for first in found:
+    for first in by_id:
         name, line = first, dict[str, None]()
-        while name in found and name not in order and name not in line:
+        while name in by_id and name not in order and name not in line:
             line[name] = None
-            name = found[name].forked_from or ""
-        order |= {each: found[each] for each in reversed(line)}
+            name = by_id[name].forked_from or ""
+        order |= {thread_id: by_id[thread_id] for thread_id in reversed(line)}
     return list(order.values())
-
-
-async def _check_origin(summary: ThreadSummary, chosen: set[str], target: Ledger) -> None:
-    origin = summary.forked_from
-    if origin is not None and origin not in chosen and await target.thread(origin) is None:
-        raise RestoreRefusedError(f"it is a branch of {origin!r}; copy that too, or first", summary.thread_id)
 
 
 async def _is_there(source: Ledger, target: Ledger, name: str) -> bool:
@@ -173,10 +170,10 @@ async def _is_there(source: Ledger, target: Ledger, name: str) -> bool:
     raise RestoreRefusedError("the target has another thread of this name; delete it there, or choose other threads", name)
 
 
-async def _check_proven(source: Ledger, name: str, known: Mapping[str, Head]) -> None:
+async def _check_proven(source: Ledger, name: str, proofs: Mapping[str, Head]) -> None:
     """Refuse rows of the journal that no head proves."""
-    if name in known:
-        if known[name] != await source.head(name):
+    if name in proofs:
+        if proofs[name] != await source.head(name):
             raise RestoreRefusedError("its head is not the one that was kept; take the heads again", name)
         return
     async for record in source.read(name):
@@ -187,6 +184,6 @@ async def _check_proven(source: Ledger, name: str, known: Mapping[str, Head]) ->
 
 
 async def _check_whole(ledger: Ledger, name: str, head: Head | None) -> None:
-    found = await ledger.verify(name, heads=[] if head is None else [head])
-    for damage in found.damages:
+    verification = await ledger.verify(name, heads=[] if head is None else [head])
+    for damage in verification.damages:
         raise LedgerCorruptError(f"in {place_of_ledger(ledger)}: {damage.what}", name, damage.seq)

@@ -22,7 +22,7 @@ from antiphon.service._values import EncodedValue, LossValue
 if TYPE_CHECKING:
     from antiphon.retrieval import AddedDocument, Document, Passage, Passages
 
-HearLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
+OnLosses: TypeAlias = "Callable[[str, Sequence[Loss]], None]"
 """A function that takes a thread and the facts that its export loses."""
 
 _HEADER: Final = dumps(Conversation())
@@ -46,24 +46,23 @@ async def export_lines(
     ledger: Ledger,
     thread: ThreadSummary,
     form: ExportForm = ExportForm(),  # noqa: B008 (frozen)
-    hear: HearLosses | None = None,
+    on_losses: OnLosses | None = None,
 ) -> AsyncIterator[bytes]:
-    """Yield the lines of a thread. `hear` is called with each list of losses.
+    """Yield the lines of a thread. `on_losses` is called with each list of losses.
 
     Raises:
         EncodeError: the dialect cannot express the thread at all; `where` begins with the thread.
-        LedgerError: the ledger cannot be read.
     """
-    hear = listener(hear)
+    on_losses = listener(on_losses)
     if form.trajectories:
-        async for value in _decisions(ledger, thread, form, hear):
+        async for value in _decisions(ledger, thread, form, on_losses):
             yield write(value) + b"\n"
     elif form.dialect == "house":
         async for line in _house(ledger, thread):
             yield line
     else:
         conversation = await ledger.replay(thread.thread_id)
-        yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, hear)) + b"\n"
+        yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, on_losses)) + b"\n"
 
 
 def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
@@ -73,26 +72,22 @@ def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
         DialectError: there is no such dialect, or it cannot express the messages at all.
     """
     try:
-        encoded = encode(Conversation(each.message for each in records), form.dialect, as_policy=form.as_policy)
+        encoded = encode(Conversation(record.message for record in records), form.dialect, as_policy=form.as_policy)
     except LookupError as exc:
         raise EncodeError(str(exc.args[0]), dialect=form.dialect) from exc
-    losses = tuple(LossValue.model_validate(each) for each in encoded.losses)
+    losses = tuple(LossValue.model_validate(loss) for loss in encoded.losses)
     return EncodedValue.model_construct(dialect=form.dialect, value=encoded.value, losses=losses)
 
 
 async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
-    """Return about how many bytes the decisions of a thread take: each repeats the messages before it.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return about how many bytes the decisions of a thread take: each repeats the messages before it."""
     from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
 
     sizes: dict[str, int] = {}
     """By message: later decisions observe it again, and so do agents that quote it."""
     total = 0
-    for each in await decisions_of(ledger, thread.thread_id):
-        for message in (*each.observed(form.window), *each.actions, *each.results):
+    for decision in await decisions_of(ledger, thread.thread_id):
+        for message in (*decision.observed(form.window), *decision.actions, *decision.results):
             if message.id not in sizes:
                 sizes[message.id] = len(dumps(message))
             total += sizes[message.id]
@@ -109,7 +104,7 @@ async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
 
 
 async def _decisions(
-    ledger: Ledger, thread: ThreadSummary, form: ExportForm, hear: HearLosses | None
+    ledger: Ledger, thread: ThreadSummary, form: ExportForm, on_losses: OnLosses | None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what `export_transitions` returns; in another dialect, with the messages encoded."""
     from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
@@ -118,14 +113,14 @@ async def _decisions(
         async for plain in export_transitions(ledger, thread.thread_id, window=form.window):
             yield plain
         return
-    for each in await decisions_of(ledger, thread.thread_id):
+    for decision in await decisions_of(ledger, thread.thread_id):
         # Calls and results are encoded together: no provider's format has one without the other.
-        decision = _encoded(thread, [*each.actions, *each.results], form, hear)
-        observations = _encoded(thread, each.observed(form.window), form, hear)
-        yield {**each.labels(), "observations": observations, "decision": decision, "reward": each.reward}
+        acts = _encoded(thread, [*decision.actions, *decision.results], form, on_losses)
+        observations = _encoded(thread, decision.observed(form.window), form, on_losses)
+        yield {**decision.labels(), "observations": observations, "decision": acts, "reward": decision.reward}
 
 
-def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportForm, hear: HearLosses | None) -> Any:
+def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportForm, on_losses: OnLosses | None) -> Any:
     try:
         encoded = encode(Conversation(messages), form.dialect, as_policy=form.as_policy)
     except LookupError as exc:
@@ -135,8 +130,8 @@ def _encoded(thread: ThreadSummary, messages: Iterable[Message], form: ExportFor
         raise EncodeError(exc.reason, dialect=exc.dialect, where=where) from exc
     # Hardly any format names the thread, and the caller knows which one it exports.
     losses = [loss for loss in encoded.losses if loss.what != "thread_id"]
-    if losses and hear is not None:
-        hear(thread.thread_id, losses)
+    if losses and on_losses is not None:
+        on_losses(thread.thread_id, losses)
     return encoded.value
 
 
@@ -206,8 +201,8 @@ async def add_files(
     async def add(path: Path) -> None:
         try:
             data = await asyncio.to_thread(_bytes_of, path)
-            read = await asyncio.to_thread(read_document, data, str(path), encoding=encoding)
-            added.append(await base.add(str(path), read.text, kind=read.kind, language=language))
+            document = await asyncio.to_thread(read_document, data, str(path), encoding=encoding)
+            added.append(await base.add(str(path), document.text, kind=document.kind, language=language))
         except RetrievalError as exc:
             left_out.append(str(exc))
         except (OSError, ValueError) as exc:  # it is gone, or nothing in it is text
@@ -220,7 +215,7 @@ async def add_files(
             progress(done, len(paths))
         if done % _BETWEEN < _AT_ONCE or done == len(paths):
             await base.refresh()
-    return AddedFiles(tuple(sorted(added, key=lambda each: each.source)), tuple(sorted(left_out)))
+    return AddedFiles(tuple(sorted(added, key=lambda document: document.source)), tuple(sorted(left_out)))
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -234,7 +229,6 @@ async def remove_documents(ledger: Ledger, sources: Iterable[str], *, erase: boo
     """Remove documents, and return which of them there were. `erase` deletes their bytes too.
 
     Raises:
-        LedgerError: the ledger cannot be written.
         ServiceError: a document cannot be erased by itself.
     """
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
@@ -274,5 +268,5 @@ async def show_passage(ledger: Ledger, id: str, *, around: int = 5) -> ShownPass
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
     base = KnowledgeBase(ledger)
-    found = await base.passage(id)
-    return None if found is None else ShownPassage(found, await base.around(found, around))
+    passage = await base.passage(id)
+    return None if passage is None else ShownPassage(passage, await base.around(passage, around))

@@ -25,17 +25,17 @@ from antiphon.service._threads import find_thread
 if TYPE_CHECKING:
     from antiphon.patterns.postchain import ChainEvent, PostChain
 
-MOST_WORDS: Final = 256
+MOST_DELTAS: Final = 256
 """Pieces of text that are kept for a reader. A model streams about 50 a second."""
 
-HearWords: TypeAlias = "Callable[[SpokenWords], None]"
+OnText: TypeAlias = "Callable[[TextDelta], None]"
 """A function that takes a piece of text. It returns at once."""
-WordSource: TypeAlias = "Callable[[str, HearWords], AbstractAsyncContextManager[None]]"
+TextSource: TypeAlias = "Callable[[str, OnText], AbstractAsyncContextManager[None]]"
 """Returns, for a thread and a function, a block in which the function gets the words of the thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenWords:
+class TextDelta:
     """A piece of streamed text of an agent. It is not recorded; the complete message will be."""
 
     speaker: str
@@ -51,7 +51,7 @@ class Followed:
     cursor: str | None
     """Give it as `after` to continue. With words it is the cursor of the last record; None if there was none."""
     record: Record | None = None
-    words: SpokenWords | None = None
+    delta: TextDelta | None = None
 
 
 async def follow(
@@ -59,29 +59,28 @@ async def follow(
     thread_id: str | None = None,
     after: str | None = None,
     *,
-    words: WordSource | None = None,
-    most: int = MOST_WORDS,
+    live_text: TextSource | None = None,
+    most: int = MOST_DELTAS,
 ) -> AsyncIterator[Followed]:
     """Yield the records of all threads, or of one, from a cursor on; then new ones, until the caller stops.
 
-    Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `words` (see
-    `ThreadWords`) and a thread, live text comes between the records; records have priority.
+    Without `after` it starts at the beginning; `await ledger.horizon()` is the cursor of the present. With `live_text` (see
+    `ThreadText`) and a thread, live text comes between the records; records have priority.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: `after` is not a cursor of this ledger.
     """
     if thread_id is not None:
         await find_thread(ledger, thread_id)
-    heard = WordQueue(most)
-    listening = nullcontext() if words is None or thread_id is None else words(thread_id, heard.put)
+    queue = TextQueue(most)
+    listening = nullcontext() if live_text is None or thread_id is None else live_text(thread_id, queue.put)
     async with listening:
         # The head is read after the listening started: so each word belongs to a message after this head.
-        stored = 0 if words is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
+        stored = 0 if live_text is None or thread_id is None or after is not None else (await ledger.head(thread_id)).seq
         # Closed with this generator, and not by the garbage collector: the ledger may be closed by then.
-        async with aclosing(_merged(ledger, thread_id, after, heard, stored)) as merged:
-            async for each in merged:
-                yield each
+        async with aclosing(_merged(ledger, thread_id, after, queue, stored)) as merged:
+            async for item in merged:
+                yield item
 
 
 # ---------------------------------------------------------------- cursors that leave the process
@@ -104,11 +103,7 @@ class EventCursors:
 
     @classmethod
     async def of(cls, ledger: Ledger) -> EventCursors:
-        """Return the cursors of a ledger; the first time, the ledger gets its name.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Return the cursors of a ledger; the first time, the ledger gets its name."""
         if (await ledger.head(IDENTITY_THREAD)).seq == 0:
             part = DataPart(data={"name": current_port().new_id()})
             named = Message(id="name", policy=RUNTIME_POLICY, lane="control", payload=PartsPayload(parts=(part,)))
@@ -140,7 +135,7 @@ _PLACE: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,2}", re.ASCII)
 
 
 async def _merged(
-    ledger: Ledger, thread_id: str | None, after: str | None, heard: WordQueue, stored: int
+    ledger: Ledger, thread_id: str | None, after: str | None, queue: TextQueue, stored: int
 ) -> AsyncGenerator[Followed]:
     cursor = after
     # An iterator in the contract, a generator in fact: it must be closed before the ledger is.
@@ -151,36 +146,32 @@ async def _merged(
                 if stored:
                     await asyncio.wait((coming,))
                 else:
-                    await heard.or_until(coming)
+                    await queue.or_until(coming)
                 if coming.done():
-                    tailed = _result(coming)
+                    try:
+                        tailed = coming.result()
+                    except ValueError as exc:
+                        raise PlaceError(str(exc)) from exc
                     coming = asyncio.ensure_future(anext(tail))
                     cursor, stored = tailed.cursor, stored if tailed.record.seq < stored else 0
                     yield Followed(cursor, record=tailed.record)
                 else:
-                    yield Followed(cursor, words=heard.take())
+                    yield Followed(cursor, delta=queue.take())
         finally:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)  # a generator that runs cannot be closed
 
 
-def _result(coming: asyncio.Future[Tailed]) -> Tailed:
-    try:
-        return coming.result()
-    except ValueError as exc:
-        raise PlaceError(str(exc)) from exc
-
-
-class WordQueue:
+class TextQueue:
     """The latest words, for one reader."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._pieces: deque[SpokenWords] = deque()
+        self._pieces: deque[TextDelta] = deque()
         self._missed = 0
         self._arrival: asyncio.Future[None] | None = None
 
-    def put(self, words: SpokenWords) -> None:
+    def put(self, words: TextDelta) -> None:
         """Add words. If the queue is full, the oldest are dropped."""
         if len(self._pieces) == self._most:
             self._missed += 1 + self._pieces.popleft().missed
@@ -188,7 +179,7 @@ class WordQueue:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
-    def take(self) -> SpokenWords:
+    def take(self) -> TextDelta:
         """Return the oldest words; there must be some."""
         words = self._pieces.popleft()
         missed, self._missed = self._missed, 0
@@ -201,14 +192,14 @@ class WordQueue:
             await asyncio.wait((coming, self._arrival), return_when=asyncio.FIRST_COMPLETED)
 
 
-def chain_words(chain: PostChain) -> WordSource:
+def chain_text(chain: PostChain) -> TextSource:
     """Return the words of threads that a `PostChain` of this process runs."""
 
     @asynccontextmanager
-    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+    async def listening(thread_id: str, on_text: OnText) -> AsyncGenerator[None]:
         def take(event: ChainEvent) -> None:
             if event.kind == "text":
-                hear(SpokenWords(event.phase or "", event.text))
+                on_text(TextDelta(event.phase or "", event.text))
 
         with chain.listening(thread_id, take):
             yield

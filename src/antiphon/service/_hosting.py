@@ -18,8 +18,8 @@ from antiphon._listeners import listener
 from antiphon.errors import ConfigError, LedgerError, SetupError
 from antiphon.ledger import HostStatus, Ledger, Limit, ThreadFilter, ThreadSummary
 from antiphon.runtime import Settings, System, ThreadLimit
-from antiphon.service._following import chain_words
-from antiphon.service._live_text import both, offering_words
+from antiphon.service._following import chain_text
+from antiphon.service._live_text import both, offering_text
 from antiphon.service._runs import build_of
 from antiphon.service._threads import all_threads
 from antiphon.service._values import HostValue, LimitValue, unfit_builds
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK: Final = 0.5
 """Seconds between two looks at the threads of the host. A thread stays with its host for some seconds after it has ended."""
+_RUNS_AT_ONCE: Final = 10
 _OVER: Final = frozenset({"completed", "failed", "terminated"})
 
 HostedKind: TypeAlias = Literal["taken", "ended", "released"]
@@ -52,24 +53,16 @@ class HostedThread:
 
 
 async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostValue, ...]:
-    """Return the living hosts of a ledger by name; `with_ended`: also those that have ended and were the last to own threads.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    return tuple(HostValue.of(each) for each in await ledger.hosts() if with_ended or each.is_alive)
+    """Return the living hosts of a ledger by name; `with_ended`: also ended ones that were the last to own threads."""
+    return tuple(HostValue.of(host) for host in await ledger.hosts() if with_ended or host.is_alive)
 
 
 # ---------------------------------------------------------------- limits for all hosts
 
 
 async def list_limits(ledger: Ledger) -> tuple[LimitValue, ...]:
-    """Return the limits of model requests by model, with the permits that hosts have under them.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    return tuple(LimitValue.of(each) for each in await ledger.limits())
+    """Return the limits of model requests by model, with the permits that hosts have under them."""
+    return tuple(LimitValue.of(limit) for limit in await ledger.limits())
 
 
 class LimitChanges(TypedDict, total=False):
@@ -112,19 +105,22 @@ def read_limits(path: Path) -> tuple[Limit, ...]:
 def _limit_of(path: Path, model: str, values: dict[str, Any]) -> Limit:
     where = f'[limits."{model}"]'
     _check_keys(path, f" in {where}", values, _NUMBERS)
-    given: Any = dict(values)
-    if type(values.get("cost_per_day")) is int:
-        given["cost_per_day"] = Decimal(values["cost_per_day"])
+    cost = values.get("cost_per_day")
     try:
-        return Limit(model, **given)
+        return Limit(
+            model,
+            at_once=values.get("at_once"),
+            per_minute=values.get("per_minute"),
+            cost_per_day=Decimal(cost) if type(cost) is int else cost,
+        )
     except ValueError as exc:
         raise SetupError(f"{path}, {where}: {exc}") from None
 
 
-def _check_keys(path: Path, where: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for wrong in (key for key in given if key not in known):
-        near = get_close_matches(wrong, known, 1)
-        meant = f"is it {near[0]!r}?" if near else f"there are {', '.join(map(repr, known))}"
+def _check_keys(path: Path, where: str, keys: Iterable[str], allowed: Sequence[str]) -> None:
+    for wrong in (key for key in keys if key not in allowed):
+        near = get_close_matches(wrong, allowed, 1)
+        meant = f"is it {near[0]!r}?" if near else f"there are {', '.join(map(repr, allowed))}"
         raise SetupError(f"{path}: there is no key {wrong!r}{where}; {meant}")
 
 
@@ -134,10 +130,9 @@ async def change_limit(
     """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models.
 
     Raises:
-        LedgerError: the ledger cannot be written.
         SetupError: the model is not a valid name, or a number is negative or too large.
     """
-    before = [each.limit for each in await ledger.limits() if each.limit.model == model and not is_removed]
+    before = [usage.limit for usage in await ledger.limits() if usage.limit.model == model and not is_removed]
     try:
         limit = replace(before[0], **changes) if before else Limit(model, **changes)
     except ValueError as exc:
@@ -147,16 +142,12 @@ async def change_limit(
 
 
 async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitValue, ...]:
-    """Make some limits the only ones of a ledger, and return them with their use.
-
-    Raises:
-        LedgerError: the ledger cannot be written.
-    """
+    """Make some limits the only ones of a ledger, and return them with their use."""
     for limit in limits:
         await ledger.set_limit(limit)
-    for each in await ledger.limits():
-        if each.limit not in limits:
-            await ledger.set_limit(Limit(each.limit.model))
+    for usage in await ledger.limits():
+        if usage.limit not in limits:
+            await ledger.set_limit(Limit(usage.limit.model))
     return await list_limits(ledger)
 
 
@@ -173,7 +164,7 @@ async def run_host(
     kinds: Sequence[str] | None = None,
     drain: float | None = None,
     ready: Callable[[HostStatus], None] | None = None,
-    hear: Callable[[HostedThread], None] | None = None,
+    on_thread: Callable[[HostedThread], None] | None = None,
     draining: Callable[[int], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
@@ -191,22 +182,23 @@ async def run_host(
     `config` and `model` are those of the six phases; `team_model` overrides the models of the team files. `thread_limit` is
     how many threads may be at work here at once; None is the default of `Settings`. `kinds` are the kinds of threads to
     take, of those that the actors of the six phases and the teams can run; None: all of them. `ready` is called once for
-    each ledger, in their order, with this host as the ledger knows it; `hear` with what happens to its threads; `draining`
-    with the number of threads that end here first.
+    each ledger, in their order, with this host as the ledger knows it; `on_thread` with what happens to its threads;
+    `draining` with the number of threads that end here first.
 
     Raises:
         ConfigError: a file cannot be read, or is wrong; or two teams have the same pattern.
-        ModelError: the model cannot be used.
         SetupError: the actors can run no threads of one of `kinds`.
-        LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.service._models import model_in  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.service._running import new_chain  # noqa: PLC0415
     from antiphon.service._settings import named_model  # noqa: PLC0415
 
     settings = _settings(config, teams, f"{model} {team_model}", thread_limit=thread_limit, kinds=kinds, drain=drain)
-    ready, hear, draining = listener(ready), listener(hear), listener(draining)
-    stop, told = stop or asyncio.Event(), [_Told(each, hear, is_one=len(ledgers) == 1) for each in ledgers]
+    ready, on_thread, draining = listener(ready), listener(on_thread), listener(draining)
+    stop, reporters = (
+        stop or asyncio.Event(),
+        [_ThreadReporter(ledger, on_thread, is_one=len(ledgers) == 1) for ledger in ledgers],
+    )
     async with AsyncExitStack() as stack:
         systems: list[System] = []
         for ledger in ledgers:
@@ -217,10 +209,12 @@ async def run_host(
             # The host is told of first, and its threads afterwards: the reader of the lines knows who took them.
             await system.register_host()
             await _tell_ready(ledger, system.host_name, ready)
-        hosting = [each.host(stop=stop, draining=draining) for each in systems]
-        await _run_to_end(hosting, [each.tell(system.host_name) for each, system in zip(told, systems, strict=True)])
-    for each in told:
-        await each.released()
+        hosting = [system.host(stop=stop, draining=draining) for system in systems]
+        await _run_to_end(
+            hosting, [reporter.tell(system.host_name) for reporter, system in zip(reporters, systems, strict=True)]
+        )
+    for reporter in reporters:
+        await reporter.released()
 
 
 async def _opened(stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pattern], settings: Settings) -> System:
@@ -230,7 +224,7 @@ async def _opened(stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pa
         SetupError: its actors can run no threads of one of the kinds.
     """
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.service._running import agent_words  # noqa: PLC0415
+    from antiphon.service._running import agent_text  # noqa: PLC0415
     from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
 
     # Without recovery, which takes all that is due: `host` takes no more than its limit.
@@ -238,8 +232,8 @@ async def _opened(stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pa
     keep_schedules(system, chain)
     if unknown := sorted({*(settings.kinds or ())} - {*system.kinds}):
         raise SetupError(f"this host runs no threads of kind {unknown[0]!r}; it has {', '.join(system.kinds)}")
-    said = both(chain_words(chain), agent_words(chain.ledger))
-    await stack.enter_async_context(offering_words(system.host_name, said, chain.ledger))
+    source = both(chain_text(chain), agent_text(chain.ledger))
+    await stack.enter_async_context(offering_text(system.host_name, source, chain.ledger))
     return system
 
 
@@ -255,24 +249,27 @@ def _settings(
     """Return the settings of a host, whose build follows from its files and models."""
     from antiphon.service._settings import code_files  # noqa: PLC0415 (needs the extra `agents`)
 
-    used = [each.path for team in teams for each in code_files(team)]
+    files = [file.path for team in teams for file in code_files(team)]
     # Modules that are first used here are imported in the event loop, and nobody else waits for it: it is not watched.
-    made = Settings(block_limit=None, build=build_of((config, *used), models), kinds=tuple(kinds) if kinds else None)
+    settings = Settings(block_limit=None, build=build_of((config, *files), models), kinds=tuple(kinds) if kinds else None)
     limit = ThreadLimit() if thread_limit is None else ThreadLimit(thread_limit)
-    return replace(made, thread_limit=limit, drain=made.drain if drain is None else drain)
+    return replace(settings, thread_limit=limit, drain=settings.drain if drain is None else drain)
 
 
-async def _run_to_end(works: Sequence[Coroutine[Any, Any, None]], beside: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def _run_to_end(works: Sequence[Coroutine[Any, Any, None]], background: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run some works to their end, with endless ones beside them. If one fails, all end, and its error is raised."""
-    ending, endless = [asyncio.ensure_future(each) for each in works], [asyncio.ensure_future(each) for each in beside]
+    ending, endless = (
+        [asyncio.ensure_future(coroutine) for coroutine in works],
+        [asyncio.ensure_future(coroutine) for coroutine in background],
+    )
     try:
-        while pending := [each for each in ending if not each.done()]:
+        while pending := [task for task in ending if not task.done()]:
             done, _ = await asyncio.wait([*pending, *endless], return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
+            for task in done:
+                task.result()
     finally:
-        for each in (*ending, *endless):
-            each.cancel()
+        for task in (*ending, *endless):
+            task.cancel()
         await asyncio.gather(*ending, *endless, return_exceptions=True)
 
 
@@ -282,7 +279,7 @@ async def host_app(
     *,
     thread_limit: int | None = None,
     ready: Callable[[HostStatus], None] | None = None,
-    hear: Callable[[RecoveredRun], None] | None = None,
+    on_run: Callable[[RecoveredRun], None] | None = None,
     stop: asyncio.Event | None = None,
     drain: float | None = None,
     draining: Callable[[int], None] | None = None,
@@ -291,34 +288,40 @@ async def host_app(
 
     If a living host has another build, the runs at work end here first, for at most `drain` seconds, as in `run_host`.
 
-    `thread_limit` is how many threads may be at work here at once; None is the default of `host_runs`. `ready` is called once,
-    with this host as the ledger knows it; `hear` with each run that was continued; `draining` with the number of threads
+    `thread_limit` is how many threads may be at work here at once; None: ten. `ready` is called once,
+    with this host as the ledger knows it; `on_run` with each run that was continued; `draining` with the number of threads
     whose runs end here first.
 
     Raises:
         SetupError: one of the programs is none, or two have the same name.
-        LedgerError: the ledger cannot be used at the beginning.
     """
     from antiphon.durable import host_runs  # noqa: PLC0415 (only where it is used)
-    from antiphon.service._running import agent_words  # noqa: PLC0415
+    from antiphon.service._running import agent_text  # noqa: PLC0415
 
     ready = listener(ready)
     async with AsyncExitStack() as stack:
 
-        async def tell(name: str) -> None:
-            await stack.enter_async_context(offering_words(name, agent_words(ledger), ledger))
+        async def serve_text(name: str) -> None:
+            await stack.enter_async_context(offering_text(name, agent_text(ledger), ledger))
             await _tell_ready(ledger, name, ready)
 
-        options: dict[str, Any] = {"hear": hear, "stop": stop, "build": app.build, "drain": drain, "draining": draining}
-        if thread_limit is not None:
-            options["at_once"] = thread_limit
-        await host_runs(ledger, app.programs, ready=tell, **options)
+        await host_runs(
+            ledger,
+            app.programs,
+            hear=on_run,
+            ready=serve_text,
+            stop=stop,
+            at_once=_RUNS_AT_ONCE if thread_limit is None else thread_limit,
+            build=app.build,
+            drain=drain,
+            draining=draining,
+        )
 
 
 async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], None] | None) -> None:
     if ready is not None:
-        (own,) = [each for each in await ledger.hosts() if each.host.name == name]
-        ready(own)
+        (status,) = [status for status in await ledger.hosts() if status.host.name == name]
+        ready(status)
 
 
 def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pattern]:
@@ -335,14 +338,14 @@ def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pat
     return [open_team(path, ledger, model=model, may_run=trusted_code(path), live=True) for path in teams]
 
 
-class _Told:
+class _ThreadReporter:
     """Tells what happens to the threads of a host, as the ledger has it."""
 
-    def __init__(self, ledger: Ledger, hear: Callable[[HostedThread], None] | None, *, is_one: bool) -> None:
+    def __init__(self, ledger: Ledger, on_thread: Callable[[HostedThread], None] | None, *, is_one: bool) -> None:
         self._ledger = ledger
-        self._hear = hear
+        self._on_thread = on_thread
         self._tenant: str | None = None if is_one else getattr(ledger, "tenant", None)
-        self._known: dict[str, bool] = {}
+        self._reported: dict[str, bool] = {}
         """The threads that the host has, each with whether its end was told."""
 
     async def tell(self, name: str) -> None:
@@ -353,31 +356,31 @@ class _Told:
             await asyncio.sleep(_LOOK)
 
     async def _look(self, name: str) -> None:
-        wanted = ThreadFilter(owner=name, system=False)
-        owned = {each.thread_id: each async for each in all_threads(self._ledger, wanted, "created_at")}
+        query = ThreadFilter(owner=name, system=False)
+        owned = {thread.thread_id: thread async for thread in all_threads(self._ledger, query, "created_at")}
         for thread in owned.values():
             is_over = thread.status in _OVER
-            if self._known.get(thread.thread_id) is None or (self._known[thread.thread_id] and not is_over):
+            if self._reported.get(thread.thread_id) is None or (self._reported[thread.thread_id] and not is_over):
                 self._say(thread, "taken")
-            if is_over and not self._known.get(thread.thread_id):
+            if is_over and not self._reported.get(thread.thread_id):
                 self._say(thread, "ended")
-            self._known[thread.thread_id] = is_over
-        for thread_id in [each for each in self._known if each not in owned]:
+            self._reported[thread.thread_id] = is_over
+        for thread_id in [thread_id for thread_id in self._reported if thread_id not in owned]:
             await self._left(thread_id)
 
     async def released(self) -> None:
         """Tell which threads the host has left to others at its end."""
-        for thread_id in tuple(self._known):
+        for thread_id in tuple(self._reported):
             await self._left(thread_id)
 
     async def _left(self, thread_id: str) -> None:
-        is_told = self._known.pop(thread_id)
-        found = await self._ledger.thread(thread_id)
-        if found is not None and not is_told:
-            self._say(found, "ended" if found.status in _OVER else "released")
+        is_told = self._reported.pop(thread_id)
+        summary = await self._ledger.thread(thread_id)
+        if summary is not None and not is_told:
+            self._say(summary, "ended" if summary.status in _OVER else "released")
 
     def _say(self, thread: ThreadSummary, kind: HostedKind) -> None:
-        if self._hear is not None:
-            reasons = unfit_builds(thread) if kind == "released" else ()
-            reason = "; ".join(each.reason for each in reasons) or None
-            self._hear(HostedThread(thread.thread_id, kind, thread.status, reason, self._tenant))
+        if self._on_thread is not None:
+            builds = unfit_builds(thread) if kind == "released" else ()
+            reason = "; ".join(build.reason for build in builds) or None
+            self._on_thread(HostedThread(thread.thread_id, kind, thread.status, reason, self._tenant))

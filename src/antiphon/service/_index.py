@@ -24,7 +24,6 @@ async def thread_index(ledger: Ledger, thread_id: str, *, after: int = 0, limit:
     """Return the index of the messages after a `seq`.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ValueError: `after` is negative, or `limit` is not positive.
     """
     if after < 0 or limit < 1:

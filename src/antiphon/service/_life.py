@@ -34,11 +34,7 @@ _CHAIN: Final = "postchain"
 
 
 async def thread_status(ledger: Ledger, thread_id: str) -> StatusValue:
-    """Return the status of a thread. It writes nothing, so another process may run the thread meanwhile.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Return the status of a thread. It writes nothing, so another process may run the thread meanwhile."""
     summary = await find_thread(ledger, thread_id)
     hosts = await ledger.hosts()
     moved, hostless = moved_reason(summary.moved_to), hostless_reason(summary, hosts, ledger)
@@ -47,7 +43,7 @@ async def thread_status(ledger: Ledger, thread_id: str) -> StatusValue:
     status, error = listed.status, None
     waiting = await waiting_for(ledger, thread_id) if summary.open_calls else None
     if life is None:
-        reasons = [f"run {each.id}: {each.reason}" for each in listed.runs if each.reason is not None]
+        reasons = [f"run {run.id}: {run.reason}" for run in listed.runs if run.reason is not None]
         if status == _FAILED and not reasons:
             error = await _error(ledger, thread_id)
         waits_for = "; ".join(reasons) or (hostless if waiting is None else waiting.text)
@@ -73,7 +69,7 @@ async def thread_status(ledger: Ledger, thread_id: str) -> StatusValue:
         waits_for=moved or waits_for,
         error=error,
         owner=_living_owner(summary, hosts),
-        unfit=tuple(f"{each.build}: {each.reason}" for each in listed.unfit),
+        unfit=tuple(f"{build.build}: {build.reason}" for build in listed.unfit),
     )
 
 
@@ -88,8 +84,10 @@ async def _error(ledger: Ledger, thread_id: str) -> str | None:
         if message.lane != "control":
             continue
         match payload:
-            case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if said.get("type") == ThreadResult.message_type:
-                return cast("str | None", cast("JsonObject", said["data"]).get("error_message"))
+            case PartsPayload(parts=(DataPart(data=JsonObject() as response),)) if (
+                response.get("type") == ThreadResult.message_type
+            ):
+                return cast("str | None", cast("JsonObject", response["data"]).get("error_message"))
             case OptionResultPayload(is_error=True) if message.parent_id is None and message.policy != str(LIFE_ACTOR):
                 return payload.error_message
             case _:
@@ -103,7 +101,7 @@ async def living_owner(ledger: Ledger, thread: ThreadSummary) -> str | None:
 
 
 def _living_owner(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | None:
-    return thread.owner if any(each.is_alive and each.host.name == thread.owner for each in hosts) else None
+    return thread.owner if any(host.is_alive and host.host.name == thread.owner for host in hosts) else None
 
 
 async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
@@ -112,8 +110,8 @@ async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None)
         from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (needs the extra `agents`)
     except ModuleNotFoundError:  # without it, there are no such threads
         return None
-    found = await ledger.thread(thread_id)
-    if found is None or found.pattern not in (_CHAIN, None):
+    summary = await ledger.thread(thread_id)
+    if summary is None or summary.pattern not in (_CHAIN, None):
         return None  # without reading its messages, which may be many
     life = await ledger.replay(thread_id, LIFE.fold(), upto=upto)
     return None if life.status == "none" else life
@@ -123,15 +121,14 @@ async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool =
     """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, is accepted.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ServiceError: it is of another pattern, or a program has an open run in it.
     """
-    found = await find_thread(ledger, thread_id)
-    if found.open_calls and is_of_runs(found):
-        name = (found.kind or "").removeprefix(RUN_KIND)
+    summary = await find_thread(ledger, thread_id)
+    if summary.open_calls and is_of_runs(summary):
+        name = (summary.kind or "").removeprefix(RUN_KIND)
         reason = f"thread {thread_id!r} has an open run of program {name!r}, which continues it"
         raise ServiceError(reason, thread_id, code="OWN_PROGRAM")
-    if may_be_imported and found.pattern is None:
+    if may_be_imported and summary.pattern is None:
         return
     if await chain_life(ledger, thread_id) is None:
         raise ServiceError(f"thread {thread_id!r} does not go through six phases", thread_id, code="OTHER_PATTERN")
@@ -143,12 +140,11 @@ async def check_not_ended(ledger: Ledger, thread_id: str, *, may_have_failed: bo
     It reads only the ledger: commands call it before they look for a model.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ThreadEndedError: it has ended.
     """
-    found, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
-    status = found.status if life is None else life.status
-    is_failed = status in ("failed", "cancelled") and (life is not None or not found.open_calls)  # a run stays open
+    summary, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
+    status = summary.status if life is None else life.status
+    is_failed = status in ("failed", "cancelled") and (life is not None or not summary.open_calls)  # a run stays open
     if status is not None and (status == "terminated" or (is_failed and not may_have_failed)):
         raise ThreadEndedError(f"thread {thread_id} is {status}", thread_id, status)
 
@@ -159,11 +155,11 @@ def load_agents() -> None:
     It takes a second or two. A server calls it in another thread before it listens, so that no request waits for it.
     """
     with suppress(ModuleNotFoundError):
-        for name in _USED_LATER:
-            getattr(import_module(_USED_LATER[name]), name)  # packages import a module when a name of it is first used
+        for name in _LAZY_NAMES:
+            getattr(import_module(_LAZY_NAMES[name]), name)  # packages import a module when a name of it is first used
 
 
-_USED_LATER: Final = {
+_LAZY_NAMES: Final = {
     "RunStatus": "antiphon.durable",
     "model_names": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
@@ -182,7 +178,6 @@ async def pause_thread(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
     The host of the thread answers; if none lives, this process.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ThreadEndedError: all runs in the thread have ended.
         RefusedError: it cannot be paused; `details` is the ERROR of the protocol.
     """
@@ -193,7 +188,7 @@ async def pause_thread(ledger: Ledger, thread_id: str) -> Mapping[str, Any]:
             raise ThreadEndedError(
                 f"thread {thread_id} has nothing to pause: all its runs are completed", thread_id, "completed"
             )
-    return await _moved(ledger, protocol.PauseThread(thread_id=thread_id), thread_id)
+    return await _send_life(ledger, protocol.PauseThread(thread_id=thread_id), thread_id)
 
 
 async def terminate_thread(ledger: Ledger, thread_id: str, reason: str = "user_request") -> Mapping[str, Any]:
@@ -202,13 +197,12 @@ async def terminate_thread(ledger: Ledger, thread_id: str, reason: str = "user_r
     Return THREAD_TERMINATED, as JSON.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         RefusedError: it cannot be terminated; `details` is the ERROR of the protocol.
     """
-    return await _moved(ledger, protocol.TerminateThread(thread_id=thread_id, reason=reason), thread_id)
+    return await _send_life(ledger, protocol.TerminateThread(thread_id=thread_id, reason=reason), thread_id)
 
 
-async def _moved(ledger: Ledger, request: protocol.Request[Any], thread_id: str) -> Mapping[str, Any]:
+async def _send_life(ledger: Ledger, request: protocol.Request[Any], thread_id: str) -> Mapping[str, Any]:
     """Send a request about the life of a thread to its owner."""
     await find_thread(ledger, thread_id)
     wire = protocol.Message(type=request.message_type, data=request.to_data())
@@ -231,8 +225,8 @@ def _json(message: protocol.Message | protocol.Response) -> dict[str, Any]:
 
 def _checked(response: dict[str, Any]) -> dict[str, Any]:
     if response["type"] == "ERROR":
-        said = response["data"]
-        raise RefusedError(str(said["error_message"]), said["error_code"], details=response)
+        error = response["data"]
+        raise RefusedError(str(error["error_message"]), error["error_code"], details=response)
     return response
 
 
@@ -248,12 +242,12 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
         ThreadEndedError: all runs in the thread have ended, or nothing was run in it.
         RefusedError: it cannot resume; `details` is the ERROR of the protocol.
     """
-    life, found = await chain_life(ledger, thread_id), await ledger.thread(thread_id)
-    if life is None and found is not None and is_of_runs(found):
-        return await _resume_runs(ledger, found)
-    if life is None and found is not None and await _is_unused(ledger, found):
-        if found.status == "paused":
-            await _moved(ledger, protocol.ResumeThread(thread_id=thread_id), thread_id)
+    life, summary = await chain_life(ledger, thread_id), await ledger.thread(thread_id)
+    if life is None and summary is not None and is_of_runs(summary):
+        return await _resume_runs(ledger, summary)
+    if life is None and summary is not None and await _is_unused(ledger, summary):
+        if summary.status == "paused":
+            await _send_life(ledger, protocol.ResumeThread(thread_id=thread_id), thread_id)
         raise ThreadEndedError(f"thread {thread_id} has nothing to continue: it was not run", thread_id, "not run")
     tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life)
     if life is None or tools is None:
@@ -282,19 +276,19 @@ async def _is_unused(ledger: Ledger, thread: ThreadSummary) -> bool:
 
 async def _resume_runs(ledger: Ledger, thread: ThreadSummary) -> bool:
     """Resume a thread of a program's runs, if it is paused. Return True if the program runs now."""
-    own = thread.thread_id
+    thread_id = thread.thread_id
     if thread.status == "paused":
-        await _moved(ledger, protocol.ResumeThread(thread_id=own), own)
-    open_runs = await list_runs(ledger, own)
+        await _send_life(ledger, protocol.ResumeThread(thread_id=thread_id), thread_id)
+    open_runs = await list_runs(ledger, thread_id)
     if not open_runs:
         status = thread.status or "completed"
-        raise ThreadEndedError(f"thread {own} is {status}", own, status)
+        raise ThreadEndedError(f"thread {thread_id} is {status}", thread_id, status)
     if await living_owner(ledger, thread) is not None:
         return True
     run = open_runs[0]
     start = "" if run.is_left else f"; then start program {run.name!r} again"
-    reason = f"only its own program can continue thread {own}: run {run.id!r} is {run.status}: {run.reason}{start}"
-    raise ServiceError(reason, own, code="OWN_PROGRAM")
+    reason = f"only its own program can continue thread {thread_id}: run {run.id!r} is {run.status}: {run.reason}{start}"
+    raise ServiceError(reason, thread_id, code="OWN_PROGRAM")
 
 
 async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
@@ -304,9 +298,7 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
     Toolkits, guards and approvals are never covered.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         NotWaitingError: it has no such open run.
-        LedgerError: it could not be stored.
     """
     from antiphon.durable import allow_change as allow  # noqa: PLC0415 (only where it is used)
 
@@ -334,5 +326,5 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
         return f"the agent {agent.own!r}"
     if agent.toolkit is not None:
         return f"the toolkit {agent.toolkit!r}"
-    own = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
-    return repr(own[0]) if own else None
+    program_tools = [name for name in agent.tools or () if name not in (*BUILTIN_TOOLS, GO_ON_WITH)]
+    return repr(program_tools[0]) if program_tools else None

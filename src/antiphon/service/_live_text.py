@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from antiphon.errors import LedgerError, SetupError
 from antiphon.ledger import signal_subject
 from antiphon.messages import is_name
-from antiphon.service._following import MOST_WORDS, HearWords, SpokenWords, WordQueue, WordSource
+from antiphon.service._following import MOST_DELTAS, OnText, TextDelta, TextQueue, TextSource
 from antiphon.service._trust import trust_list
 
 if TYPE_CHECKING:
@@ -59,34 +59,36 @@ _PIECE: Final = 8 * 1024
 
 class _Offered(NamedTuple):
     loop: asyncio.AbstractEventLoop
-    source: WordSource
+    source: TextSource
 
 
 _offered: dict[str, _Offered] = {}
 """The hosts of this process."""
 
 
-def both(first: WordSource, second: WordSource) -> WordSource:
+def both(first: TextSource, second: TextSource) -> TextSource:
     """Return a source that has the words of two sources."""
 
     @asynccontextmanager
-    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
-        async with first(thread_id, hear), second(thread_id, hear):
+    async def listening(thread_id: str, on_text: OnText) -> AsyncGenerator[None]:
+        async with first(thread_id, on_text), second(thread_id, on_text):
             yield
 
     return listening
 
 
 @asynccontextmanager
-async def offering_words(name: str, source: WordSource, ledger: Ledger | None = None) -> AsyncGenerator[None]:
+async def offering_text(name: str, source: TextSource, ledger: Ledger | None = None) -> AsyncGenerator[None]:
     """Serve the words of a host to the processes of this user, while the block lasts.
 
     Other machines get them over the ledger's signals, if it has any.
     """
     _offered[name] = _Offered(asyncio.get_running_loop(), source)
     offer = _Offer(source)
-    sent = (
-        None if ledger is None or ledger.signals is None else asyncio.ensure_future(_Sent(source, ledger.signals).send(name))
+    publishing = (
+        None
+        if ledger is None or ledger.signals is None
+        else asyncio.ensure_future(_Publisher(source, ledger.signals).send(name))
     )
     try:
         path = await offer.open(name)
@@ -97,9 +99,9 @@ async def offering_words(name: str, source: WordSource, ledger: Ledger | None = 
         yield
     finally:
         del _offered[name]
-        if sent is not None:
-            sent.cancel()
-            await asyncio.gather(sent, return_exceptions=True)
+        if publishing is not None:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
         if path is not None:
             with suppress(OSError):
                 path.unlink()
@@ -109,7 +111,7 @@ async def offering_words(name: str, source: WordSource, ledger: Ledger | None = 
 class _Offer:
     """The listening port of a host, and the connected watchers."""
 
-    def __init__(self, source: WordSource) -> None:
+    def __init__(self, source: TextSource) -> None:
         self._source = source
         self._token = secrets.token_urlsafe(32)
         self._server: asyncio.Server | None = None
@@ -143,7 +145,7 @@ class _Offer:
         try:
             thread_id = await _hello(reader, self._token)
             if thread_id is not None:
-                queue = WordQueue(MOST_WORDS)
+                queue = TextQueue(MOST_DELTAS)
                 async with self._source(thread_id, queue.put):
                     await _send(queue, reader, writer)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, RecursionError) as exc:  # it ends, or says nonsense
@@ -163,7 +165,7 @@ async def _hello(reader: asyncio.StreamReader, expected: str) -> str | None:
             return None
 
 
-async def _send(queue: WordQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _send(queue: TextQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send words until the watcher disconnects.
 
     Raises:
@@ -186,10 +188,10 @@ async def _send(queue: WordQueue, reader: asyncio.StreamReader, writer: asyncio.
         await asyncio.gather(gone, return_exceptions=True)
 
 
-class _Sent:
+class _Publisher:
     """Publishes the words of a host as signals, while a process watches."""
 
-    def __init__(self, source: WordSource, signals: Signals) -> None:
+    def __init__(self, source: TextSource, signals: Signals) -> None:
         self._source = source
         self._signals = signals
         self._until: dict[str, float] = {}
@@ -220,43 +222,43 @@ class _Sent:
     async def _send_thread(self, thread_id: str) -> None:
         subject, numbers, sender = signal_subject("words", thread_id), count(1), secrets.token_hex(8)
 
-        def say(words: SpokenWords) -> None:
+        def say(words: TextDelta) -> None:
             for piece in _pieces(words):
                 self._signals.send(subject, json.dumps({**piece, "sender": sender, "number": next(numbers)}).encode())
 
         loop = asyncio.get_running_loop()
         try:
             async with self._source(thread_id, say):
-                while (left := self._until[thread_id] - loop.time()) > 0:  # noqa: ASYNC110 (watchers extend it)
-                    await asyncio.sleep(left)
+                while (remaining := self._until[thread_id] - loop.time()) > 0:  # noqa: ASYNC110 (watchers extend it)
+                    await asyncio.sleep(remaining)
         finally:
             del self._until[thread_id]
 
 
-class _Heard:
+class _SignalReader:
     """Receives words from signals, drops repeated ones, and counts lost ones."""
 
-    def __init__(self, hear: HearWords) -> None:
-        self._hear = hear
+    def __init__(self, on_text: OnText) -> None:
+        self._on_text = on_text
         self._last: tuple[str, int] = ("", 0)
 
     def take(self, data: bytes) -> None:
         """Pass words on; ignore data that is not a signal of words."""
         try:
-            said = cast("dict[str, Any]", json.loads(data))
-            sender, number = str(said["sender"]), int(said["number"])
-            words = SpokenWords(str(said["speaker"]), str(said["text"]), int(said["missed"]))
+            fields = cast("dict[str, Any]", json.loads(data))
+            sender, number = str(fields["sender"]), int(fields["number"])
+            words = TextDelta(str(fields["speaker"]), str(fields["text"]), int(fields["missed"]))
         except (ValueError, LookupError, TypeError):
             return
-        known, last = self._last
-        if sender != known:
-            last = number - 1  # what it said before is unknown
-        if number > last:  # otherwise it was doubled, or overtaken by a later one
+        last_sender, last_number = self._last
+        if sender != last_sender:
+            last_number = number - 1  # what it said before is unknown
+        if number > last_number:  # otherwise it was doubled, or overtaken by a later one
             self._last = sender, number
-            self._hear(replace(words, missed=words.missed + number - last - 1))
+            self._on_text(replace(words, missed=words.missed + number - last_number - 1))
 
 
-def _pieces(words: SpokenWords) -> Iterator[dict[str, Any]]:
+def _pieces(words: TextDelta) -> Iterator[dict[str, Any]]:
     """Yield words as JSON objects, divided into pieces of limited length."""
     missed = words.missed
     for start in range(0, len(words.text) or 1, _PIECE):
@@ -280,48 +282,48 @@ def _write(path: Path, value: dict[str, Any]) -> Path:
 # ---------------------------------------------------------------- the watcher
 
 
-class ThreadWords:
-    """The live text of a ledger's threads: a `WordSource` for `follow`. Callers of one thread share a connection."""
+class ThreadText:
+    """The live text of a ledger's threads: a `TextSource` for `follow`. Callers of one thread share a connection."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._hearing: dict[str, list[HearWords]] = {}
+        self._listeners: dict[str, list[OnText]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @asynccontextmanager
-    async def __call__(self, thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
+    async def __call__(self, thread_id: str, on_text: OnText) -> AsyncGenerator[None]:
         """Call a function with the words of a thread while the block lasts."""
-        hearing = self._hearing.setdefault(thread_id, [])
-        hearing.append(hear)
+        listeners = self._listeners.setdefault(thread_id, [])
+        listeners.append(on_text)
         if thread_id not in self._tasks:
-            self._tasks[thread_id] = asyncio.ensure_future(self._follow(thread_id, partial(_say, hearing)))
+            self._tasks[thread_id] = asyncio.ensure_future(self._follow(thread_id, partial(_say, listeners)))
         try:
             yield
         finally:
-            hearing.remove(hear)
-            if not hearing:
-                del self._hearing[thread_id]
+            listeners.remove(on_text)
+            if not listeners:
+                del self._listeners[thread_id]
                 task = self._tasks.pop(thread_id)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _follow(self, thread_id: str, hear: HearWords) -> None:
+    async def _follow(self, thread_id: str, on_text: OnText) -> None:
         """Pass words on from the current host of the thread, and from each later one, until cancelled."""
         while True:
             owner = await self._owner(thread_id)
             if owner is not None:
-                await self._from_host(thread_id, owner, hear)
+                await self._from_host(thread_id, owner, on_text)
             await asyncio.sleep(_LOOK)
 
-    async def _from_host(self, thread_id: str, owner: str, hear: HearWords) -> None:
+    async def _from_host(self, thread_id: str, owner: str, on_text: OnText) -> None:
         """Pass on the words of a host until it no longer owns the thread, or cannot be reached."""
         offered = _offered.get(owner)
         if offered is not None and offered.loop is asyncio.get_running_loop():
-            async with offered.source(thread_id, hear):
+            async with offered.source(thread_id, on_text):
                 await self._until_moved(thread_id, owner)
             return
         if (signals := self._ledger.signals) is not None:
-            async with signals.hear(signal_subject("words", thread_id), _Heard(hear).take):
+            async with signals.hear(signal_subject("words", thread_id), _SignalReader(on_text).take):
                 await self._until_moved(
                     thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())
                 )
@@ -330,7 +332,7 @@ class ThreadWords:
         if place is None:
             return
         tasks = [
-            asyncio.ensure_future(_heard(place, thread_id, hear)),
+            asyncio.ensure_future(_receive(place, thread_id, on_text)),
             asyncio.ensure_future(self._until_moved(thread_id, owner)),
         ]
         try:
@@ -348,10 +350,10 @@ class ThreadWords:
 
     async def _owner(self, thread_id: str) -> str | None:
         try:
-            found = await self._ledger.thread(thread_id)
+            summary = await self._ledger.thread(thread_id)
         except LedgerError:  # the reader of the records hears of it
             return None
-        return None if found is None else found.owner
+        return None if summary is None else summary.owner
 
     async def _until_moved(self, thread_id: str, owner: str, say: Callable[[], None] = lambda: None) -> None:
         """Return when a thread has another host; until then, call a function every half second."""
@@ -360,8 +362,8 @@ class ThreadWords:
             await asyncio.sleep(_LOOK)
 
 
-def _say(hearing: list[HearWords], words: SpokenWords) -> None:
-    for hear in tuple(hearing):
+def _say(listeners: list[OnText], words: TextDelta) -> None:
+    for hear in tuple(listeners):
         hear(words)
 
 
@@ -380,13 +382,13 @@ def _read(name: str) -> _Place | None:
             status = os.fstat(file.fileno())
             if status.st_mode & 0o077 or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
                 return None
-            said: Any = json.loads(file.read(_LINE))
-        return _Place(str(said["token"]), int(said["port"]))
+            fields: Any = json.loads(file.read(_LINE))
+        return _Place(str(fields["token"]), int(fields["port"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-async def _heard(place: _Place, thread_id: str, hear: HearWords) -> None:
+async def _receive(place: _Place, thread_id: str, on_text: OnText) -> None:
     """Pass on the words of a host, until it closes the connection.
 
     Raises:
@@ -399,7 +401,7 @@ async def _heard(place: _Place, thread_id: str, hear: HearWords) -> None:
         writer.write(json.dumps({"token": place.token, "thread_id": thread_id}).encode() + b"\n")
         await writer.drain()
         while line := await reader.readline():
-            said = cast("dict[str, Any]", json.loads(line))
-            hear(SpokenWords(str(said["speaker"]), str(said["text"]), int(said["missed"])))
+            fields = cast("dict[str, Any]", json.loads(line))
+            on_text(TextDelta(str(fields["speaker"]), str(fields["text"]), int(fields["missed"])))
     finally:
         writer.transport.abort()

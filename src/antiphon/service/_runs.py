@@ -37,11 +37,7 @@ _OF_RUNS: Final = frozenset((*_WORST, "completed", _WORKING))
 
 
 async def list_runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
-    """Return the open runs of a ledger or of one thread, oldest first; `with_ended`: also those that have ended.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the open runs of a ledger or of one thread, oldest first; `with_ended`: also those that have ended."""
     from antiphon.durable import runs  # noqa: PLC0415 (only where it is used)
 
     return await runs(ledger, thread_id, with_ended=with_ended)
@@ -59,19 +55,19 @@ async def list_with_runs(
     """
     stored = status if status is not None and status not in _OF_RUNS else None
     hosts = await ledger.hosts()
-    living = frozenset(each.host.name for each in hosts if each.is_alive)
+    living = frozenset(host.host.name for host in hosts if host.is_alive)
     is_hosted = bool(living)  # otherwise commands run the threads, and each would be listed
-    async for each in list_threads(ledger, with_system=with_system, status=stored):
-        if not with_system and is_document(each):
+    async for thread in list_threads(ledger, with_system=with_system, status=stored):
+        if not with_system and is_document(thread):
             continue  # a folder may have ten thousand of them
-        listed = await with_open_runs(ledger, each, living)
+        listed = await with_open_runs(ledger, thread, living)
         if status is None or listed.status == status:
-            yield listed.model_copy(update={"waits_for": hostless_reason(each, hosts, ledger)}) if is_hosted else listed
+            yield listed.model_copy(update={"waits_for": hostless_reason(thread, hosts, ledger)}) if is_hosted else listed
 
 
 async def list_page(
     ledger: Ledger,
-    wanted: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+    query: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
     order: ThreadOrder = "-updated_at",
     page: str | None = None,
     limit: int = 100,
@@ -82,24 +78,20 @@ async def list_page(
 
     Raises:
         PlaceError: `page` is not a page of this ledger.
-        LedgerError: the ledger cannot be read.
     """
     try:
-        found = await ledger.threads(wanted, order, page, limit)
+        batch = await ledger.threads(query, order, page, limit)
     except ValueError as exc:
         raise PlaceError(str(exc)) from exc
     living = await _living(ledger)
-    threads = [await with_open_runs(ledger, each, living) for each in found.threads]
-    return ThreadPageValue.model_construct(threads=tuple(threads), next=found.next)
+    threads = [await with_open_runs(ledger, thread, living) for thread in batch.threads]
+    return ThreadPageValue.model_construct(threads=tuple(threads), next=batch.next)
 
 
 async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collection[str] | None = None) -> ThreadValue:
     """Return a thread with its open runs, and the status that follows from them. `living` are the names of living hosts.
 
     A process that was killed, or whose disk was full, could not record that its threads have stopped.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
     """
     if not is_of_runs(thread):
         if thread.owner is None or not thread.open_calls or thread.status not in (None, _WORKING):
@@ -113,13 +105,13 @@ async def with_open_runs(ledger: Ledger, thread: ThreadSummary, living: Collecti
     runs = await list_runs(ledger, thread.thread_id) if thread.open_calls else ()
     if not runs:
         return ThreadValue.of(thread, thread.status or "completed")
-    status = min((each.status for each in runs), key=_WORST.index)
+    status = min((run.status for run in runs), key=_WORST.index)
     return ThreadValue.of(thread, status, runs)
 
 
 async def _living(ledger: Ledger) -> frozenset[str]:
     """Return the names of the hosts that live."""
-    return frozenset(each.host.name for each in await ledger.hosts() if each.is_alive)
+    return frozenset(host.host.name for host in await ledger.hosts() if host.is_alive)
 
 
 # ---------------------------------------------------------------- apps
@@ -141,19 +133,19 @@ def load_apps(places: Sequence[str], *, folder: Path | None = None) -> RunApp:
     """
     sys.path.insert(0, str(folder or Path.cwd()))
     try:
-        found = [_imported(place) for place in places]
+        imports = [_imported(place) for place in places]
     finally:
         sys.path.pop(0)
-    programs = [_program(each) for _, value in found for each in _several(value)]
-    return RunApp(tuple(programs), build_of(_sources([file for file, _ in found])))
+    programs = [_program(program) for _, value in imports for program in _several(value)]
+    return RunApp(tuple(programs), build_of(_sources([file for file, _ in imports])))
 
 
 def _sources(files: Sequence[Path | None]) -> Sequence[Path | None]:
     """Return the files of apps, and of modules next to and below them: a prompt may be in another module than its agent."""
     folders = {file.parent for file in files if file is not None}
     loaded = {Path(file) for module in tuple(sys.modules.values()) if (file := getattr(module, "__file__", None)) is not None}
-    own = [path for path in loaded if "site-packages" not in path.parts and folders & {*path.parents}]
-    return [*files, *sorted(path for path in own if path not in files)]
+    nearby = [path for path in loaded if "site-packages" not in path.parts and folders & {*path.parents}]
+    return [*files, *sorted(path for path in nearby if path not in files)]
 
 
 def _several(value: Any) -> Iterable[Any]:
@@ -234,7 +226,6 @@ async def recover_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be used.
     """
     from antiphon.durable import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
@@ -245,9 +236,7 @@ async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) 
     """Return what the programs of an app would do with the open runs of a ledger, or of one thread. Nothing is written.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be read.
     """
     from antiphon.durable import check_runs as check  # noqa: PLC0415 (only where it is used)
 

@@ -120,7 +120,6 @@ async def add_schedule(
 
     Raises:
         SetupError: the name, the cron line, the zone or the time is wrong; or both or none of `cron` and `at` are given.
-        LedgerError: it could not be stored.
     """
     if not _NAME.fullmatch(name):
         raise SetupError("the name of a schedule has 1 to 64 letters, digits and . _ -, and begins with a letter or digit")
@@ -129,14 +128,14 @@ async def add_schedule(
     if (cron is None) == (at is None):
         raise SetupError("a schedule has either a cron line or a time")
     try:
-        made = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
+        schedule = Schedule(name, question, cron, zone, None if at is None else at.astimezone(UTC))
     except OverflowError:
         raise SetupError("the time of a schedule is between the years 1 and 9999, in UTC") from None
-    if made.next_after(current_port().now()) is None:
-        what = f"{cron!r} never comes" if made.at is None else f"{made.at:%Y-%m-%d %H:%M} UTC has passed"
+    if schedule.next_after(current_port().now()) is None:
+        what = f"{cron!r} never comes" if schedule.at is None else f"{schedule.at:%Y-%m-%d %H:%M} UTC has passed"
         raise SetupError(f"{what}; choose a time that comes")
-    value = {"question": question, "cron": cron, "zone": zone, "at": None if made.at is None else made.at.isoformat()}
-    return replace(made, revision=await _post(ledger, name, SetSchedule.message_type, value))
+    value = {"question": question, "cron": cron, "zone": zone, "at": None if schedule.at is None else schedule.at.isoformat()}
+    return replace(schedule, revision=await _post(ledger, name, SetSchedule.message_type, value))
 
 
 async def remove_schedule(ledger: Ledger, name: str) -> Schedule:
@@ -144,29 +143,28 @@ async def remove_schedule(ledger: Ledger, name: str) -> Schedule:
 
     Raises:
         NotWaitingError: there is no such schedule.
-        LedgerError: it could not be stored.
     """
-    found = None if await ledger.thread(f"{_PREFIX}{name}") is None else await ledger.replay(f"{_PREFIX}{name}", _STATE.fold())
-    if found is None:
+    state = None if await ledger.thread(f"{_PREFIX}{name}") is None else await ledger.replay(f"{_PREFIX}{name}", _STATE.fold())
+    if state is None:
         raise NotWaitingError(f"there is no schedule {name!r}; `antiphon schedule list` lists them")
     await _post(ledger, name, RemoveSchedule.message_type, {})
-    return replace(found, name=name)
+    return replace(state, name=name)
 
 
 async def list_schedules(ledger: Ledger) -> tuple[ListedSchedule, ...]:
-    """Return the schedules of a ledger by name.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    found: list[ListedSchedule] = []
+    """Return the schedules of a ledger by name."""
+    schedules: list[ListedSchedule] = []
     async for thread in all_threads(ledger, ThreadFilter(kind=SCHEDULE_KIND), "created_at"):
         state = await ledger.replay(thread.thread_id, _STATE.fold())
         if thread.thread_id.startswith(_PREFIX) and state is not None:
-            own = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
-            next_at = await _next_at(ledger, thread.thread_id, own)
-            found.append(ListedSchedule(own.name, own.question, own.cron, own.zone, own.at, next_at, thread.owner))
-    return tuple(sorted(found, key=lambda each: each.name))
+            schedule = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
+            next_at = await _next_at(ledger, thread.thread_id, schedule)
+            schedules.append(
+                ListedSchedule(
+                    schedule.name, schedule.question, schedule.cron, schedule.zone, schedule.at, next_at, thread.owner
+                )
+            )
+    return tuple(sorted(schedules, key=lambda schedule: schedule.name))
 
 
 async def _next_at(ledger: Ledger, thread_id: str, schedule: Schedule) -> datetime | None:
@@ -252,29 +250,29 @@ class _ScheduleActor(Actor):
         self._chain = chain
 
     @handles
-    async def set(self, said: SetSchedule, context: Context) -> ScheduleKept:
+    async def set(self, request: SetSchedule, context: Context) -> ScheduleKept:
         # From the time when it was posted on: until a host handles it, the time of the question may have passed.
         await self._wait_for_next(context, await _posted_at(context))
         return ScheduleKept()
 
     @handles
-    async def remove(self, said: RemoveSchedule, context: Context) -> ScheduleKept:
+    async def remove(self, request: RemoveSchedule, context: Context) -> ScheduleKept:
         return ScheduleKept()  # its timer fires without effect: the revision has changed by then
 
     @handles
-    async def due(self, said: ScheduleDue, context: Context) -> None:
+    async def due(self, notice: ScheduleDue, context: Context) -> None:
         state = await context.state(_STATE)
-        if state is None or state.revision != said.revision:
+        if state is None or state.revision != notice.revision:
             return
-        moment = datetime.fromisoformat(said.at)
+        moment = datetime.fromisoformat(notice.at)
         if moment > current_port().now():  # the clock was ahead when the timer was set, and was set back since
             await self._wait_for_next(context, current_port().now())
             return
-        own = replace(state, name=context.address.partition("/")[2])
-        thread_id = own.thread_at(moment)
+        schedule = replace(state, name=context.address.partition("/")[2])
+        thread_id = schedule.thread_at(moment)
 
         async def start(key: str) -> str:
-            await _start(self._chain, thread_id, own.question)
+            await _start(self._chain, thread_id, schedule.question)
             return thread_id
 
         # First: a start that fails, or takes too long for this message, must not be the last one.

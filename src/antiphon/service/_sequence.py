@@ -10,9 +10,9 @@ The nesting comes from `parent_id`, the invocation in whose course a message was
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
@@ -119,7 +119,9 @@ def mark_of(message: Message) -> Mark | None:
     """Return what is unusual about a message."""
     payload = message.payload
     if isinstance(payload, PartsPayload):
-        return "retried" if message.lane == "effect" and _is_attempt(payload) else None
+        data = [part.data for part in payload.parts if isinstance(part, DataPart)] if message.lane == "effect" else []
+        is_attempt = len(data) == 1 and isinstance(data[0], Mapping) and data[0].get("type") == "ATTEMPT"
+        return "retried" if is_attempt else None
     if payload.option_name != AGAIN:
         return _MARKS.get(payload.option_name)
     if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
@@ -148,16 +150,10 @@ def mark_words(step: SequenceStep | TimelineSpan) -> str | None:
     return step.mark
 
 
-def _is_attempt(payload: PartsPayload) -> bool:
-    data = [part.data for part in payload.parts if isinstance(part, DataPart)]
-    return len(data) == 1 and isinstance(data[0], Mapping) and data[0].get("type") == "ATTEMPT"
-
-
 async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> SequenceWindow:
     """Return the messages of a thread after a `seq`, as steps of a sequence diagram.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ValueError: `after` is negative, or `limit` is not positive.
     """
     window = await _Window.read(ledger, thread_id, after, limit)
@@ -170,21 +166,16 @@ async def timeline(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int
     """Return the calls and messages of a thread after a `seq`, as spans of time. A call that began before has its begin.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         ValueError: `after` is negative, or `limit` is not positive.
     """
     window = await _Window.read(ledger, thread_id, after, limit)
-    found = {span.seq: span for record in window.records if (span := await window.span(record)) is not None}
-    spans = tuple(found[seq] for seq in sorted(found))
+    by_seq = {span.seq: span for record in window.records if (span := await window.span(record)) is not None}
+    spans = tuple(by_seq[seq] for seq in sorted(by_seq))
     return TimelineWindow(thread_id, tuple(dict.fromkeys(span.worker for span in spans)), spans, window.next)
 
 
 async def every_step(ledger: Ledger, thread_id: str) -> AsyncIterator[SequenceStep]:
-    """Yield the steps of a whole thread, window by window.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Yield the steps of a whole thread, window by window."""
     after: int | None = 0
     while after is not None:
         window = await sequence(ledger, thread_id, after=after)
@@ -194,11 +185,7 @@ async def every_step(ledger: Ledger, thread_id: str) -> AsyncIterator[SequenceSt
 
 
 async def every_span(ledger: Ledger, thread_id: str) -> AsyncIterator[TimelineSpan]:
-    """Yield the spans of a whole thread once each, window by window, in the order in which they began.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Yield the spans of a whole thread once each, window by window, in the order in which they began."""
     after: int | None = 0
     while after is not None:
         window = await timeline(ledger, thread_id, after=after)
@@ -250,25 +237,25 @@ class _Window:
     def _add(self, record: Record) -> None:
         payload = record.message.payload
         if isinstance(payload, OptionCallPayload):
-            known = self._pairs.get(payload.invocation_id)
-            if known is None:
+            pair = self._pairs.get(payload.invocation_id)
+            if pair is None:
                 self._pairs[payload.invocation_id] = _Pair(record, None)
         elif isinstance(payload, OptionResultPayload):
-            known = self._pairs.get(payload.invocation_id)
-            if known is None or known.result is None:
-                self._pairs[payload.invocation_id] = _Pair(None if known is None else known.call, record)
+            pair = self._pairs.get(payload.invocation_id)
+            if pair is None or pair.result is None:
+                self._pairs[payload.invocation_id] = _Pair(None if pair is None else pair.call, record)
 
     async def pair(self, invocation_id: str) -> _Pair:
         """Return the call and the first result of an invocation, also if they are outside of the window."""
-        known = self._pairs.get(invocation_id, _Pair(None, None))
-        is_whole = known.call is not None and (known.result is not None or self.next is None)
+        pair = self._pairs.get(invocation_id, _Pair(None, None))
+        is_whole = pair.call is not None and (pair.result is not None or self.next is None)
         if not is_whole:
-            found = await self._ledger.by_invocation(invocation_id, thread_id=self._thread_id)
-            calls = [row for row in found if isinstance(row.message.payload, OptionCallPayload)]
-            results = [row for row in found if isinstance(row.message.payload, OptionResultPayload)]
-            known = _Pair(calls[0] if calls else None, results[0] if results else None)
-            self._pairs[invocation_id] = known
-        return known
+            rows = await self._ledger.by_invocation(invocation_id, thread_id=self._thread_id)
+            calls = [row for row in rows if isinstance(row.message.payload, OptionCallPayload)]
+            results = [row for row in rows if isinstance(row.message.payload, OptionResultPayload)]
+            pair = _Pair(calls[0] if calls else None, results[0] if results else None)
+            self._pairs[invocation_id] = pair
+        return pair
 
     async def place(self, message: Message) -> tuple[int, int | None]:
         """Return the depth of a message, and the seq of the call in whose course it was said."""
@@ -283,8 +270,8 @@ class _Window:
                 break
             chain.append(above)
         depth = self._depths.get(chain[-1].seq, 0)
-        for levels, each in enumerate(reversed(chain)):
-            self._depths[each.seq] = depth + levels
+        for levels, record in enumerate(reversed(chain)):
+            self._depths[record.seq] = depth + levels
         return self._depths[call.seq]
 
     async def _parent(self, message: Message) -> Record | None:
@@ -292,34 +279,35 @@ class _Window:
 
     async def step(self, record: Record) -> SequenceStep:
         message, payload = record.message, record.message.payload
-        base: dict[str, Any] = {
-            "seq": record.seq,
-            "at": record.recorded_at,
-            "sender": message.policy,
-            "lane": message.lane,
-            "text": _text(message),
-            "message_id": message.id,
-            "usage": message.usage,
-            "mark": mark_of(message),
-        }
-        base["host"], base["taken_from"] = hosts_of(message)
+        host, taken_from = hosts_of(message)
+        step = SequenceStep(
+            seq=record.seq,
+            at=record.recorded_at,
+            kind="said",
+            sender=message.policy,
+            receivers=message.to,
+            lane=message.lane,
+            text=_text(message),
+            message_id=message.id,
+            mark=mark_of(message),
+            host=host,
+            taken_from=taken_from,
+            usage=message.usage,
+        )
         if not isinstance(payload, OptionCallPayload | OptionResultPayload):
             depth, parent = await self.place(message)
-            return SequenceStep(kind="said", receivers=message.to, depth=depth, parent=parent, **base)
+            return replace(step, depth=depth, parent=parent)
         pair = await self.pair(payload.invocation_id)
-        about: dict[str, Any] = {"option": payload.option_name, "invocation_id": payload.invocation_id}
-        about |= {"seconds": pair.seconds, **base}
+        step = replace(step, option=payload.option_name, invocation_id=payload.invocation_id, seconds=pair.seconds)
         if isinstance(payload, OptionCallPayload):
             depth, parent = await self.place(message)
             receivers = message.to or (payload.option_name,)
-            return SequenceStep(
-                kind="called", receivers=receivers, pair=_seq(pair.result), depth=depth, parent=parent, **about
-            )
+            return replace(step, kind="called", receivers=receivers, pair=_seq(pair.result), depth=depth, parent=parent)
         call = pair.call
         depth, parent = await self.place(message if call is None else call.message)
         receivers = message.to or (() if call is None else (call.message.policy,))
         kind: StepKind = "failed" if payload.is_error else "answered"
-        return SequenceStep(kind=kind, receivers=receivers, pair=_seq(call), depth=depth, parent=parent, **about)
+        return replace(step, kind=kind, receivers=receivers, pair=_seq(call), depth=depth, parent=parent)
 
     async def span(self, record: Record) -> TimelineSpan | None:
         """Return the span that a record begins or ends; None for a result without its call, and for a second result."""
@@ -340,7 +328,9 @@ class _Window:
         option = message.payload.option_name if isinstance(message.payload, OptionCallPayload) else ""
         depth, parent = await self.place(message)
         host, before = hosts_of(message)
-        is_error = result is not None and isinstance(said := result.message.payload, OptionResultPayload) and said.is_error
+        is_error = (
+            result is not None and isinstance(outcome := result.message.payload, OptionResultPayload) and outcome.is_error
+        )
         return TimelineSpan(
             seq=call.seq,
             end_seq=_seq(result),

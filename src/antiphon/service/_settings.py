@@ -15,7 +15,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -53,12 +53,12 @@ class UsedFile:
         """Read a file.
 
         Raises:
-            SetupError: it cannot be read.
+            ConfigError: it cannot be read.
         """
         try:
             data = read_small(path)
         except (OSError, ValueError) as exc:
-            raise SetupError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+            raise ConfigError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
         return cls(str(path.resolve()), digest_of(data), STANDARD_REDACTION.text(data.decode(errors="replace")))
 
     @property
@@ -70,7 +70,7 @@ class UsedFile:
         """Return how the file on this machine differs from the recorded one, for people; empty: it does not."""
         try:
             now = UsedFile.read(Path(self.path))
-        except SetupError as exc:
+        except ConfigError as exc:
             return str(exc)
         if now.digest == self.digest:
             return ""
@@ -96,14 +96,6 @@ class RunSettings:
     """The documents that were added for it; the ledger has them."""
     budget: Mapping[str, float] | None = None
     """The budget of the thread, if one was given for it."""
-    has_small_defaults: bool = False
-    """Whether the settings for a small model complete the configuration. Threads of earlier versions have them only without
-    a configuration."""
-
-    @property
-    def wants_small_defaults(self) -> bool:
-        """Whether a small model gets its settings, where the configuration has none."""
-        return self.config is None or self.has_small_defaults
 
     @classmethod
     def of_team(
@@ -119,7 +111,7 @@ class RunSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object, without what is not set."""
-        said = {
+        fields = {
             "model": self.model,
             "config": _file_json(self.config),
             "team": _file_json(self.team),
@@ -127,9 +119,8 @@ class RunSettings:
             "task": self.task,
             "documents": list(self.documents) or None,
             "budget": None if self.budget is None else dict(self.budget),
-            "small_defaults": self.has_small_defaults or None,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def agent_budget(self) -> AgentBudget | None:
         """Return the budget of the thread; None: the one of its file, or none."""
@@ -137,20 +128,20 @@ class RunSettings:
 
         if self.budget is None:
             return None
-        given: dict[str, Any] = dict(self.budget)
-        if "cost" in given:
-            given["cost"] = Decimal(str(given["cost"]))
-        return AgentBudget(**given)
+        limits: dict[str, Any] = dict(self.budget)
+        if "cost" in limits:
+            limits["cost"] = Decimal(str(limits["cost"]))
+        return AgentBudget(**limits)
 
 
 def _file_json(file: UsedFile | None) -> dict[str, str] | None:
     return None if file is None else {"path": file.path, "digest": file.digest, "text": file.text}
 
 
-def _file_of(said: Any) -> UsedFile | None:
-    if not isinstance(said, dict):
+def _file_of(value: Any) -> UsedFile | None:
+    if not isinstance(value, dict):
         return None
-    form = cast("dict[str, Any]", said)
+    form = cast("dict[str, Any]", value)
     return UsedFile(str(form["path"]), str(form["digest"]), str(form["text"]))
 
 
@@ -158,37 +149,38 @@ def _file_of(said: Any) -> UsedFile | None:
 
 
 async def settings_of(ledger: Ledger, thread_id: str) -> RunSettings | None:
-    """Return the latest recorded settings of a thread; None if it has none.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the latest recorded settings of a thread; None if it has none."""
     rows = await _rows(ledger, thread_id)
     return None if not rows else _settings_in(rows[-1])
 
 
+async def is_of_team(ledger: Ledger, thread_id: str) -> bool:
+    """Whether a thread says that a team has worked in it."""
+    settings = await settings_of(ledger, thread_id)
+    return settings is not None and settings.team is not None
+
+
 async def _rows(ledger: Ledger, thread_id: str) -> list[Record]:
     """Return the rows of settings. Only the runtime writes in that lane: what was imported is talk."""
-    found = await ledger.by_correlation(_SETTINGS, thread_id=thread_id)
-    return [row for row in found if row.message.lane == "effect" and row.message.policy == RUNTIME_POLICY]
+    rows = await ledger.by_correlation(_SETTINGS, thread_id=thread_id)
+    return [row for row in rows if row.message.lane == "effect" and row.message.policy == RUNTIME_POLICY]
 
 
 def _settings_in(row: Record) -> RunSettings | None:
     match row.message.parts:
         case (DataPart(data=JsonObject() as form),):
-            said: Any = thaw(form).get("data") or {}
+            data: Any = thaw(form).get("data") or {}
         case _:
             return None
-    budget = said.get("budget")
+    budget = data.get("budget")
     return RunSettings(
-        model=said.get("model"),
-        config=_file_of(said.get("config")),
-        team=_file_of(said.get("team")),
-        files=said.get("files"),
-        task=said.get("task"),
-        documents=tuple(said.get("documents") or ()),
+        model=data.get("model"),
+        config=_file_of(data.get("config")),
+        team=_file_of(data.get("team")),
+        files=data.get("files"),
+        task=data.get("task"),
+        documents=tuple(data.get("documents") or ()),
         budget=None if budget is None else checked_budget({str(name): float(value) for name, value in budget.items()}),
-        has_small_defaults=said.get("small_defaults") is True,
     )
 
 
@@ -196,19 +188,16 @@ async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings,
     """Record the settings of a thread, unless its last row has the same.
 
     `system` is the one that runs it; without it, the thread must be new. A thread that another living host has is left alone.
-
-    Raises:
-        LedgerError: it cannot be written.
     """
     rows = await _rows(ledger, thread_id)
     data: dict[str, Any] = STANDARD_REDACTION.value(settings.to_json())
     if rows and _settings_in(rows[-1]) == settings:
         return
-    said = PartsPayload(parts=(DataPart(data={"type": _SETTINGS, "data": data}),))
+    payload = PartsPayload(parts=(DataPart(data={"type": _SETTINGS, "data": data}),))
     row = Message(
         id=f"{thread_id}@settings{len(rows) + 1}",
         policy=RUNTIME_POLICY,
-        payload=said,
+        payload=payload,
         thread_id=thread_id,
         correlation_id=_SETTINGS,
         lane="effect",
@@ -224,21 +213,12 @@ async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings,
 
 
 def chosen_model(name: str | None) -> str | None:
-    """Return the name of the chosen model: by the caller, the environment or `antiphon.toml`, else the best installed one.
-
-    Raises:
-        ConfigError: `antiphon.toml` is wrong.
-        ModelError: the model cannot be used.
-    """
+    """Return the name of the chosen model: by the caller, the environment or `antiphon.toml`, else the best installed one."""
     return named_model(name) or choose_model(None).name
 
 
 def named_model(name: str | None) -> str | None:
-    """Return the model that the caller, the environment or `antiphon.toml` names; None: none of them does.
-
-    Raises:
-        ConfigError: `antiphon.toml` is wrong.
-    """
+    """Return the model that the caller, the environment or `antiphon.toml` names; None: none of them does."""
     return name or os.environ.get("ANTIPHON_MODEL") or read_config().model
 
 
@@ -270,7 +250,6 @@ def team_path(settings: RunSettings) -> Path:
 
     Raises:
         SettingsError: it has changed or is gone, or its commands or its folder are not trusted.
-        ConfigError: it cannot be read.
     """
     from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -365,20 +344,20 @@ def _data(path: Path) -> bytes:
 # ---------------------------------------------------------------- budgets
 
 
-def read_budget(given: Sequence[str]) -> dict[str, float] | None:
+def read_budget(texts: Sequence[str]) -> dict[str, float] | None:
     """Return a budget from texts such as `requests=20`; None if there are none.
 
     Raises:
         SetupError: a text is not of that form.
     """
-    found: dict[str, float] = {}
-    for text in given:
+    numbers: dict[str, float] = {}
+    for text in texts:
         name, _, number = text.partition("=")
         try:
-            found[name.replace("-", "_")] = float(number)
+            numbers[name.replace("-", "_")] = float(number)
         except ValueError:
-            found[name] = -1
-    return checked_budget(found) if found else None
+            numbers[name] = -1
+    return checked_budget(numbers) if numbers else None
 
 
 def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
@@ -390,8 +369,8 @@ def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
     for name, number in budget.items():
         if name not in _BUDGETS or not number > 0:
             raise SetupError(f"a budget is NAME=NUMBER, such as requests=20; names are {', '.join(_BUDGETS)}; not {name!r}")
-    whole = {name: int(number) if name in ("requests", "tool_calls", "tokens") else number for name, number in budget.items()}
-    return dict(whole)
+    counted = ("requests", "tool_calls", "tokens")
+    return {name: int(number) if name in counted else number for name, number in budget.items()}
 
 
 async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, float] | None) -> None:
@@ -403,8 +382,3 @@ async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, floa
     waiting = await waiting_for(ledger, thread_id)
     if budget is None and waiting is not None and waiting.stopped_by == "BUDGET_EXCEEDED":
         raise ServiceError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id, code="BUDGET_NEEDED")
-
-
-def with_changes(settings: RunSettings, **given: Any) -> RunSettings:
-    """Return settings with the values that a person has given now."""
-    return replace(settings, **{name: value for name, value in given.items() if value is not None})

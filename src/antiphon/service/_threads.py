@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, cast
 
 from antiphon.errors import EncryptionError, ForgottenError, PlaceError, ServiceError, UnknownThreadError
@@ -47,18 +48,14 @@ _SHOWN: Final = 5
 
 
 async def find_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
-    """Return the summary of a thread.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
-    found = await ledger.thread(thread_id)
-    if found is None:
+    """Return the summary of a thread."""
+    summary = await ledger.thread(thread_id)
+    if summary is None:
         raise UnknownThreadError("there is no such thread", thread_id)
-    return found
+    return summary
 
 
-async def resolve_thread(ledger: Ledger, given: str) -> str:
+async def resolve_thread(ledger: Ledger, reference: str) -> str:
     """Return the id of the thread that a person means: by its id, by a unique beginning of it, or by `last`.
 
     `last` is the thread with the most recent message. A text that fits no thread is returned as it is.
@@ -66,21 +63,23 @@ async def resolve_thread(ledger: Ledger, given: str) -> str:
     Raises:
         UnknownThreadError: several threads begin so; the error names them.
     """
-    if await ledger.thread(given) is not None:
-        return given
-    if given == LAST:
-        async for each in list_threads(ledger):
-            if each.pattern not in _WITHOUT_QUESTIONS:
-                return each.thread_id
-        return given
-    if len(given) < _SHORTEST:
-        return given
-    found = [each.thread_id async for each in list_threads(ledger, with_system=True) if each.thread_id.startswith(given)]
-    if len(found) > 1:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        reason = f"{len(found)} threads begin with {given!r}: {', '.join(found[:_SHOWN])}{more}; type more of the id"
-        raise UnknownThreadError(reason, given)
-    return found[0] if found else given
+    if await ledger.thread(reference) is not None:
+        return reference
+    if reference == LAST:
+        async for thread in list_threads(ledger):
+            if thread.pattern not in _WITHOUT_QUESTIONS:
+                return thread.thread_id
+        return reference
+    if len(reference) < _SHORTEST:
+        return reference
+    matches = [
+        thread.thread_id async for thread in list_threads(ledger, with_system=True) if thread.thread_id.startswith(reference)
+    ]
+    if len(matches) > 1:
+        rest = f" and {len(matches) - _SHOWN} more" if len(matches) > _SHOWN else ""
+        reason = f"{len(matches)} threads begin with {reference!r}: {', '.join(matches[:_SHOWN])}{rest}; type more of the id"
+        raise UnknownThreadError(reason, reference)
+    return matches[0] if matches else reference
 
 
 def new_thread_id() -> str:
@@ -116,8 +115,8 @@ async def question_of(ledger: Ledger, thread_id: str, *, messages: int = _AT_THE
 async def _question_in(ledger: Ledger, thread_id: str, messages: int) -> str | None:
     first: str | None = None
     # An iterator in the contract, a generator in fact: it is left at the question, so it is closed here.
-    found = cast("AsyncGenerator[Record, None]", ledger.read(thread_id, before=messages + 1))
-    async with aclosing(found) as records:
+    stream = cast("AsyncGenerator[Record, None]", ledger.read(thread_id, before=messages + 1))
+    async with aclosing(stream) as records:
         async for record in records:
             if asked := _asked(record.message):
                 return asked
@@ -127,12 +126,12 @@ async def _question_in(ledger: Ledger, thread_id: str, messages: int) -> str | N
 
 async def latest_question_of(ledger: Ledger, thread_id: str) -> str | None:
     """Return the last question or task that was given to a thread; None if it was given none."""
-    found = None
+    question = None
     async for record in ledger.read(thread_id):
         message = record.message
         if message.lane == "control" and message.policy.partition("/")[0] == _CLIENT:
-            found = _asked(message) or found
-    return found
+            question = _asked(message) or question
+    return question
 
 
 def _asked(message: Message) -> str | None:
@@ -140,8 +139,8 @@ def _asked(message: Message) -> str | None:
     if message.lane == "talk" and message.policy == "user":
         return _text_of(message)
     if message.lane == "control" and isinstance(message.payload, OptionCallPayload):
-        given = (message.payload.arguments.get(name) for name in _QUESTION_FIELDS)
-        return next((each for each in given if isinstance(each, str) and each), None)
+        values = (message.payload.arguments.get(name) for name in _QUESTION_FIELDS)
+        return next((value for value in values if isinstance(value, str) and value), None)
     return None
 
 
@@ -154,8 +153,8 @@ async def list_threads(
     ledger: Ledger, *, with_system: bool = False, status: str | None = None, order: ThreadOrder = "-updated_at"
 ) -> AsyncIterator[ThreadSummary]:
     """Yield all threads, page by page. `with_system` includes the threads in which actors record their failures."""
-    async for each in all_threads(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
-        yield each
+    async for thread in all_threads(ledger, ThreadFilter(status=status, system=None if with_system else False), order):
+        yield thread
 
 
 def is_of_runs(thread: ThreadSummary) -> bool:
@@ -168,23 +167,19 @@ def is_document(thread: ThreadSummary) -> bool:
     return thread.pattern == "knowledge" and "/" in thread.thread_id
 
 
-async def all_threads(ledger: Ledger, wanted: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
+async def all_threads(ledger: Ledger, query: ThreadFilter, order: ThreadOrder) -> AsyncIterator[ThreadSummary]:
     """Yield all threads of a filter, page by page."""
-    page = await ledger.threads(wanted, order)
+    page = await ledger.threads(query, order)
     while True:
-        for each in page.threads:
-            yield each
+        for thread in page.threads:
+            yield thread
         if page.next is None:
             return
-        page = await ledger.threads(wanted, order, page.next)
+        page = await ledger.threads(query, order, page.next)
 
 
 async def read_thread(ledger: Ledger, thread_id: str) -> Conversation:
-    """Return the messages of a thread.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Return the messages of a thread."""
     await find_thread(ledger, thread_id)
     return await ledger.replay(thread_id)
 
@@ -201,12 +196,7 @@ class RecordWindow:
 async def read_window(
     ledger: Ledger, thread_id: str, after: int = 0, before: int | None = None, *, reverse: bool = False, limit: int = 100
 ) -> RecordWindow:
-    """Return at most `limit` records between two places, neither included; `reverse` begins at the end.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-        LedgerError: the ledger cannot be read.
-    """
+    """Return at most `limit` records between two places, neither included; `reverse` begins at the end."""
     await find_thread(ledger, thread_id)
     if not reverse and (before is None or before > after + limit + 1):
         before_here: int | None = after + limit + 1  # a store reads ahead, and nobody wants what is behind the window
@@ -214,8 +204,8 @@ async def read_window(
         before_here = before
     records: list[Record] = []
     # An iterator in the contract, a generator in fact: it is left early, so it is closed here.
-    async with aclosing(cast("AsyncGenerator[Record, None]", ledger.read(thread_id, after, before_here, reverse))) as found:
-        async for record in found:
+    async with aclosing(cast("AsyncGenerator[Record, None]", ledger.read(thread_id, after, before_here, reverse))) as stream:
+        async for record in stream:
             records.append(record)
             if len(records) == limit:
                 break
@@ -226,11 +216,7 @@ async def read_window(
 
 
 async def search_threads(ledger: Ledger, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
-    """Find messages that contain all the words, in all threads or in one.
-
-    Raises:
-        UnknownThreadError: there is no such thread.
-    """
+    """Find messages that contain all the words, in all threads or in one."""
     if thread_id is not None:
         await find_thread(ledger, thread_id)
     return await ledger.search(text, thread_id=thread_id, limit=limit)
@@ -242,7 +228,6 @@ async def rate_message(
     """Record how good a message was, for training data. The last rating of a message counts.
 
     Raises:
-        UnknownThreadError: there is no such thread.
         PlaceError: the thread has no such message, or the value is no finite number.
     """
     await find_thread(ledger, thread_id)
@@ -256,19 +241,17 @@ async def rate_message(
 
 
 async def with_branches(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    """Return threads with all their branches, and the branches of those; each thread stands before its branches.
-
-    Raises:
-        UnknownThreadError: one of them does not exist.
-    """
-    found: dict[str, ThreadSummary] = {}
-    waiting = [await find_thread(ledger, each) for each in thread_ids]
+    """Return threads with all their branches, and the branches of those; each thread stands before its branches."""
+    threads: dict[str, ThreadSummary] = {}
+    waiting = [await find_thread(ledger, thread_id) for thread_id in thread_ids]
     while waiting:
         thread = waiting.pop()
-        if thread.thread_id not in found:
-            found[thread.thread_id] = thread
-            waiting += [each async for each in all_threads(ledger, ThreadFilter(forked_from=thread.thread_id), "-updated_at")]
-    return tuple(found.values())
+        if thread.thread_id not in threads:
+            threads[thread.thread_id] = thread
+            waiting += [
+                branch async for branch in all_threads(ledger, ThreadFilter(forked_from=thread.thread_id), "-updated_at")
+            ]
+    return tuple(threads.values())
 
 
 async def delete_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIterator[str]:
@@ -279,7 +262,6 @@ async def delete_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
 
     Raises:
         ServiceError: a thread has a branch that is not deleted.
-        UnknownThreadError: a thread does not exist.
     """
     async for thread_id in _one_by_one(ledger.delete, thread_ids):
         yield thread_id
@@ -294,7 +276,6 @@ async def forget_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
         ForgottenError: the key of a thread was thrown away before.
         EncryptionError: a thread is not encrypted.
         ServiceError: a thread has a branch that is not forgotten.
-        UnknownThreadError: a thread does not exist.
     """
     async for thread_id in _one_by_one(ledger.forget, thread_ids):
         yield thread_id
@@ -315,13 +296,14 @@ async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[Thread
 
     Raises:
         EncryptionError: a thread is not encrypted.
-        UnknownThreadError: a thread does not exist.
     """
-    found = await with_branches(ledger, thread_ids)
+    threads = await with_branches(ledger, thread_ids)
     for thread_id in thread_ids:
         if await ledger.wrapped_key(thread_id) is None:
             raise EncryptionError("it is not encrypted, so there is no key to forget; delete it instead", thread_id)
-    return tuple([each for each in found if each.thread_id in thread_ids or not await is_forgotten(ledger, each.thread_id)])
+    return tuple(
+        [thread for thread in threads if thread.thread_id in thread_ids or not await is_forgotten(ledger, thread.thread_id)]
+    )
 
 
 async def is_forgotten(ledger: Ledger, thread_id: str) -> bool:
@@ -351,7 +333,7 @@ def hostless_reason(thread: ThreadSummary, hosts: Sequence[HostStatus], ledger: 
         return None
     if thread.status == "terminated":  # no host continues it
         return None
-    living = [each.host for each in hosts if each.is_alive]
+    living = [status.host for status in hosts if status.is_alive]
     if any(host.name == thread.owner or kind in host.kinds for host in living):
         return None
     if thread.status in ("paused", "stopped"):  # a host that takes it does not continue it
@@ -375,36 +357,37 @@ _WAITING_LONG: Final = 60.0
 
 
 async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
-    """Examine a ledger: its store, its redaction, and threads that are due and that nobody takes. Nothing is written.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    found = list(await ledger.diagnose()) if isinstance(ledger, Diagnosed) else []
+    """Examine a ledger: its store, its redaction, and threads that are due and that nobody takes. Nothing is written."""
+    diagnoses = list(await ledger.diagnose()) if isinstance(ledger, Diagnosed) else []
     is_redacting = await ledger.redaction_of(new_thread_id()) is not None
     advice = "open it without redaction=off, or unset ANTIPHON_REDACTION: secrets in messages are stored as they are"
-    found.append(Diagnosis("redaction", "on" if is_redacting else "off", None if is_redacting else advice))
-    found.append(_about(await ledger.redaction_rules()))
+    diagnoses.append(Diagnosis("redaction", "on" if is_redacting else "off", None if is_redacting else advice))
+    diagnoses.append(_rules_diagnosis(await ledger.redaction_rules()))
     status = await ledger.encryption()
-    said = "off"
+    encryption = "off"
     if status is not None:
-        said = f"{status.threads} threads, {status.forgotten} of them forgotten, by master key {status.master}"
-    found.append(Diagnosis("encryption", said))
+        encryption = f"{status.threads} threads, {status.forgotten} of them forgotten, by master key {status.master}"
+    diagnoses.append(Diagnosis("encryption", encryption))
     hosts = await ledger.hosts()
-    living = sum(each.is_alive for each in hosts)
-    found.append(Diagnosis("hosts", f"{living} alive, {len(hosts) - living} ended that still own threads"))
+    living = sum(host.is_alive for host in hosts)
+    diagnoses.append(Diagnosis("hosts", f"{living} alive, {len(hosts) - living} ended that still own threads"))
     page = await ledger.threads(ThreadFilter(open_calls=True, system=False), order="updated_at")
-    waiting = [each for each in page.threads if each.status != "paused" and _is_waiting_long(each)]
-    waiting = [each for each in waiting if hostless_reason(each, hosts) is not None]
+    long_ago = current_port().now() - timedelta(seconds=_WAITING_LONG)
+    waiting = [thread for thread in page.threads if thread.status != "paused" and thread.updated_at < long_ago]
+    waiting = [thread for thread in waiting if hostless_reason(thread, hosts) is not None]
     reason = hostless_reason(waiting[0], hosts, ledger) if waiting else None
-    found.append(Diagnosis("threads that wait for a host", str(len(waiting)), reason and f"{waiting[0].thread_id}: {reason}"))
-    return tuple(found)
+    diagnoses.append(
+        Diagnosis("threads that wait for a host", str(len(waiting)), reason and f"{waiting[0].thread_id}: {reason}")
+    )
+    return tuple(diagnoses)
 
 
-def _about(rules: RedactionRules) -> Diagnosis:
+def _rules_diagnosis(rules: RedactionRules) -> Diagnosis:
     """Return whether the ledger accepts hosts with the rules of this handle."""
     if rules.ledger is None:
-        return Diagnosis("redaction rules", f"none recorded; the first host records its own ({rules.own} with these settings)")
+        return Diagnosis(
+            "redaction rules", f"none recorded; the first host records its own ({rules.handle} with these settings)"
+        )
     advice = "the hosts of the ledger have other rules than this command; use the same, or adopt these: --adopt-redaction"
     return Diagnosis("redaction rules", rules.ledger, None if rules.is_accepted else advice)
 
@@ -416,7 +399,3 @@ async def adopt_redaction(ledger: Ledger) -> RedactionRules:
         OtherRedactionError: a host is alive.
     """
     return await ledger.adopt_redaction()
-
-
-def _is_waiting_long(thread: ThreadSummary) -> bool:
-    return (current_port().now() - thread.updated_at).total_seconds() > _WAITING_LONG

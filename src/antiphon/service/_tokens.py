@@ -69,7 +69,7 @@ def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: 
     """
     if not _PRINCIPAL.fullmatch(principal):
         raise SetupError("the name of a token has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit")
-    unknown = [each for each in scopes if each not in SCOPES]
+    unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise SetupError(f"the scopes of a token are among {', '.join(SCOPES)}; got {', '.join(unknown) or 'none'}")
     if expires_in is not None and expires_in <= timedelta(0):
@@ -80,8 +80,8 @@ def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: 
     except OverflowError:
         raise SetupError("a token expires before the year 10000") from None
     own_id, secret = base64.b32encode(secrets.token_bytes(5)).decode().lower(), secrets.token_urlsafe(32)
-    kept: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in scopes)
-    return NewToken(Token(own_id, principal, kept, now, expires_at), f"aph_{own_id}_{secret}", _digest(secret))
+    allowed: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in scopes)
+    return NewToken(Token(own_id, principal, allowed, now, expires_at), f"aph_{own_id}_{secret}", _digest(secret))
 
 
 async def make_token(
@@ -91,29 +91,24 @@ async def make_token(
 
     Raises:
         SetupError: the name, a scope or the time is not valid.
-        LedgerError: it could not be stored.
     """
-    made = draw_token(principal, scopes, expires_in=expires_in)
-    token, ends = made.token, made.token.expires_at
+    new_token = draw_token(principal, scopes, expires_in=expires_in)
+    token, ends = new_token.token, new_token.token.expires_at
     value = {
         "made": token.id,
         "principal": principal,
         "scopes": list(token.scopes),
-        "digest": made.digest,
+        "digest": new_token.digest,
         "expires_at": None if ends is None else ends.isoformat(),
     }
     (record,) = await _append(ledger, value)
     if _value_of(record.message) != value:
         raise SetupError("the name of the token looks like a secret; choose another one")
-    return made
+    return new_token
 
 
 async def list_tokens(ledger: Ledger) -> tuple[Token, ...]:
-    """Return all tokens in the order in which they were made, also revoked and expired ones.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return all tokens in the order in which they were made, also revoked and expired ones."""
     return tuple(token for token, _ in (await _stored(ledger)).values())
 
 
@@ -122,13 +117,12 @@ async def revoke_token(ledger: Ledger, token_id: str) -> Token:
 
     Raises:
         NotWaitingError: there is no such token, or it was revoked before.
-        LedgerError: it could not be stored.
     """
-    found = (await _stored(ledger)).get(token_id)
-    if found is None or found[0].revoked_at is not None:
+    entry = (await _stored(ledger)).get(token_id)
+    if entry is None or entry[0].revoked_at is not None:
         raise NotWaitingError(f"there is no token {token_id!r} to revoke")
     (record,) = await _append(ledger, {"revoked": token_id})
-    return replace(found[0], revoked_at=record.recorded_at)
+    return replace(entry[0], revoked_at=record.recorded_at)
 
 
 class TokenBook:
@@ -141,14 +135,10 @@ class TokenBook:
         self._ledger = ledger
         self._local = {} if local is None else {local.token.id: (local.token, local.digest)}
         self._seen: str | None = None
-        self._known: dict[str, tuple[Token, str]] = {}
+        self._tokens: dict[str, tuple[Token, str]] = {}
 
     async def find(self, text: str) -> Token | None:
-        """Return the token of a text; None if there is none, or it is no longer valid. The caller cannot tell which.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Return the token of a text; None if there is none, or it is no longer valid. The caller cannot tell which."""
         match = _TOKEN.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
             return None
@@ -158,22 +148,18 @@ class TokenBook:
         return token if is_right and token is not None and token.is_valid(current_port().now()) else None
 
     async def find_id(self, token_id: str) -> Token | None:
-        """Return a token by its id, if it is still valid: for a session or a stream that was opened with it.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Return a token by its id, if it is still valid: for a session or a stream that was opened with it."""
         token, _ = await self._entry(token_id) or (None, "")
         return token if token is not None and token.is_valid(current_port().now()) else None
 
     async def _entry(self, token_id: str) -> tuple[Token, str] | None:
-        if found := self._local.get(token_id):
-            return found
+        if entry := self._local.get(token_id):
+            return entry
         # The hash and not the length: the thread may have been deleted and created again.
         head = (await self._ledger.head(TOKENS_THREAD)).hash
         if head != self._seen:
-            self._known, self._seen = await _stored(self._ledger), head
-        return self._known.get(token_id)
+            self._tokens, self._seen = await _stored(self._ledger), head
+        return self._tokens.get(token_id)
 
 
 # ---------------------------------------------------------------- as messages
@@ -191,18 +177,18 @@ async def _append(ledger: Ledger, value: dict[str, Any]) -> Any:
 
 async def _stored(ledger: Ledger) -> dict[str, tuple[Token, str]]:
     """Return the tokens by id, each with the digest of its secret."""
-    known: dict[str, tuple[Token, str]] = {}
+    tokens: dict[str, tuple[Token, str]] = {}
     async for record in ledger.read(TOKENS_THREAD):
         value = _value_of(record.message)
-        if (made := value.get("made")) is not None:
+        if (token_id := value.get("made")) is not None:
             ends = value["expires_at"]
             expires_at = None if ends is None else datetime.fromisoformat(ends)
             scopes = cast("tuple[Scope, ...]", tuple(value["scopes"]))
-            known[made] = Token(made, value["principal"], scopes, record.recorded_at, expires_at), value["digest"]
-        elif (revoked := value.get("revoked")) in known:
-            token, digest = known[revoked]
-            known[revoked] = replace(token, revoked_at=record.recorded_at), digest
-    return known
+            tokens[token_id] = Token(token_id, value["principal"], scopes, record.recorded_at, expires_at), value["digest"]
+        elif (revoked := value.get("revoked")) in tokens:
+            token, digest = tokens[revoked]
+            tokens[revoked] = replace(token, revoked_at=record.recorded_at), digest
+    return tokens
 
 
 def _value_of(message: Message) -> dict[str, Any]:

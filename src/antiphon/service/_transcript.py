@@ -45,6 +45,7 @@ _SHORT: Final = 100
 """Characters of a value that is printed beside its label."""
 _SENTENCE: Final = 160
 """Characters of a value that is one item of a list."""
+_VERBS: Final[dict[Kind, str]] = {"parts": "said", "option_call": "called", "option_result": "answered"}
 _DATA_URL = re.compile(r'data:([\w.+-]+/[^,"\s]+|;base64),[\w+/=%.~-]{100,}', re.IGNORECASE)
 """A long `data:` URL in a text or a value; its size is shown instead."""
 
@@ -92,8 +93,10 @@ def transcript_by_step(conversation: Conversation) -> Iterator[TranscriptLine]:
     answers = _answers(conversation)
     for number, (step, positions) in enumerate(steps_in(conversation)):
         yield from [TranscriptLine(0)] * (number > 0)
-        about = "no step" if step is None else f"step {step}"
-        yield _line(0, f"── {about}: {_counted(conversation, positions)}", "heading")
+        title = "no step" if step is None else f"step {step}"
+        kinds = Counter(conversation[position].kind for position in positions)
+        counts = ", ".join(f"{kinds[kind]} {verb}" for kind, verb in _VERBS.items() if kinds[kind])
+        yield _line(0, f"── {title}: {counts}", "heading")
         yield from (replace(line, level=line.level + 1) for line in _lines(conversation, positions, answers))
 
 
@@ -102,35 +105,37 @@ def steps_in(conversation: Conversation) -> list[tuple[int | None, list[int]]]:
 
     Runs of messages without a step stand between them, with None as their step.
     """
-    found: list[tuple[int | None, list[int]]] = []
+    groups: list[tuple[int | None, list[int]]] = []
     steps: dict[int, list[int]] = {}
     for position, message in enumerate(conversation):
         step = message.step_num
         if step is None:
-            if not found or found[-1][0] is not None:
-                found.append((None, []))
-            found[-1][1].append(position)
+            if not groups or groups[-1][0] is not None:
+                groups.append((None, []))
+            groups[-1][1].append(position)
         elif step in steps:
             steps[step].append(position)
         else:
             steps[step] = [position]
-            found.append((step, steps[step]))
-    return found
+            groups.append((step, steps[step]))
+    return groups
 
 
 def in_one_line(message: Message) -> tuple[LinePiece, ...]:
     """Return a message as one line. A bar precedes its text, so that no text looks like a call."""
     match message.payload:
         case PartsPayload(parts=parts):
-            said = _joined(_parts(parts, 0))
-            return (LinePiece(said),) if said else (LinePiece("(says nothing)", "aside"),)
+            text = _joined(_parts(parts, 0))
+            return (LinePiece(text),) if text else (LinePiece("(says nothing)", "aside"),)
         case OptionCallPayload() as call:
-            return (LinePiece(" ".join(visible_lines(f"calls {call.option_name} {_written(_given(call))}").split())),)
+            return (LinePiece(" ".join(visible_lines(f"calls {call.option_name} {_written(_arguments(call))}").split())),)
         case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
-            own = message.model_copy(update={"policy": outcome.option_name})  # the speaker is printed before the line
+            unlabelled = message.model_copy(update={"policy": outcome.option_name})  # the speaker is printed before the line
             name = f"{outcome.option_name} " if message.policy != outcome.option_name else ""
             return (
-                LinePiece(visible_lines(name) + _joined(_outcome(own, outcome, 0)), "bad" if outcome.is_error else "plain"),
+                LinePiece(
+                    visible_lines(name) + _joined(_outcome(unlabelled, outcome, 0)), "bad" if outcome.is_error else "plain"
+                ),
             )
 
 
@@ -142,17 +147,17 @@ def brief(value: Any, most: int = _SHORT) -> str:
 
 def outcome_text(value: Any, most: int = _SHORT) -> str:
     """Return the result of a tool on one line, for people: the first line of a text, the fields of an object by name."""
-    found = thaw(value)
-    if isinstance(found, str) and found.lstrip()[:1] in ("{", "["):
+    plain = thaw(value)
+    if isinstance(plain, str) and plain.lstrip()[:1] in ("{", "["):
         with suppress(ValueError):  # text that only looks like JSON
-            found = json.loads(found)
-    if isinstance(found, dict):
-        fields = cast("dict[str, Any]", found).items()
-        return brief("; ".join(f"{name}: {_summary(each)}" for name, each in fields) or "nothing", most)
-    if isinstance(found, list):
-        return brief(_summary(cast("list[Any]", found)) or "nothing", most)
-    lines = found.strip().splitlines() if isinstance(found, str) else ()
-    return brief(f"{lines[0].removeprefix('- ')} …" if len(lines) > 1 else found, most)
+            plain = json.loads(plain)
+    if isinstance(plain, dict):
+        fields = cast("dict[str, Any]", plain).items()
+        return brief("; ".join(f"{name}: {_summary(field)}" for name, field in fields) or "nothing", most)
+    if isinstance(plain, list):
+        return brief(_summary(cast("list[Any]", plain)) or "nothing", most)
+    lines = plain.strip().splitlines() if isinstance(plain, str) else ()
+    return brief(f"{lines[0].removeprefix('- ')} …" if len(lines) > 1 else plain, most)
 
 
 def _summary(value: Any) -> str:
@@ -160,7 +165,7 @@ def _summary(value: Any) -> str:
     match value:
         case dict():
             return ", ".join(map(str, cast("dict[str, Any]", value)))
-        case list() if any(isinstance(each, dict | list) for each in cast("list[Any]", value)):
+        case list() if any(isinstance(item, dict | list) for item in cast("list[Any]", value)):
             count = len(cast("list[Any]", value))
             return f"{count} result{'' if count == 1 else 's'}"
         case list():
@@ -173,8 +178,8 @@ def _summary(value: Any) -> str:
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call on one line, each argument as JSON; a long one is cut."""
-    given = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
-    return f"{name}({', '.join(given)})"
+    pairs = (f"{key}={brief(json.dumps(thaw(value), ensure_ascii=False))}" for key, value in arguments.items())
+    return f"{name}({', '.join(pairs)})"
 
 
 # ---------------------------------------------------------------- six phases
@@ -209,33 +214,34 @@ def phase_talk(messages: Iterable[Message]) -> list[Message]:
     other fields become data. A refused output stays a call. If an agent has only chosen a source, the result of its phase
     replaces the choice. The last phase writes its answer as another message of the thread, which replaces its text.
     """
-    told = [message for message in messages if not (message.lane == "talk" and _is_phase_prompt(message))]
-    refused = {message.invocation_id for message in told if _is_output(message) and _is_refused(message)}
+    talk = [message for message in messages if not (message.lane == "talk" and _is_phase_prompt(message))]
+    outputs = [message for message in talk if _is_output(message)]
+    refused = {output.invocation_id for output in outputs if getattr(output.payload, "is_error", False)}
     asked: str | None = None
-    chosen: Message | None = None
-    found: list[Message] = []
-    for message in told:
+    choice: Message | None = None
+    readable: list[Message] = []
+    for message in talk:
         if is_approval(message):
-            found.append(message)
+            readable.append(message)
         elif message.lane != "talk":
             asked = _question(message) or asked
-            if chosen is not None and (result := _phase_result(message, chosen.policy)) is not None:
-                found.append(_with_text(chosen, result))
-                chosen = None
+            if choice is not None and (result := _phase_result(message, choice.policy)) is not None:
+                readable.append(_with_text(choice, result))
+                choice = None
         elif _is_choice(message):
-            chosen = message
+            choice = message
         elif message.policy == PHASES[-1] and message.id.endswith("/answer"):
-            spoken = found.pop() if found and found[-1].policy == PHASES[-1] else chosen or message
+            spoken = readable.pop() if readable and readable[-1].policy == PHASES[-1] else choice or message
             judged = tuple(part for part in spoken.parts if isinstance(part, DataPart))
-            found.append(spoken.model_copy(update={"payload": PartsPayload(parts=(*message.parts, *judged))}))
-            chosen = None
+            readable.append(spoken.model_copy(update={"payload": PartsPayload(parts=(*message.parts, *judged))}))
+            choice = None
         elif message.role_hint_for_llm == "user" and message.parent_id is not None and asked is not None:
-            found.append(_with_text(message, asked))  # the prompt may repeat what was said before
+            readable.append(_with_text(message, asked))  # the prompt may repeat what was said before
         elif not _is_output(message) or message.invocation_id in refused:
-            found.append(message)
+            readable.append(message)
         elif isinstance(message.payload, OptionCallPayload):
-            found.append(message.model_copy(update={"payload": _as_said(message.payload)}))
-    return found
+            readable.append(message.model_copy(update={"payload": _as_said(message.payload)}))
+    return readable
 
 
 def _question(message: Message) -> str | None:
@@ -275,26 +281,22 @@ def _is_choice(message: Message) -> bool:
     return isinstance(value, dict) and set(value) == {"source"}
 
 
-def _is_refused(message: Message) -> bool:
-    return isinstance(message.payload, OptionResultPayload) and message.payload.is_error
-
-
 def _as_said(call: OptionCallPayload) -> PartsPayload:
     """Return a typed output as parts: its first text field as text, the other fields as data."""
-    given: Any = thaw(call.arguments)
-    first = next((name for name, value in given.items() if isinstance(value, str)), "")
-    judged = {name: value for name, value in given.items() if name != first}
-    said = (TextPart(text=given[first]),) if first else ()
-    return PartsPayload(parts=(*said, DataPart(data=judged)) if judged else said)
+    arguments: Any = thaw(call.arguments)
+    first = next((name for name, value in arguments.items() if isinstance(value, str)), "")
+    judged = {name: value for name, value in arguments.items() if name != first}
+    text = (TextPart(text=arguments[first]),) if first else ()
+    return PartsPayload(parts=(*text, DataPart(data=judged)) if judged else text)
 
 
 def cited_sources(conversation: Conversation) -> tuple[Mapping[str, Any], ...]:
     """Return the citations of the last answer of six phases, in the order of their numbers."""
     for message in reversed(conversation):
         match message.parts if message.lane == "control" else ():
-            case (DataPart(data=JsonObject() as said),) if said.get("type") == ThreadResult.message_type:
-                cited: Any = thaw(said["data"]).get("citations") or ()
-                return tuple(cited)
+            case (DataPart(data=JsonObject() as result),) if result.get("type") == ThreadResult.message_type:
+                citations: Any = thaw(result["data"]).get("citations") or ()
+                return tuple(citations)
             case _:
                 pass
     return ()
@@ -308,18 +310,18 @@ def prose(text: str) -> str:
 
     Blocks of code stay as they are.
     """
-    if (whole := _structure(text)) is not None:
-        return "\n".join(_listed(whole))
+    if (structure := _structure(text)) is not None:
+        return "\n".join(_listed(structure))
     lines: list[str] = []
     is_code = False
     for line in text.split("\n"):
         is_code ^= line.lstrip().startswith("```")
-        found = None if is_code else _AT_THE_END.search(line)
-        value = None if found is None else _structure(found[0])
-        if found is None or value is None:
+        match = None if is_code else _AT_THE_END.search(line)
+        value = None if match is None else _structure(match[0])
+        if match is None or value is None:
             lines.append(line)
         else:
-            lines += [*filter(None, (line[: found.start()].rstrip(),)), "", *_listed(value), ""]
+            lines += [*filter(None, (line[: match.start()].rstrip(),)), "", *_listed(value), ""]
     return "\n".join(lines).strip("\n")
 
 
@@ -338,7 +340,7 @@ def _structure(text: str) -> dict[str, Any] | list[Any] | None:
 
 def _listed(value: dict[str, Any] | list[Any], margin: str = "") -> Iterator[str]:
     """Yield a JSON value as a Markdown list. A value that fits on a line is one item."""
-    for label, item in value.items() if isinstance(value, dict) else (("", each) for each in value):
+    for label, item in value.items() if isinstance(value, dict) else (("", entry) for entry in value):
         begin = f"{margin}- " + (f"{label.replace('_', ' ')}: " if label else "")
         if (short := _in_words(item)) is not None:
             yield f"{begin}{short}"
@@ -355,11 +357,11 @@ def _in_words(value: Any) -> str | None:
     """Return a value on one line; None if it needs several."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        short = ", ".join(f"{name.replace('_', ' ')}: {_scalar(each)}" for name, each in items)
-        is_flat = not any(isinstance(each, dict | list) for _, each in items)
+        short = ", ".join(f"{name.replace('_', ' ')}: {_scalar(item)}" for name, item in items)
+        is_flat = not any(isinstance(item, dict | list) for _, item in items)
     elif isinstance(value, list):
-        short = ", ".join(_scalar(each) for each in cast("list[Any]", value))
-        is_flat = not any(isinstance(each, dict | list) for each in cast("list[Any]", value))
+        short = ", ".join(_scalar(item) for item in cast("list[Any]", value))
+        is_flat = not any(isinstance(item, dict | list) for item in cast("list[Any]", value))
     else:
         return " ".join(_scalar(value).split())
     return (short or "none") if is_flat and len(short) <= _SENTENCE and "\n" not in short else None
@@ -375,7 +377,7 @@ def _scalar(value: Any) -> str:
 
 def visible(text: str, keep: str = "") -> str:
     """Return text with every control and invisible character as `⟨U+202E⟩`, except those to keep. Spaces of any width stay."""
-    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], keep) else f"⟨U+{ord(found[0]):04X}⟩", text)
+    return HIDDEN.sub(lambda match: match[0] if _is_seen(match[0], keep) else f"⟨U+{ord(match[0]):04X}⟩", text)
 
 
 def visible_lines(text: str) -> str:
@@ -385,7 +387,7 @@ def visible_lines(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return equivalent JSON text, with every control and invisible character in it as a JSON escape."""
-    return HIDDEN.sub(lambda found: found[0] if _is_seen(found[0], "\n") else _escape(found[0]), text)
+    return HIDDEN.sub(lambda match: match[0] if _is_seen(match[0], "\n") else _escape(match[0]), text)
 
 
 def _is_seen(character: str, keep: str) -> bool:
@@ -402,12 +404,6 @@ def _escape(character: str) -> str:
 
 def _line(level: int, text: str, tone: Tone = "plain", *, quoted: bool = False) -> TranscriptLine:
     return TranscriptLine(level, (LinePiece(visible_lines(text), tone),), quoted)
-
-
-def _counted(conversation: Conversation, positions: Sequence[int]) -> str:
-    kinds = Counter(conversation[position].kind for position in positions)
-    words: dict[Kind, str] = {"parts": "said", "option_call": "called", "option_result": "answered"}
-    return ", ".join(f"{kinds[kind]} {word}" for kind, word in words.items() if kinds[kind])
 
 
 def _answers(conversation: Conversation) -> dict[int, Message | None]:
@@ -444,13 +440,13 @@ def _goes_on(last: Message, message: Message) -> bool:
 
 
 def _heading(message: Message) -> TranscriptLine:
-    about = [
+    details = [
         f"to {', '.join(message.to)}" if message.to else "",
         f"step {message.step_num}" if message.step_num is not None else "",
         message.lane if message.lane != "talk" else "",
         f"{message.created_at:%Y-%m-%d %H:%M:%S} UTC" if message.created_at is not None else "",
     ]
-    aside = ", ".join(filter(None, about))
+    aside = ", ".join(filter(None, details))
     speaker = LinePiece(visible_lines(message.policy), "speaker")
     return TranscriptLine(0, (speaker, LinePiece(visible_lines(f" ({aside})"), "aside")) if aside else (speaker,))
 
@@ -466,14 +462,14 @@ def _body(conversation: Conversation, message: Message, answer: Message | None) 
         case OptionCallPayload() as call:
             yield from _call(call, answer)
         case OptionResultPayload() as outcome:  # pragma: no branch (there is no other)
-            known = conversation.call_of(message) is not None
-            oddity = "one more result of" if known else "no call is here for this result of"
+            has_call = conversation.call_of(message) is not None
+            oddity = "one more result of" if has_call else "no call is here for this result of"
             yield _line(1, f"{oddity} {outcome.option_name} (invocation {outcome.invocation_id})", "odd")
             yield from _outcome(message, outcome, 2)
 
 
 def _call(call: OptionCallPayload, answer: Message | None) -> Iterator[TranscriptLine]:
-    yield from _labelled((LinePiece("calls "), LinePiece(visible_lines(call.option_name), "heading")), _given(call), 1)
+    yield from _labelled((LinePiece("calls "), LinePiece(visible_lines(call.option_name), "heading")), _arguments(call), 1)
     if answer is not None and isinstance(answer.payload, OptionResultPayload):
         yield from _outcome(answer, answer.payload, 2)
     else:
@@ -495,14 +491,14 @@ def _approval(call: OptionCallPayload, answer: Message | None) -> Iterator[Trans
     elif answer.payload.is_error:
         yield _line(2, f"{answer.payload.error_message}", "bad")
     else:
-        given: Any = thaw(answer.payload.result)
-        said = cast("Mapping[str, Any]", given if isinstance(given, dict) else {})
-        is_yes, reason = said.get("approved") is True, said.get("reason")
+        result: Any = thaw(answer.payload.result)
+        fields = cast("Mapping[str, Any]", result if isinstance(result, dict) else {})
+        is_yes, reason = fields.get("approved") is True, fields.get("reason")
         why = f": {reason}" if reason else ""
         yield _line(2, f"{'approved' if is_yes else 'denied'} by {answer.policy}{why}", "plain" if is_yes else "bad")
 
 
-def _given(call: OptionCallPayload) -> Any:
+def _arguments(call: OptionCallPayload) -> Any:
     """Return the arguments of a call as JSON; arguments that are not valid JSON, unchanged."""
     return call.arguments_text if call.arguments_text is not None and not call.arguments else call.arguments
 
@@ -557,7 +553,7 @@ def _labelled(label: tuple[LinePiece, ...], value: Any, level: int) -> Iterator[
 def _written(value: Any, indent: int | None = None) -> str:
     """Return a JSON value as text; text is returned unchanged."""
     text = value if isinstance(value, str) else json.dumps(thaw(value), ensure_ascii=False, indent=indent)
-    return _DATA_URL.sub(lambda found: _short_url(found[0]), text)
+    return _DATA_URL.sub(lambda match: _short_url(match[0]), text)
 
 
 def _short_url(url: str) -> str:

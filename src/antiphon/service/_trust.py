@@ -106,10 +106,10 @@ def distrust(path: Path) -> tuple[TrustedFile, ...]:
     Raises:
         SetupError: the list cannot be read or written.
     """
-    known, own = _read(), str(path.resolve())
-    removed = tuple(each for each in known.values() if each.path == own)
+    entries, resolved = _read(), str(path.resolve())
+    removed = tuple(entry for entry in entries.values() if entry.path == resolved)
     if removed:
-        _write({digest: each for digest, each in known.items() if each not in removed})
+        _write({digest: entry for digest, entry in entries.items() if entry not in removed})
     return removed
 
 
@@ -132,12 +132,12 @@ def _file_digest(path: Path) -> str:
 
 
 def _add(digest: str, path: Path) -> TrustedFile:
-    known = _read()
-    if digest not in known:
+    entries = _read()
+    if digest not in entries:
         text = os.fsencode(path.resolve()).decode(errors="replace")
-        _write({**known, digest: TrustedFile(digest, text, current_port().now().astimezone(UTC).replace(microsecond=0))})
-        known = _read()
-    return known[digest]
+        _write({**entries, digest: TrustedFile(digest, text, current_port().now().astimezone(UTC).replace(microsecond=0))})
+        entries = _read()
+    return entries[digest]
 
 
 def _read() -> dict[str, TrustedFile]:
@@ -156,12 +156,12 @@ def _read() -> dict[str, TrustedFile]:
         raise SetupError(f"{path}: not a list of trusted files: {exc}; mend or delete it, and trust the files again") from exc
 
 
-def _write(known: Mapping[str, TrustedFile]) -> None:
+def _write(trusted: Mapping[str, TrustedFile]) -> None:
     """Replace the list atomically: readers see the old list or the new one, also after a crash."""
     path = trust_list()
     entries = [
-        f"\n[{_quoted(each.digest)}]\npath = {_quoted(each.path)}\nat = {each.at.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
-        for each in known.values()
+        f"\n[{_quoted(entry.digest)}]\npath = {_quoted(entry.path)}\nat = {entry.at.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
+        for entry in trusted.values()
     ]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

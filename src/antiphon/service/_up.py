@@ -72,9 +72,9 @@ class LocalDatabase:
             SetupError: it cannot be started.
         """
         if not (self._data / "PG_VERSION").exists():
-            given = self.folder / "password"
+            password_file = self.folder / "password"
             words = ("-D", str(self._data), "-A", "scram-sha-256", "-U", "postgres", "-E", "UTF8", "--no-locale")
-            self._run("initdb", *words, f"--pwfile={given}")
+            self._run("initdb", *words, f"--pwfile={password_file}")
         with suppress(SetupError):  # a server that a killed process left running may have another port
             self.stop("fast")
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c max_connections=200"
@@ -118,8 +118,10 @@ class LocalDatabase:
         except subprocess.TimeoutExpired as exc:
             raise SetupError(f"{program} of PostgreSQL takes more than {_PATIENCE:g} s; see {self.folder}/log") from exc
         if done.returncode:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise SetupError(f"{program} of PostgreSQL failed: {said[-1] if said else done.returncode}; see {self.folder}/log")
+            output = (done.stderr or done.stdout).strip().splitlines()
+            raise SetupError(
+                f"{program} of PostgreSQL failed: {output[-1] if output else done.returncode}; see {self.folder}/log"
+            )
 
 
 def place_database(folder: Path, command: str = "antiphon up") -> LocalDatabase:
@@ -128,27 +130,32 @@ def place_database(folder: Path, command: str = "antiphon up") -> LocalDatabase:
     Raises:
         SetupError: the wheel is not installed, or the folder cannot be used.
     """
-    found = find_spec(_PACKAGE)
-    if found is None or found.origin is None:
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
         raise SetupError(f'`{command}` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"')
-    package = Path(found.origin).parent
-    own = folder / "postgres"
+    package = Path(spec.origin).parent
+    postgres = folder / "postgres"
     try:
-        own.mkdir(parents=True, exist_ok=True)
+        postgres.mkdir(parents=True, exist_ok=True)
         as_user: tuple[str, ...] = ()
         if os.geteuid() == 0:
             as_user = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
-            package = _readable_copy(package, own)
-            os.chown(own, _NOBODY, _NOBODY)
-            _check_entry(own, as_user)
-        secret = own / "password"
+            package = _readable_copy(package, postgres)
+            os.chown(postgres, _NOBODY, _NOBODY)
+            entry = subprocess.run([*as_user, "test", "-w", str(postgres)], capture_output=True, check=False)  # noqa: S603 (ours)
+            if entry.returncode:
+                advice = "choose another folder or user"
+                raise SetupError(f"PostgreSQL does not run as root, and `nobody` may not enter {postgres}: {advice}")
+        secret = postgres / "password"
         if not secret.exists():
             _write_private(secret, secrets.token_hex(24))
             if as_user:
                 os.chown(secret, _NOBODY, _NOBODY)
-        return LocalDatabase(own, package / "pginstall/bin", _free_port(folder / "url"), secret.read_text().strip(), as_user)
+        return LocalDatabase(
+            postgres, package / "pginstall/bin", _free_port(folder / "url"), secret.read_text().strip(), as_user
+        )
     except OSError as exc:
-        raise SetupError(f"{exc.filename or own}: {exc.strerror or exc}; choose another folder") from exc
+        raise SetupError(f"{exc.filename or postgres}: {exc.strerror or exc}; choose another folder") from exc
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -157,24 +164,18 @@ def _write_private(path: Path, text: str) -> None:
         file.write(f"{text}\n")
 
 
-def _readable_copy(package: Path, own: Path) -> Path:
+def _readable_copy(package: Path, postgres: Path) -> Path:
     """Copy the binaries to where `nobody` can read them, once."""
-    copy = own / "server" / package.name
+    copy = postgres / "server" / package.name
     if not copy.exists():
-        part = own / "part"
+        part = postgres / "part"
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(package / "pginstall", part / package.name / "pginstall", symlinks=True)
         libraries = f"{package.name}.libs"
         if (package.parent / libraries).exists():
             shutil.copytree(package.parent / libraries, part / libraries)
-        part.rename(own / "server")
+        part.rename(postgres / "server")
     return copy
-
-
-def _check_entry(own: Path, as_user: Sequence[str]) -> None:
-    done = subprocess.run([*as_user, "test", "-w", str(own)], capture_output=True, check=False)  # noqa: S603 (ours)
-    if done.returncode:
-        raise SetupError(f"PostgreSQL does not run as root, and `nobody` may not enter {own}: choose another folder or user")
 
 
 def _free_port(before: Path) -> int:
@@ -200,37 +201,37 @@ async def run_cluster(
     hosts: int = 3,
     options: Sequence[str] = (),
     port: int = 8000,
-    hear: Callable[[str, str], None] | None = None,
+    on_line: Callable[[str, str], None] | None = None,
     stop: asyncio.Event | None = None,
     hurry: asyncio.Event | None = None,
 ) -> None:
     """Run a database, hosts and a server in a folder, until `stop` is set; then all of them end.
 
-    `options` are those of each `antiphon host`. `hear` is called with the name of a process and a line of its output. When
+    `options` are those of each `antiphon host`. `on_line` is called with the name of a process and a line of its output. When
     `hurry` is set, hosts and server are killed, and the database is stopped.
 
     Raises:
         SetupError: the database cannot be started, another process uses the folder, or a host or the server cannot start.
     """
-    told = listener(hear or _unheard)
+    report = listener(on_line or (lambda name, line: None))
     with locked(folder):
         database = await asyncio.to_thread(place_database, folder)
-        async with _running(database, told) as outages:
+        async with _running(database, report) as outages:
             _write_private(folder / "url", database.url)
-            told("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
+            report("database", f"PostgreSQL at 127.0.0.1:{database.port}, with its data in {database.folder}")
             environment = {**os.environ, "ANTIPHON_LEDGER": database.url, END_WITH_PARENT: "1"}
             commands = {f"host {number}": ("host", "--drain", "0", *options) for number in range(1, hosts + 1)}
             commands["server"] = ("serve", "--port", str(port))
             over = stop or asyncio.Event()
-            keepers = [_Keeper(name, words, environment, told, over, outages=outages) for name, words in commands.items()]
+            keepers = [_Keeper(name, words, environment, report, over, outages=outages) for name, words in commands.items()]
             killing = asyncio.ensure_future(_kill_at(hurry or asyncio.Event(), keepers))
             try:
                 async with asyncio.TaskGroup() as group:
                     for keeper in keepers:
                         group.create_task(keeper.keep())
             except ExceptionGroup as group_error:
-                refused, others = group_error.split(SetupError)
-                if refused is None or others is not None:
+                refused, unexpected = group_error.split(SetupError)
+                if refused is None or unexpected is not None:
                     raise
                 raise refused.exceptions[0] from None
             finally:
@@ -241,10 +242,6 @@ async def run_cluster(
 async def _kill_at(hurry: asyncio.Event, keepers: Sequence[_Keeper]) -> None:
     await hurry.wait()
     await asyncio.gather(*(keeper.kill() for keeper in keepers))
-
-
-def _unheard(name: str, line: str) -> None:
-    """Drop a line."""
 
 
 class _Outages:
@@ -271,13 +268,13 @@ class _Keeper:
         name: str,
         words: Sequence[str],
         environment: dict[str, str],
-        told: Callable[[str, str], None],
+        report: Callable[[str, str], None],
         over: asyncio.Event,
         *,
         outages: _Outages | None = None,
     ) -> None:
         self._name, self._words, self._environment = name, words, environment
-        self._told, self._over = told, over
+        self._report, self._over = report, over
         self._outages = outages
         self._process: asyncio.subprocess.Process | None = None
         self._refusals: int | None = 0
@@ -298,7 +295,7 @@ class _Keeper:
                 if running.done():
                     if self._outages is None or (self._outages.number == before and self._outages.is_up):
                         self._check_start(running.result())
-                    self._told(self._name, f"ended with code {running.result()}; it starts again")
+                    self._report(self._name, f"ended with code {running.result()}; it starts again")
                     await asyncio.wait((over,), timeout=_PAUSE)
                     continue
                 self._end()
@@ -336,11 +333,11 @@ class _Keeper:
             try:
                 line = await process.stdout.readline()
             except ValueError:  # a line of more than 64 KiB; the rest of the output goes on
-                self._told(self._name, "(a line that is too long to show)")
+                self._report(self._name, "(a line that is too long to show)")
                 continue
             if not line:
                 return await process.wait()
-            self._told(self._name, line.decode(errors="replace").rstrip("\n"))
+            self._report(self._name, line.decode(errors="replace").rstrip("\n"))
 
     def _end(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -381,11 +378,11 @@ def locked(folder: Path) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _running(database: LocalDatabase, told: Callable[[str, str], None]) -> AsyncGenerator[_Outages]:
+async def _running(database: LocalDatabase, report: Callable[[str, str], None]) -> AsyncGenerator[_Outages]:
     """Run a database for the duration of the block, and restart it when it ends."""
     await asyncio.to_thread(database.start)
     over, outages = asyncio.Event(), _Outages(database)
-    keeping = asyncio.ensure_future(_keep_database(database, told, over, outages))
+    keeping = asyncio.ensure_future(_keep_database(database, report, over, outages))
     try:
         yield outages
     finally:
@@ -394,20 +391,20 @@ async def _running(database: LocalDatabase, told: Callable[[str, str], None]) ->
 
 
 async def _keep_database(
-    database: LocalDatabase, told: Callable[[str, str], None], over: asyncio.Event, outages: _Outages
+    database: LocalDatabase, report: Callable[[str, str], None], over: asyncio.Event, outages: _Outages
 ) -> None:
     while not over.is_set():
         if not await asyncio.to_thread(lambda: database.is_running):
             outages.number += 1
             outages.is_over = False
-            told("database", "it has ended; it starts again")
+            report("database", "it has ended; it starts again")
             try:
                 await asyncio.to_thread(database.start)
                 outages.number += 1
                 outages.is_over = True
-                told("database", "it runs again")
+                report("database", "it runs again")
             except SetupError as exc:  # an old process of it may still be ending; the next round tries again
-                told("database", str(exc))
+                report("database", str(exc))
         with suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), _PAUSE)
 

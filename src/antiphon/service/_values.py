@@ -72,13 +72,13 @@ def _plain(value: Any) -> Any:
 def _all_plain(value: Any) -> Any:
     """Return a value as dicts and lists, for the rare one with an integer that orjson does not write."""
     if isinstance(value, BaseModel):
-        return {name: _all_plain(each) for name, each in _plain(value).items()}
+        return {name: _all_plain(item) for name, item in _plain(value).items()}
     if is_dataclass(value) and not isinstance(value, type):
         return _all_plain(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _all_plain(each) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {str(key): _all_plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, list | tuple):
-        return [_all_plain(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+        return [_all_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     return value
 
 
@@ -146,7 +146,7 @@ class ThreadValue(Value):
     def of(cls, thread: ThreadSummary, status: str | None = None, runs: Iterable[RunStatus] = ()) -> ThreadValue:
         """Return a thread of the ledger. `status` is that of its runs."""
         fields = {name: getattr(thread, name) for name in _OF_SUMMARY}
-        of_runs = tuple(RunValue.model_validate(each) for each in runs)
+        of_runs = tuple(RunValue.model_validate(run) for run in runs)
         return cls.model_construct(**fields, status=status or thread.status, runs=of_runs, unfit=unfit_builds(thread))
 
 
@@ -160,8 +160,8 @@ def unfit_builds(thread: ThreadSummary) -> tuple[UnfitValue, ...]:
     """Return the builds that cannot continue what is open in a thread, and why; empty if nothing is open."""
     if not thread.open_calls:
         return ()
-    one_line = ((each, "; ".join(each.reason.splitlines())) for each in thread.unfit)
-    return tuple(UnfitValue(build=each.build, reason=reason, at=each.at) for each, reason in one_line)
+    one_line = ((unfit, "; ".join(unfit.reason.splitlines())) for unfit in thread.unfit)
+    return tuple(UnfitValue(build=unfit.build, reason=reason, at=unfit.at) for unfit, reason in one_line)
 
 
 class ThreadPageValue(Value):
@@ -462,12 +462,12 @@ class LimitValue(Value):
             at_once=limit.at_once,
             per_minute=limit.per_minute,
             cost_per_day=limit.cost_per_day,
-            held=status.held,
+            held=status.permits,
             waiting=status.waiting,
             started=status.started,
             spent=status.spent,
             reserved=status.reserved,
-            holders=tuple(PermitHolderValue.model_validate(each) for each in status.holders),
+            holders=tuple(PermitHolderValue.model_validate(holder) for holder in status.holders),
         )
 
 

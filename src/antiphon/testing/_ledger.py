@@ -367,7 +367,7 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         await ledger.append("t", [_said()])
         first = await ledger.claim("t")
         error = await _refused(errors.FencedError, ledger.append("t", [_said()]))
-        _same((error.given, error.epoch), (None, first))
+        _same((error.used, error.epoch), (None, first))
         await ledger.append("t", [_said()], epoch=first)
         second = await ledger.claim("t")
         _same(second > first, True)
@@ -1176,7 +1176,7 @@ async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(
 
     async def found(*terms: str, limit: int = 10, source: str | None = None) -> list[str]:
         matches = await ledger.find_terms(index, terms, limit=limit, source=source)
-        return [match.entry.body for match in matches.found]
+        return [match.entry.body for match in matches.matches]
 
     async with open_() as ledger:
         _same(await found("fox"), [])
@@ -1401,7 +1401,7 @@ async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
         before = await ledger.redaction_rules()
         _same((before.ledger, before.is_accepted), (None, True))
         await ledger.beat(host)
-        _same(await ledger.redaction_rules(), replace(before, ledger=before.own))
+        _same(await ledger.redaction_rules(), replace(before, ledger=before.handle))
         store: Any = ledger
         rules = getattr(ledger, "redaction", None)
         if rules is None:
@@ -1422,7 +1422,7 @@ async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
         _same([status.host.name for status in await ledger.hosts()], ["h"])
         await ledger.leave(host)
         adopted = await ledger.adopt_redaction()
-        _same(adopted.ledger, adopted.own)
+        _same(adopted.ledger, adopted.handle)
         await ledger.beat(late)
         store.redaction = rules
         await _refused(errors.OtherRedactionError, ledger.beat(host))
@@ -1564,7 +1564,7 @@ async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
         _same((await _leased(ledger, _host("one"), in_use=3, waiting=2)).at_once, 4)
         await ledger.set_limit(Limit("m", at_once=1))  # running requests continue, and count
         _same((await _leased(ledger, _host("one"), in_use=4, waiting=2)).at_once, 1)
-        _same([status.held for status in await ledger.limits()], [0, 4])
+        _same([status.permits for status in await ledger.limits()], [0, 4])
         await ledger.set_limit(Limit("m"))
         _same([status.limit.model for status in await ledger.limits()], [ALL_MODELS])
         await ledger.set_limit(Limit("never"))
@@ -1582,8 +1582,8 @@ async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None
         await ledger.set_limit(Limit("m", at_once=6))
         await asyncio.gather(*(_leased(ledger, host, waiting=50) for host in hosts for _ in range(3)))
         status = await _in_use(ledger)
-        _same(status.held <= 6, True)  # noqa: PLR2004
-        permits = {holder.host: holder.held for holder in status.holders}
+        _same(status.permits <= 6, True)  # noqa: PLR2004
+        permits = {holder.host: holder.permits for holder in status.holders}
         for host in (*hosts, *hosts):  # requests end, and each host asks again: an equal share for each
             grant = await _leased(ledger, host, in_use=min(1, permits[host.name]), waiting=50)
             permits[host.name] = grant.at_once or 0
@@ -1663,23 +1663,23 @@ async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
         await ledger.set_limit(Limit("m", cost_per_day=Decimal(1)))
         most, some = Decimal("0.4"), Decimal("0.1")
         grant = await _leased(ledger, one, waiting=3, reserve=(most, most, most))
-        _same((grant.reserved, grant.left), (Decimal("0.8"), Decimal(1)))
+        _same((grant.reserved, grant.budget_left), (Decimal("0.8"), Decimal(1)))
         grant = await _leased(ledger, two, waiting=1, reserve=(most,))
-        _same((grant.reserved, grant.left), (Decimal(0), Decimal(1)))
+        _same((grant.reserved, grant.budget_left), (Decimal(0), Decimal(1)))
         for _ in range(2):  # one request has ended and cost less; reporting that twice changes nothing
             grant = await _leased(ledger, one, in_use=1, reserved=most, spent=some)
-            _same((grant.reserved, grant.left), (most, Decimal("0.9")))
+            _same((grant.reserved, grant.budget_left), (most, Decimal("0.9")))
         _same((await _leased(ledger, two, waiting=1, reserve=(most,))).reserved, most)
         status = await _in_use(ledger)
         _same((status.spent, status.reserved), (some, Decimal("0.8")))
         await _let_expire(ledger, one)
         grant = await _leased(ledger, two, in_use=1, waiting=1, reserved=most, reserve=(most,))
-        _same((grant.reserved, grant.left), (most, Decimal("0.5")))
+        _same((grant.reserved, grant.budget_left), (most, Decimal("0.5")))
         await ledger.beat(one)
         grant = await _leased(ledger, one, spent=Decimal("0.3"), reported=some)  # only the cost since its last report
-        _same(grant.left, Decimal("0.3"))
+        _same(grant.budget_left, Decimal("0.3"))
         await ledger.set_limit(Limit("m", cost_per_day=Decimal(5)))
-        _same((await _leased(ledger, two, waiting=1, reserve=(most,))).left, Decimal("4.3"))
+        _same((await _leased(ledger, two, waiting=1, reserve=(most,))).budget_left, Decimal("4.3"))
 
 
 async def limits_and_their_use_are_known_when_opened_again(open_: _Opener) -> None:

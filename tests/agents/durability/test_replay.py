@@ -415,7 +415,7 @@ async def test_tools_that_a_factory_makes_and_checks_of_arguments_are_durable() 
                 assert (await agent.run("pay", timeout=60)).output == "done"
             assert desk.taken() == seen
         begun = [row.id for row in await rows(ledger, thread) if row.kind == "option_call" and row.lane == "effect"]
-        assert f"{thread}/run/agent/start@begun" in begun  # an agent without a name is `agent`; its time began once
+        assert f"{thread}/run/start:agent@begun" in begun  # an agent without a name is `agent`; its time began once
         assert f"{thread}/run/agent/pay:p2:check@begun" in begun
 
 

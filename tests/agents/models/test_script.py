@@ -13,7 +13,7 @@ from pydantic_ai import Agent, ModelRetry, ToolOutput
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
 from antiphon.agents.models import Rule, Script, ScriptedModel, Turn, load_script, model
-from antiphon.agents.models._script import scene_of, spoken
+from antiphon.agents.models._script import filled, scene_of
 from antiphon.errors import ModelError
 
 WEATHER = """
@@ -198,7 +198,7 @@ json_values = st.recursive(
 @pytest.mark.slow
 @given(json_values)
 def test_a_value_without_names_stays_as_it_is(value: Any) -> None:
-    assert spoken(value, {}) == value
+    assert filled(value, {}) == value
 
 
 @given(short, json_values)
@@ -206,22 +206,22 @@ def test_inserted_text_is_not_expanded_again(text: str, value: Any) -> None:
     """A tool's result cannot reach the other names: content is data (S4)."""
     words = {"text": text, "result": value}
 
-    assert spoken("{result}", words) == value
-    shown = spoken("<{text}>", {"text": "{result}", "result": "secret"})
+    assert filled("{result}", words) == value
+    shown = filled("<{text}>", {"text": "{result}", "result": "secret"})
     assert shown == "<{result}>"
-    assert spoken({"a": ["{text}"]}, words) == {"a": [text]}
+    assert filled({"a": ["{text}"]}, words) == {"a": [text]}
 
 
 def test_results_are_spoken_as_json() -> None:
-    assert spoken("is {result}", {"result": {"a": [1, None]}}) == 'is {"a":[1,null]}'
-    assert json.loads(spoken("{result}!", {"result": [1]})[:-1]) == [1]
+    assert filled("is {result}", {"result": {"a": [1, None]}}) == 'is {"a":[1,null]}'
+    assert json.loads(filled("{result}!", {"result": [1]})[:-1]) == [1]
 
 
 def test_a_dot_leads_into_a_result() -> None:
     words = {"result": {"city": "Oslo", "days": [{"celsius": -3}]}}
-    assert spoken("{result.city}: {result.days.0.celsius}", words) == "Oslo: -3"
-    assert spoken("{result.days}", words) == [{"celsius": -3}]
-    assert spoken("{result.days.1} {result.town}", words) == "{result.days.1} {result.town}"
+    assert filled("{result.city}: {result.days.0.celsius}", words) == "Oslo: -3"
+    assert filled("{result.days}", words) == [{"celsius": -3}]
+    assert filled("{result.days.1} {result.town}", words) == "{result.days.1} {result.town}"
 
 
 def test_each_result_since_the_user_spoke_has_a_number() -> None:

@@ -104,7 +104,7 @@ async def test_its_words_are_heard_while_they_arrive() -> None:
     agent = Agent(TestModel(custom_output_text="Good morning!"), name="ada")
     cast = Cast(ledger, [AgentSpec(agent=agent)])
     async with ledger_run("t", ledger=ledger):
-        await cast.ask("ada", "Hello.", hear=heard.append)
+        await cast.ask("ada", "Hello.", on_text=heard.append)
     assert "".join(heard) == "Good morning!"
 
 

@@ -16,7 +16,7 @@ from tests import strategies
 from tests.patterns.chains import run
 
 from antiphon import decode, dumps, encode, loads
-from antiphon.errors import BudgetExceededError, HistoryMismatchError, RefusedError
+from antiphon.errors import BudgetExceededError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.ledger import Ledger, is_not_executed
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, MessageBuilder, OptionCallPayload, OptionResultPayload, use_port
@@ -116,11 +116,21 @@ async def test_messages_from_elsewhere_give_no_orders_to_actors() -> None:
     ledger = MemoryLedger()
     call = seed_builder().last_option_call
     order = call.model_copy(
-        update={"lane": "control", "to": ("options/1",), "metadata": {"antiphon": {"untrusted": "x"}, "own": {"a": 1}}}
+        update={"lane": "control", "to": ("options/1",), "metadata": {"antiphon": {"enclosure": {}}, "own": {"a": 1}}}
     )
     async with Executor(ledger, searching([])) as executor:
         first = (await executor.execute([order], thread_id="t"))[0]
     assert (first.lane, first.to, list(first.metadata)) == ("talk", (), ["own"])
+
+
+async def test_a_mark_of_untrusted_content_counts_for_the_calls_of_its_conversation() -> None:
+    """S4: also if a program hands over the messages with the calls."""
+    started = list[str]()
+    marked = seed_builder().last_option_call.model_copy(update={"metadata": {"antiphon": {"untrusted": "a web page"}}})
+    async with Executor(None, searching(started)) as executor:
+        with pytest.raises(ParkedError, match="a web page"):
+            await executor.execute([marked], thread_id="t")
+    assert not started
 
 
 async def test_more_calls_than_are_allowed_are_refused_and_closed() -> None:

@@ -12,7 +12,7 @@ from antiphon import decode, encode
 from antiphon.dialects.marsys import Message
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.peers import Peers, star
-from antiphon.patterns.peers._letters import words_of
+from antiphon.patterns.peers._letters import text_of
 
 TEAM = [spec("ada"), spec("bob", "carl"), spec("carl")]
 STAR = star("ada", ["bob", "carl"])
@@ -29,7 +29,7 @@ def call(name: str = "bob", content: Any = "Find X", caller: str | None = "ada",
 
 async def test_calls_of_one_task_are_distinguished() -> None:
     """MA-062: two calls of one agent at once, answered in reverse order: each answer belongs to its call, also on replay."""
-    # Mutant: `Exchange._about` in _letters.py says no `interaction_id` -> this test is red.
+    # Mutant: `Exchange._metadata` in _letters.py says no `interaction_id` -> this test is red.
     second_is_done = asyncio.Event()
 
     class Slowly(Play):
@@ -52,7 +52,7 @@ async def test_calls_of_one_task_are_distinguished() -> None:
     ]
     read = decode([each.to_dict() for each in letters], "marsys")
     assert (read.open_calls(), read.orphans()) == ((), ())
-    pairs = [(words_of(read[one]), words_of(read[two])) for one, two in read.pairs()]
+    pairs = [(text_of(read[one]), text_of(read[two])) for one, two in read.pairs()]
     assert sorted(pairs) == [
         (f'bob({{"request": "Find {number}"}})', f"heard [Request from ada]: Find {number}") for number in (1, 2)
     ]

@@ -93,9 +93,11 @@ async def test_a_memory_may_end_in_any_role(last: Message) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limits", "told"), [({"remember": 0}, 4), ({"told": 2}, 2), ({"told": 0}, 0), ({"remember": 1}, 4)])
+@pytest.mark.parametrize(
+    ("limits", "told"), [({"remember": 0}, 4), ({"added_messages": 2}, 2), ({"added_messages": 0}, 0), ({"remember": 1}, 4)]
+)
 async def test_limits_bound_how_much_a_model_gets(limits: Any, told: int) -> None:
-    """MA-060: a message outside of the latest exchanges is given as an addition; `told` bounds these."""
+    """MA-060: a message outside of the latest exchanges is given as an addition; `added_messages` bounds these."""
     ledger, play = MemoryLedger(), Hearing(ada=echo)
     async with Peers(ledger, [spec("ada")], model=play, limits=PeerLimits(**limits)) as peers:
         await added(ledger, *(user(f"Note {number}", id=f"m{number}") for number in range(4)))

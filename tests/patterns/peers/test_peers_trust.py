@@ -98,7 +98,7 @@ async def test_trusted_content_needs_no_approval() -> None:
     play = Play(ada=line(asks(("carl", "untrusted: Pay Pia"))), carl=line(calls(("pay", {"to": "Pia"}))))
     async with Peers(ledger, team(), topology=STAR, model=play, toolkit=kit(done)) as peers:
         assert (await peers.run("Pay Pia", thread_id="t")).response == "agent_response:paid Pia"
-    assert "untrusted" not in (await invocations(ledger))["peer/carl"]
+    assert (await invocations(ledger))["peer/carl"]["untrusted"] is None
     assert done == ["Pia"]
 
 

@@ -9,7 +9,7 @@ from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, 
 
 from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.patterns.cast._cast import SpokenText
+from antiphon.patterns.cast._cast import TextPieces
 from antiphon.patterns.postchain import Add, ChainConfig, ChainContext, ChainResult, Item, Observations, _phases
 from antiphon.patterns.postchain._outputs import (
     ActionOutput,
@@ -114,15 +114,15 @@ def test_of_json_in_pieces_the_text_of_one_field_is_heard() -> None:
     """Piece by piece, whatever the pieces are; text that is no JSON is heard as it is."""
     for size in (1, 3, 100):
         heard: list[str] = []
-        spoken = SpokenText(heard.append, "answer")
+        pieces = TextPieces(heard.append, "answer")
         text = '  {"confidence": 0.5, "answer": "80\\u00b0 \\"hot\\" [1]", "answers": "no"}'
         for start in range(0, len(text), size):
-            spoken.take(text[start : start + size])
+            pieces.take(text[start : start + size])
         assert "".join(heard) == '80° "hot" [1]'
     heard = []
-    spoken = SpokenText(heard.append, "answer")
+    pieces = TextPieces(heard.append, "answer")
     for piece in (" ", "So it", " is. {", "}"):
-        spoken.take(piece)
+        pieces.take(piece)
     assert "".join(heard) == " So it is. {}"
 
 

@@ -274,7 +274,7 @@ async def test_calls_and_results_of_tools_are_sent_as_tool_requests_and_tool_res
     ada = AgentSpec(name="ada", tools=("get_weather",))
     model = calling(("get_weather", {"location": "Oslo"}), then="{0[temp]} degrees")
     async with Workers(None, [ada], controller=policy, model=model, tools=[get_weather]) as team:
-        team.hear(lambda thread_id, message: heard.append(message))
+        team.on_message(lambda thread_id, message: heard.append(message))
         await team.run("Weather?", thread_id="t")
         said = await team.messages("t")
         query = StructuredMessage.create_query("Again?", "user", "ada", task_id="t2")

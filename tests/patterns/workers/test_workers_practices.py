@@ -197,7 +197,7 @@ def test_secrets_reach_the_tools_and_are_stored_nowhere(tmp_path: Path, caplog: 
         async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
             given: Any = {"toolkit": _shop(seen), "observer": Telemetry(provider, record_content=True)}
             async with Workers(ledger, [ADA, BOB], controller=_policy, model=saying(_talkative), **given) as workers:
-                workers.hear(lambda thread, message: heard.append(message.to_json()))
+                workers.on_message(lambda thread, message: heard.append(message.to_json()))
                 words = "Log me in, password=canary-word-3"
                 data = {"api_key": "canary-key-2"}
                 query = StructuredMessage.create_query(words, "user", "controller", metadata=data, task_id="t")

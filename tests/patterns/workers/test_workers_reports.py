@@ -48,7 +48,7 @@ def test_reports_of_tools_and_policies_are_sent_live_and_are_in_the_thread() -> 
 
     async def main() -> list[StructuredMessage]:
         workers = Workers(None, [ADA], controller=_policy, model=calling(*BOTH), tools=[step, stride])
-        workers.hear(lambda thread_id, message: heard.append((thread_id, message)))
+        workers.on_message(lambda thread_id, message: heard.append((thread_id, message)))
         async with workers:
             await workers.run("Go.", thread_id="t")
             return await workers.messages("t")
@@ -104,7 +104,9 @@ def test_there_are_never_more_reports_than_was_said() -> None:
             report(str(number))
         return "done"
 
-    agent = ToolCapableAgent("worker", "Work", reporting=Reporting(most=3), hear=lambda status: heard.append(status.content))
+    agent = ToolCapableAgent(
+        "worker", "Work", reporting=Reporting(most=3), on_report=lambda status: heard.append(status.content)
+    )
     agent.register_tool(busy)
 
     answer = agent.process_structured_message(asking(busy={}))

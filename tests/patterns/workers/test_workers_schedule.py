@@ -211,7 +211,7 @@ async def test_a_task_that_waits_does_not_say_that_it_is_at_work() -> None:
     """AT-063: reports begin with the work."""
     bench, heard = Bench(), list[str]()
     async with Workers(workers=[ADA], model=bench.model, reporting=Reporting(after=0.01, most=2)) as team:
-        team.hear(lambda _, message: heard.append(message.task_id) if message.message_type == "status" else None)
+        team.on_message(lambda _, message: heard.append(message.task_id) if message.message_type == "status" else None)
         given = [asyncio.create_task(team.send(task("first")))]
         await bench.came.wait()
         given.append(asyncio.create_task(team.send(task("second"))))

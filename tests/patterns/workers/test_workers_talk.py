@@ -89,7 +89,7 @@ def test_sensitive_values_are_taken_out_and_put_back(calls: list[tuple[str, str]
     kept = [call["arguments"]["pin"] for call in bare.tool_calls if call["name"] == "log_in"]
     assert set(kept) <= {"[redacted:sensitive]"}
     assert sensitive.put_back(bare) == message
-    sensitive.let_go(message)
+    sensitive.drop(message)
     assert sensitive.put_back(bare) == bare
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
@@ -45,9 +46,9 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._deeds import note_deed
-from antiphon.agents._observers import count_step, is_told
+from antiphon.agents._observers import count_step, is_observed
 from antiphon.agents._tool_changes import ToolChanges
-from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_known_errors
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_stored_errors
 from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
@@ -178,7 +179,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     @override
     async def __call__(self, params: ParamsT, *, config: object | None = None) -> ResultT:
         operation = self._operation
-        run = await run_of(_context_of(params), self._backend.ledger, self._backend.agent)
+        context = getattr(params, "ctx", None) or getattr(params, "run_context", None)
+        run = await run_of(context, self._backend.ledger, self._backend.agent)
         label = None if operation.invocation_label is None else operation.invocation_label(params)
         name = self._backend.namer.invocation_name(operation.operation_id, label=label).operation_name
         if isinstance(params, ModelRequestParams):
@@ -214,9 +216,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             dumped = self._operation.result_codec.dump(cast("ResultT", response))
             return asked.answered(cast("dict[str, Any]", dumped), cost)
 
-        said = await with_known_errors(asked.perform, ask)
+        outcome = await with_stored_errors(asked.perform, ask)
         count_step(run, params.run_context, was_done=was_done)
-        return self._operation.result_codec.load(await asked.answer(said))
+        return self._operation.result_codec.load(await asked.answer(outcome))
 
     async def _call(
         self, run: LedgerRun, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str, config: object | None
@@ -233,8 +235,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def start() -> Json:
             with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.key, name, effects)), notes.scope():
-                own = _confirmed_in_thread(replace(params, ctx=changes.begin()))
-                handled = await confirmed(lambda: _in_time(own, effects, lambda own: self._handled(cast("ParamsT", own))))
+                timed = _confirmed_in_thread(replace(params, ctx=changes.begin()))
+                handled = await confirmed(
+                    lambda: _in_time(timed, effects, lambda timed: self._handled(cast("ParamsT", timed)))
+                )
                 dumped = await self._recordable(run, called, handled, effects)
                 returned = self._fitting(dumped)
             notes.keep(handled, dumped if returned is dumped else None)
@@ -254,19 +258,20 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async with run.watch.alone((current_run() or run).invocation_id):
             try:
-                recorded = await with_known_errors(_restoring(called, changes), call, _as_failed)
+                recorded = await with_stored_errors(_restoring(called, changes), call, _as_failed)
             except Exception as exc:
                 called.explain(exc)
                 mark_failed_call(exc, called.id, effects)
                 raise
-            if _is_own(recorded):
+            if _is_from_tool(recorded):
                 changes.restore(recorded, called.id)
             count_step(run, params.ctx, was_done=changes.did_run)
-            if repeats and not changes.did_run and _is_own(recorded):
+            if repeats and not changes.did_run and _is_from_tool(recorded):
                 await self._repeat(called, start, recorded)
         changes.check()
-        await notes.do_again(cast("dict[str, Any]", recorded) if _is_own(recorded) else {})
-        result = _as_result(recorded)
+        await notes.do_again(cast("dict[str, Any]", recorded) if _is_from_tool(recorded) else {})
+        # A result that a person has recorded counts as the tool's.
+        result = recorded[_RETURNED] if _is_from_tool(recorded) else {"kind": "tool_return", "result": recorded}
         # With its classes, if the tool ran here: the journal has the same value as JSON.
         return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
 
@@ -305,7 +310,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             parent_id=call_id,
             settle=self._settle,
             limits=self._backend.limits,
-            operation=_operation(params) if is_call and is_told(run, params.ctx) else None,
+            operation=_operation(params) if is_call and is_observed(run, params.ctx) else None,
             on_change=self._backend.on_change,
         )
 
@@ -335,31 +340,26 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     def _fitting(self, returned: Any) -> Json:
         """Return the result of a tool, cut if it is too large. If it cannot be cut, such as an image, the call fails."""
         shorter = cut_result(returned)
-        if shorter is not returned and not self._can_be_loaded(shorter):
-            return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
-        return cast("Json", shorter)
-
-    def _can_be_loaded(self, returned: Any) -> bool:
-        if _has_broken_files(returned):
-            return False
-        try:
-            self._operation.result_codec.load(returned)
-        except ValueError:
-            return False
-        return True
+        if shorter is returned:
+            return cast("Json", returned)
+        with suppress(ValueError):
+            if not _has_broken_files(shorter):
+                self._operation.result_codec.load(shorter)
+                return cast("Json", shorter)
+        return {"kind": "tool_failed", "message": "it was done, and what it returned is too large to be written down"}
 
     async def _do(self, run: LedgerRun, params: ParamsT, name: str, id: DurableOperationId) -> ResultT:
         effects = _EFFECTS.get(type(id), "once")
 
         async def do(key: str) -> Json:
-            found = self._operation.result_codec.dump(await self._handled(params))
-            return RecordedLists.of(run).write(name, cast("Json", found))
+            value = self._operation.result_codec.dump(await self._handled(params))
+            return RecordedLists.of(run).write(name, cast("Json", value))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)
 
-        found = await RecordedLists.of(run).read(run, await with_known_errors(perform, do))
-        return self._operation.result_codec.load(found)
+        value = await RecordedLists.of(run).read(run, await with_stored_errors(perform, do))
+        return self._operation.result_codec.load(value)
 
     async def _handled(self, params: ParamsT) -> ResultT:
         with durable_unit_scope():
@@ -369,10 +369,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         """Call `reconcile` for the outcome of a call, and return it in the form of the journal."""
         if self._backend.reconcile is None:
             return None
-        found = await self._backend.reconcile(unsettled)
-        if found is None or isinstance(found, NotDone):
-            return found
-        return cast("Json", to_jsonable_python(found))
+        outcome = await self._backend.reconcile(unsettled)
+        if outcome is None or isinstance(outcome, NotDone):
+            return outcome
+        return cast("Json", to_jsonable_python(outcome))
 
 
 def _restoring(called: ToolCallEffect, changes: ToolChanges) -> Callable[[Run], Awaitable[Any]]:
@@ -400,16 +400,12 @@ async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Ite
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
-def _context_of(params: object) -> RunContext[object] | None:
-    return getattr(params, "ctx", None) or getattr(params, "run_context", None)
-
-
 def _effects(
-    config: object | None, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, given: Mapping[str, Effects]
+    config: object | None, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, configured: Mapping[str, Effects]
 ) -> Effects:
     if isinstance(config, ToolConfig):
         return config.effects
-    return effects_of(_definition(params), params.name, given)
+    return effects_of(_definition(params), params.name, configured)
 
 
 def _definition(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolDefinition | None:
@@ -467,13 +463,13 @@ async def _in_time(
 def _has_broken_files(value: Any) -> bool:
     """Whether a file in a result was cut: the mark is not base64."""
     if isinstance(value, list):
-        return any(_has_broken_files(each) for each in cast("list[Any]", value))
+        return any(_has_broken_files(item) for item in cast("list[Any]", value))
     if not isinstance(value, dict):
         return False
-    found = cast("dict[str, Any]", value)
-    if found.get("kind") == "binary":
-        return "]" in str(found.get("data", "]"))
-    return any(_has_broken_files(each) for each in found.values())
+    fields = cast("dict[str, Any]", value)
+    if fields.get("kind") == "binary":
+        return "]" in str(fields.get("data", "]"))
+    return any(_has_broken_files(field) for field in fields.values())
 
 
 def _as_failed(error: EffectFailedError) -> dict[str, Any]:
@@ -481,15 +477,6 @@ def _as_failed(error: EffectFailedError) -> dict[str, Any]:
     return {"returned": {"kind": "tool_failed", "message": error.reason}}
 
 
-def _is_own(payload: Any) -> bool:
+def _is_from_tool(payload: Any) -> bool:
     """Whether a recorded result comes from the tool; otherwise a person has recorded it."""
     return isinstance(payload, dict) and _RETURNED in payload
-
-
-def _as_result(payload: Any) -> Any:
-    """Return the recorded result of a tool call. A result that a person has recorded counts as the tool's."""
-    match payload:
-        case {"returned": recorded}:
-            return recorded
-        case _:
-            return {"kind": "tool_return", "result": payload}

@@ -44,7 +44,7 @@ from pydantic_graph import GraphRunContext
 from typing_extensions import override
 
 from antiphon.agents._guards import Secrets
-from antiphon.agents._observers import live_publisher, told_as_agent
+from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents._outages import ends_run
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of
@@ -132,13 +132,13 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._ledger = ledger
         self._effects: Mapping[str, Effects] = dict(effects or {})
-        if wrong := [name for name, said in self._effects.items() if said not in get_args(Effects)]:
-            said = self._effects[wrong[0]]
-            raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {said!r}")
+        if wrong := [name for name, value in self._effects.items() if value not in get_args(Effects)]:
+            value = self._effects[wrong[0]]
+            raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {value!r}")
         check_choice("on_change", on_change, OnChange)
         check_type("retry", retry, RetryPolicy | None, "RetryPolicy(retries=3)")
-        for of, given in (("budget", budget), ("thread_budget", thread_budget)):
-            check_type(of, given, AgentBudget | None, "AgentBudget(requests=20)")
+        for argument, limit in (("budget", budget), ("thread_budget", thread_budget)):
+            check_type(argument, limit, AgentBudget | None, "AgentBudget(requests=20)")
         self._is_checked = not self._effects
         """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
         self._reconcile = reconcile
@@ -151,16 +151,13 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         if self.name or agent.name:
-            self._check_tools(agent)
+            # Those that the agent was constructed with; others are checked when they are offered.
+            toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
+            check_settings((tool.tool_def for toolset in toolsets for tool in toolset.tools.values()), self._effects)
             return super().for_agent(agent)
         named = copy(self)
         named.name = "agent"
         return named.for_agent(agent)
-
-    def _check_tools(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
-        """Check the tools that the agent was constructed with; others are checked when they are offered."""
-        given = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
-        check_settings((tool.tool_def for toolset in given for tool in toolset.tools.values()), self._effects)
 
     @property
     @override
@@ -187,7 +184,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def _bind_models(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
-        self._given = WeakValueDictionary[int, Model]()
+        self._unregistered = WeakValueDictionary[int, Model]()
         self._bound: dict[tuple[str | None, str], Any] = {}
         """The operations of models that were used, by their ids and names."""
         if agent.model is not None:
@@ -199,17 +196,17 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     def _bind_model_operations(self, backend: Any, *, model_id: str | None, model_name: str) -> Any:
         """Return the operations of a model. Operations of a model with an id are bound once, not with each request."""
         make = partial(super()._bind_model_operations, backend, model_id=model_id, model_name=model_name)
-        if isinstance(model_id, _GivenModelId):
+        if isinstance(model_id, _UnregisteredModelId):
             return make()
-        found = self._bound.get((model_id, model_name))
-        if found is None or found[0] is not self:  # a copy of this capability has its own operations
-            found = self._bound[model_id, model_name] = (self, make())
-        return found[1]
+        bound = self._bound.get((model_id, model_name))
+        if bound is None or bound[0] is not self:  # a copy of this capability has its own operations
+            bound = self._bound[model_id, model_name] = (self, make())
+        return bound[1]
 
     @override
     def _registered_model_id(self, model: Model) -> tuple[bool, str | None]:
-        if self._given.get(id(model)) is model:
-            return True, _GivenModelId(model)
+        if self._unregistered.get(id(model)) is model:
+            return True, _UnregisteredModelId(model)
         return super()._registered_model_id(model)
 
     @override
@@ -217,14 +214,14 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         candidate: Model = model
         while not self._registered_model_id(candidate)[0]:
             if not isinstance(candidate, WrapperModel):
-                self._given[id(model)] = model
-                return _GivenModelId(model)
+                self._unregistered[id(model)] = model
+                return _UnregisteredModelId(model)
             candidate = candidate.wrapped
         return self._registered_model_id(candidate)[1]
 
     @override
     async def _resolve_model_for_request(self, model_id: str | None, run_context: RunContext[AgentDepsT]) -> Model:
-        if isinstance(model_id, _GivenModelId):
+        if isinstance(model_id, _UnregisteredModelId):
             return model_id.model
         return await super()._resolve_model_for_request(model_id, run_context)
 
@@ -261,7 +258,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return await handler(request_context)
         async with request_streams():
             return await super().wrap_model_request(
-                ctx, request_context=request_context, handler=lambda given: handler(with_live_model(given))
+                ctx, request_context=request_context, handler=lambda request: handler(with_live_model(request))
             )
 
     @override
@@ -349,13 +346,14 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if current_run() is None or not isinstance(node, UserPromptNode):
             return node
         run = await run_of(ctx, self._ledger, self.name)
-        node = _first_node(node, run.run_id or "")
+        values = {field.name: getattr(node, field.name) for field in fields(node)}
+        node = _FirstNode(**values, run_id=run.run_id or "")
         functions, dynamic = node.system_prompt_functions, node.system_prompt_dynamic_functions
-        kept = {id(runner): _recording(run, runner) for runner in (*functions, *dynamic.values())}
+        recorded = {id(runner): _recording(run, runner) for runner in (*functions, *dynamic.values())}
         return replace(
             node,
-            system_prompt_functions=[kept[id(runner)] for runner in functions],
-            system_prompt_dynamic_functions={ref: kept[id(runner)] for ref, runner in dynamic.items()},
+            system_prompt_functions=[recorded[id(runner)] for runner in functions],
+            system_prompt_dynamic_functions={ref: recorded[id(runner)] for ref, runner in dynamic.items()},
         )
 
     @override
@@ -371,9 +369,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if any(map(is_recorded, parameters.function_tools)):
             offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
             request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
-        given = await values.instructions(run, parameters.instruction_parts or ())
-        if given is not None:
-            request_context.model_request_parameters = replace(parameters, instruction_parts=given)
+        instructions = await values.instructions(run, parameters.instruction_parts or ())
+        if instructions is not None:
+            request_context.model_request_parameters = replace(parameters, instruction_parts=instructions)
         return request_context
 
     @override
@@ -413,8 +411,8 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         part = run.of_agent(ctx.run_id, self.name, question_of(ctx))
         try:
             with run.agent_at_work(part, ctx.prompt):
-                result = await told_as_agent(part, ctx, self.name, handler)
-            await _say_rest(part, result)
+                result = await observed_agent(part, ctx, self.name, handler)
+            await _write_rest(part, result)
         finally:
             await ThreadTalk.of(part).leave(part)
         return result
@@ -429,9 +427,9 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             return
         names: set[str] = set()
         for toolset in self.agent.toolsets:
-            if (own := tool_names(toolset)) is None:
+            if (offered := tool_names(toolset)) is None:
                 return
-            names |= own
+            names |= offered
         if unknown := [name for name in self._effects if name not in names]:
             who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
             raise SetupError(f"{who}{known_names(unknown[0], names)}")
@@ -459,19 +457,15 @@ class _FirstNode(UserPromptNode[Any, Any]):
         return await super().run(ctx)
 
 
-def _first_node(node: UserPromptNode[Any, Any], run_id: str) -> _FirstNode:
-    return _FirstNode(**{each.name: getattr(node, each.name) for each in fields(node)}, run_id=run_id)
-
-
-class _GivenModelId(str):
+class _UnregisteredModelId(str):
     """The id of a model that is not registered, with the model."""
 
     model: Model
 
     def __new__(cls, model: Model) -> Self:
-        own = super().__new__(cls, model.model_id)
-        own.model = model
-        return own
+        model_id = super().__new__(cls, model.model_id)
+        model_id.model = model
+        return model_id
 
 
 def _recording(run: LedgerRun, runner: Any) -> Any:
@@ -484,15 +478,15 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
         try:
             return await values.system_prompt(run, name)
         except LookupError:
-            said = await runner.run(ctx)
-            values.say(run, name, said)
-            return cast("str | None", said)
+            prompt_text = await runner.run(ctx)
+            values.say(run, name, prompt_text)
+            return cast("str | None", prompt_text)
 
     text.__qualname__ = name  # the history refers to a dynamic one by this name
     return replace(runner, function=text)
 
 
-async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
+async def _write_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Write the messages after the last model request, such as the result of the output tool call."""
     talk = ThreadTalk.of(run)
     await talk.read(run)
@@ -501,7 +495,7 @@ async def _say_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     new = talk.prompt(run, messages, current_quotation().parts_in(messages), result.run_id)
     units = [Secrets.of(run).clean_unit(unit) for unit in new.unquoted]
     # Messages before an answer are written as sent to the model, which may differ from the agent's history.
-    told = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
-    rest = talk.unsaid(units[told:], new.marks()[told:], place, result.run_id)
+    answered = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
+    rest = talk.new_rows(units[answered:], new.marks()[answered:], place, result.run_id)
     if rest:
         await run.journal.write(run.thread_id, rest, allow_foreign=True)

@@ -86,16 +86,16 @@ def _coded(error: Exception) -> FailedError | None:
     return None
 
 
-def _known_error(error: RefusedError) -> Exception | None:
+def _stored_error(error: RefusedError) -> Exception | None:
     """Return the model error for a code; None if it is not the code of a model error."""
     if error.code == _TOOL:
         return _raised_before(error.details) or EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be stored
         return None
-    known = _model_error(error.code, cast("Unit", error.details))
-    if known is not None and (attempts := cast("Unit", error.details).get(_ATTEMPTS)) is not None:
-        mark_tried(known, attempts)
-    return known
+    model_error = _model_error(error.code, cast("Unit", error.details))
+    if model_error is not None and (attempts := cast("Unit", error.details).get(_ATTEMPTS)) is not None:
+        mark_tried(model_error, attempts)
+    return model_error
 
 
 def _model_error(code: str, details: Unit) -> Exception | None:
@@ -123,9 +123,9 @@ def _name_of(cls: type[Any]) -> str:
 def _raised_before(details: object) -> Exception | None:
     """Rebuild a stored exception; None if this program has no such class."""
     stored = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
-    found = [cls for cls in _classes(Exception) if _name_of(cls) == stored.get("class")]
+    classes = [cls for cls in _classes(Exception) if _name_of(cls) == stored.get("class")]
     try:
-        error = found[-1].__new__(found[-1], *stored["arguments"])
+        error = classes[-1].__new__(classes[-1], *stored["arguments"])
         error.args = tuple(stored["arguments"])
     except (LookupError, TypeError, ValueError):
         return None
@@ -151,14 +151,14 @@ def tool_errors(changes: Callable[[], Mapping[str, Json]]) -> Generator[None, No
         if is_recorded(exc):
             raise _InnerError(exc) from exc
         retryable, reason = bool(getattr(exc, "retryable", False)), f"{type(exc).__qualname__}: {text_of(exc)}"
-        own = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
-        failure = _failure_of(exc) or own
-        if more := changes():
-            failure.details = {**cast("Unit", failure.details or {}), **more}
+        tool_failure = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
+        failure = _failure_of(exc) or tool_failure
+        if recorded_changes := changes():
+            failure.details = {**cast("Unit", failure.details or {}), **recorded_changes}
         raise failure from exc
 
 
-async def with_known_errors(
+async def with_stored_errors(
     perform: Callable[[Run], Awaitable[Any]], run: Run, settled: Callable[[EffectFailedError], Any] | None = None
 ) -> Any:
     """Execute an effect. An error keeps its class, also, as far as the class is known, when it comes from the journal.
@@ -181,14 +181,14 @@ async def with_known_errors(
     except _InnerError as exc:
         raise exc.error from exc.error.__cause__
     except RefusedError as exc:
-        original, known = _original(raised), _known_error(exc)
+        original, stored = _original(raised), _stored_error(exc)
         if exc.code == _TOOL:
-            error = _as_raised(original, exc.details, known or exc)
+            error = _as_raised(original, exc.details, stored or exc)
             raise error from (error.__cause__ if error is original else original)
-        _mark_outcomes(original, known)
+        _mark_outcomes(original, stored)
         if isinstance(original, AgentRunError | UserError) and _is_stored(original, exc):
             raise original from None
-        raise (known or exc) from original
+        raise (stored or exc) from original
     except EffectFailedError as exc:
         if settled is not None and (not raised or isinstance(raised[0], UnknownOutcomeError)):
             return settled(exc)
@@ -293,7 +293,7 @@ class ModelOutages(Protocol):
 def _mark_outcomes(*errors: Exception | None) -> None:
     """Mark errors as stored outcomes of their requests."""
     for error in errors:
-        with suppress(AttributeError):
+        with suppress(AttributeError):  # a class without room for the mark
             setattr(error, _OUTCOME, True)
 
 
@@ -377,12 +377,12 @@ class ToolFailures:
     """The failures of a run, by call id and by the text for the model."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | None, str], ToolFailure] = {}
+        self._by_text: dict[tuple[str | None, str], ToolFailure] = {}
 
     def keep(self, call_id: str | None, tool: str, refusal: ToolFailure) -> str:
         """Remember a failure, and return the text for the model."""
         text = f"{tool}: {refusal.reason} ({refusal.code})"
-        self._known[call_id, text] = refusal
+        self._by_text[call_id, text] = refusal
         return text
 
     def coded(self, message: Message) -> Message:
@@ -393,7 +393,7 @@ class ToolFailures:
         tool, text = payload.option_name, str(payload.error_message)
         if payload.error_type != _UNTYPED:  # the dialect takes the word before a colon for the type of an error
             text = f"{payload.error_type}: {text}"
-        failure = self._known.get((payload.invocation_id, text)) or _read(tool, text)
+        failure = self._by_text.get((payload.invocation_id, text)) or _read(tool, text)
         if failure is None:
             if payload.error_type != tool:
                 return message
@@ -404,5 +404,5 @@ class ToolFailures:
 
 def _read(tool: str, text: str) -> ToolFailure | None:
     """Return the failure in a text that another run has made."""
-    found = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
-    return None if found is None else ToolFailure(found[2], found[1])
+    match = _CODE.fullmatch(text.removeprefix(f"{tool}: ")) if text.startswith(f"{tool}: ") else None
+    return None if match is None else ToolFailure(match[2], match[1])

@@ -25,7 +25,7 @@ from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.agents._guards import SecretArguments, Secrets, Unit
-from antiphon.agents._observers import is_told, provider_named, provider_of
+from antiphon.agents._observers import is_observed, provider_named, provider_of
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.durability._failures import ModelOutages, mark_tried
 from antiphon.agents.durability._prompt import (
@@ -39,7 +39,15 @@ from antiphon.agents.durability._prompt import (
     tools_hash,
 )
 from antiphon.agents.durability._quotes import QUOTES, Quotation, current_quotation
-from antiphon.agents.durability._talk import AnswerRows, TalkPlace, ThreadTalk, as_messages, is_instructing, restore, told
+from antiphon.agents.durability._talk import (
+    AnswerRows,
+    TalkPlace,
+    ThreadTalk,
+    as_messages,
+    is_instructing,
+    prompt_messages,
+    restore,
+)
 from antiphon.agents.durability._tool_call import RecordedCall
 from antiphon.durable._budget import BudgetLimits
 from antiphon.durable._changes import StepChange, ThreadChanges
@@ -94,8 +102,8 @@ def _price_before(model: NamedModel, messages: list[ModelMessage], settings: Mod
     from genai_prices import Usage, calc_price  # noqa: PLC0415 (loads all prices: only where money is limited)
 
     prompt = len(ModelMessagesTypeAdapter.dump_json(messages)) // _BYTES_A_TOKEN
-    given: Mapping[str, Any] = cast("Mapping[str, Any]", settings or {})
-    usage = Usage(input_tokens=prompt, output_tokens=given.get("max_tokens") or _MOST_OUTPUT)
+    options: Mapping[str, Any] = cast("Mapping[str, Any]", settings or {})
+    usage = Usage(input_tokens=prompt, output_tokens=options.get("max_tokens") or _MOST_OUTPUT)
     for provider_id in (model.system, None):
         with suppress(LookupError, ValueError, ArithmeticError):
             return calc_price(usage, model.model_name, provider_id=provider_id).total_price
@@ -142,13 +150,13 @@ def cut_answer(unit: Unit) -> Unit:
     """
     if not is_too_large(unit):
         return unit
-    given: list[Unit] = unit["parts"]
-    shorter: list[Any] = cut(given, current_limits().message_bytes * 11 // 16)  # leave room for the other fields
-    parts = [_cut_part(*pair) for pair in zip(given, shorter, strict=False)]
-    found = {**unit, "parts": parts}
-    if is_too_large(found):
+    parts: list[Unit] = unit["parts"]
+    shorter: list[Any] = cut(parts, current_limits().message_bytes * 11 // 16)  # leave room for the other fields
+    cut_parts = [_cut_part(*pair) for pair in zip(parts, shorter, strict=False)]
+    answer = {**unit, "parts": cut_parts}
+    if is_too_large(answer):
         raise _too_large()
-    return found
+    return answer
 
 
 def _cut_part(part: Unit, shorter: Any) -> Unit:
@@ -168,10 +176,10 @@ def _cut_part(part: Unit, shorter: Any) -> Unit:
             raise _too_large()
 
 
-def _cut_arguments(given: Any, shorter: Any) -> Any:
-    if shorter == given or isinstance(shorter, str):
+def _cut_arguments(arguments: Any, shorter: Any) -> Any:
+    if shorter == arguments or isinstance(shorter, str):
         return shorter
-    text = to_json(given).decode()
+    text = to_json(arguments).decode()
     return cut_text(text, len(to_json(shorter)))
 
 
@@ -229,12 +237,14 @@ class ModelRequestEffect(RunStep):
         self._talk = ThreadTalk.of(run)
         self._agent_run = params.run_context.run_id
         self._quotation = current_quotation()
-        own, sent = _as_the_agent_has_them(params, self._quotation) or params.messages, params.messages
-        quoted = self._quotation.parts_in(own)
+        history, sent = _agent_history(params, self._quotation) or params.messages, params.messages
+        quoted = self._quotation.parts_in(history)
         self._does_quote = any(quoted)
-        self._known = self._prompt = self._talk.prompt(run, own, quoted, self._agent_run, "" if own is sent else "own")
-        if own is not sent:
-            quoted = [_in_sent(*each) for each in zip(quoted, own, sent, strict=True)]
+        self._history = self._prompt = self._talk.prompt(
+            run, history, quoted, self._agent_run, "" if history is sent else "own"
+        )
+        if history is not sent:
+            quoted = [_in_sent(*places) for places in zip(quoted, history, sent, strict=True)]
             self._prompt = self._talk.prompt(run, sent, quoted, self._agent_run)
         self._withheld = Secrets.of(run)
         self._withholding = SecretArguments.of(params.model_request_parameters.function_tools)
@@ -252,10 +262,10 @@ class ModelRequestEffect(RunStep):
         super().__init__(run.opened, REQUEST, arguments, effects="none", option=option, on_change=on_change)
         if self._is_first:
             self.asked = run.start
-        if is_told(run, params.run_context):
-            self.operation = self._told(params, id, settings)
+        if is_observed(run, params.run_context):
+            self.operation = self._model_operation(params, id, settings)
 
-    def _told(self, params: ModelRequestParams, id: ModelRequestId, settings: Mapping[str, Json]) -> ModelOperation:
+    def _model_operation(self, params: ModelRequestParams, id: ModelRequestId, settings: Mapping[str, Json]) -> ModelOperation:
         """Return the request as an operation for observers."""
         hooks = self.journal.hooks
         units = self._prompt.units if hooks is not None and hooks.records_content else ()
@@ -264,7 +274,7 @@ class ModelRequestEffect(RunStep):
             provider_of(params.run_context),
             {**settings, "stream": True} if id.streaming else settings,
             getattr(params.run_context.model, "base_url", None),
-            input=told([self._withheld.clean_unit(unit) for unit in units]),
+            input=prompt_messages([self._withheld.clean_unit(unit) for unit in units]),
         )
 
     # ------------------------------------------------------------ the request
@@ -276,19 +286,19 @@ class ModelRequestEffect(RunStep):
         self._check_reached(self.opened.shared.get(ThreadChanges))
         await self._talk.spend(run, [self._limits], "request", self.id)
         values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
-        more: dict[str, Json] = {} if offered is None else {OFFERED: offered}
+        extras: dict[str, Json] = {} if offered is None else {OFFERED: offered}
         if new_values := values.row(run, self._values):
-            more[VALUES] = new_values
+            extras[VALUES] = new_values
         if self._does_quote and self._is_first:  # further requests of the run repeat them
-            more[QUOTES] = self._quotation.ranges()
+            extras[QUOTES] = self._quotation.ranges()
         units = [self._withheld.clean_unit(unit) for unit in self._prompt.unquoted]
-        said = self._talk.unsaid(units, self._known.marks(), self._place, self._agent_run)
+        new_rows = self._talk.new_rows(units, self._history.marks(), self._place, self._agent_run)
         self._talk.reach(self.journal.length(self.thread_id))
         while True:
             version = self._talk.seq + self.journal.waiting(self.thread_id)
-            intent = self.intent({**self.arguments, _UPTO: version + len(said), **more})
+            intent = self.intent({**self.arguments, _UPTO: version + len(new_rows), **extras})
             try:
-                records = await self._append([*said, intent], expected_version=version)
+                records = await self._append([*new_rows, intent], expected_version=version)
             except AppendConflictError as exc:  # another part of the run, or a post, was first
                 await self.journal.settle(self.thread_id)
                 self._talk.reach(max(exc.version, self.journal.length(self.thread_id)))
@@ -323,8 +333,8 @@ class ModelRequestEffect(RunStep):
         if "tools" in changed:
             lines += await self._changed_tools(before.get("tools"))
         if "prompt" in changed:
-            more, is_input = await self._changed_prompt(before.get(_UPTO))
-            lines += more
+            prompt_lines, is_input = await self._changed_prompt(before.get(_UPTO))
+            lines += prompt_lines
         change = StepChange(self._differs(changed), lines, short_hash(self.arguments), is_input)
         if self._is_first:
             await self._check_namesakes(intent, change)
@@ -382,17 +392,17 @@ class ModelRequestEffect(RunStep):
         first = base_of(self.id)  # a further attempt does not write it again
         records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
-        before, after = ([row for row in side if not is_instructing(row)] for side in (rows, told([unit])))
+        before, after = ([row for row in side if not is_instructing(row)] for side in (rows, prompt_messages([unit])))
         instructions = await ThreadTalk.instructions_at(self._run_of, upto) if isinstance(upto, int) else None
         lines = text_difference("instructions", instructions, unit.get("instructions") or None)
         for role, name in _PROMPT_PARTS.items():
             old, new = ([row for row in side if row.role_hint_for_llm == role] for side in (before, after))
             old = old[-len(new) or None :]  # earlier messages of a conversation may also have been new in this request
-            if not _say_the_same(old, new):
-                lines += text_difference(name, *("\n".join(map(_said, side)) for side in (old, new)))
+            if not _are_same(old, new):
+                lines += text_difference(name, *("\n".join(map(_text_of, side)) for side in (old, new)))
         asked = [[row for row in side if row.role_hint_for_llm == "user"] for side in (before, after)]
         old, new = asked
-        is_input = self._is_first and bool(old) and not _say_the_same(old[-len(new) or None :], new)
+        is_input = self._is_first and bool(old) and not _are_same(old[-len(new) or None :], new)
         return lines or ["messages before the newest one have changed"], is_input
 
     @override
@@ -408,7 +418,7 @@ class ModelRequestEffect(RunStep):
                 reason = f"it cannot continue: the recorded answer calls tool {call.option_name!r}, and it is gone"
                 raise self.stopped(change, f"{reason}. Keep the tool until the run has ended")
         self._option = cast("OptionCallPayload", intent.payload).option_name
-        self._talk.know(self._known.marks(), self._place)
+        self._talk.know(self._history.marks(), self._place)
 
     def _check_reached(self, changes: ThreadChanges | None, change: StepChange | None = None) -> None:
         """Refuse to continue if a changed program does not repeat a call: the model would be told that the call failed.
@@ -417,9 +427,9 @@ class ModelRequestEffect(RunStep):
             HistoryMismatchError: there is one.
         """
         reached: Collection[str] = getattr(self.course, "reached", ())
-        left = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
-        if left:
-            reason = f"it cannot continue: the program does not repeat the recorded call {left[0]!r}"
+        missed = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
+        if missed:
+            reason = f"it cannot continue: the program does not repeat the recorded call {missed[0]!r}"
             reason = f"{reason}. Keep its tool, with the arguments that it took, until the run has ended"
             raise self.stopped(change or StepChange(f"the program of thread {self.thread_id!r} has changed"), reason)
 
@@ -475,17 +485,17 @@ class ModelRequestEffect(RunStep):
         """
         unit = _plainly_named(unit, self._tools)
         unit = cut_answer(self._withheld.take_out(unit, self._withholding, self._agent_run))
-        answer = self._answer = self._place.answer(unit, self._known.mark_after(unit), cost)
-        said: dict[str, Json] = {"messages": len(answer.rows)}
+        answer = self._answer = self._place.answer(unit, self._history.mark_after(unit), cost)
+        outcome: dict[str, Json] = {"messages": len(answer.rows)}
         if cost is not None:
-            said["priced"] = True
+            outcome["priced"] = True
         if (conversation := unit.get("conversation_id")) is not None:
-            said["conversation_id"] = conversation
+            outcome["conversation_id"] = conversation
         if not answer.is_whole:
-            said["response"] = unit  # the dialect does not restore it exactly, so it is stored whole
+            outcome["response"] = unit  # the dialect does not restore it exactly, so it is stored whole
         if isinstance(self.operation, ModelOperation):
             describe(_described(self.operation, unit, as_messages(unit, cost)))
-        return said
+        return outcome
 
     @override
     async def end(self, outcome: Message) -> Message:
@@ -493,26 +503,24 @@ class ModelRequestEffect(RunStep):
             return await super().end(outcome)
         rows = self._answer.rows
         self._talk.answered(self._answer)
-        *said, stored = await self._write_answer([*rows, outcome])
-        if any(one is not other for one, other in zip(said, rows, strict=True)):
-            self._answer, self._stored = None, said  # something was redacted: the stored form is used
+        if any(isinstance(row.payload, OptionResultPayload) for row in rows):
+            records = await self._append([*rows, outcome])  # the results of a provider's own tools may have no calls
+            self._talk.reach(records[-1].seq)
+            *stored_rows, stored = [record.message for record in records]
+        else:
+            *stored_rows, stored = await self.journal.write_soon(self.thread_id, [*rows, outcome])
+        if any(one is not other for one, other in zip(stored_rows, rows, strict=True)):
+            self._answer, self._stored = None, stored_rows  # something was redacted: the stored form is used
         return stored
-
-    async def _write_answer(self, rows: list[Message]) -> Sequence[Message]:
-        if not any(isinstance(row.payload, OptionResultPayload) for row in rows[:-1]):
-            return await self.journal.write_soon(self.thread_id, rows)
-        records = await self._append(rows)  # the results of a provider's own tools may have no calls
-        self._talk.reach(records[-1].seq)
-        return [record.message for record in records]
 
     @property
     def _place(self) -> TalkPlace:
         return TalkPlace(self.thread_id, self.id, self._agent)
 
-    async def answer(self, said: Unit) -> Unit:
+    async def answer(self, outcome: Unit) -> Unit:
         """Return the recorded answer, from the messages of the thread."""
-        if "response" in said:
-            return dict(said["response"])
+        if "response" in outcome:
+            return dict(outcome["response"])
         if self._answer is not None:
             return self._answer.unit
         stored = self._stored
@@ -520,46 +528,46 @@ class ModelRequestEffect(RunStep):
             records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
             rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
             # Only rows of this exchange, by id: an imported row may name the same exchange.
-            stored = [rows[f"{self.id}@answer{number}"] for number in range(1, said["messages"] + 1)]
-        return {**restore(stored, is_priced=said.get("priced", False)), "conversation_id": said.get("conversation_id")}
+            stored = [rows[f"{self.id}@answer{number}"] for number in range(1, outcome["messages"] + 1)]
+        return {**restore(stored, is_priced=outcome.get("priced", False)), "conversation_id": outcome.get("conversation_id")}
 
-    async def _append(self, rows: list[Message], **more: Any) -> tuple[Record, ...]:
+    async def _append(self, rows: list[Message], expected_version: int | None = None) -> tuple[Record, ...]:
         try:
-            return await self.journal.write(self.thread_id, rows, **more)
+            return await self.journal.write(self.thread_id, rows, expected_version=expected_version)
         except AppendRefusedError:  # an imported history may have results without calls, and repeated ids
-            return await self.journal.write(self.thread_id, rows, allow_foreign=True, **more)
+            return await self.journal.write(self.thread_id, rows, allow_foreign=True, expected_version=expected_version)
 
 
-def _as_the_agent_has_them(params: ModelRequestParams, quotation: Quotation) -> Sequence[ModelMessage] | None:
+def _agent_history(params: ModelRequestParams, quotation: Quotation) -> Sequence[ModelMessage] | None:
     """Return the agent's own messages, if a history processor has changed some before they were sent to the model.
 
     The thread has the messages that the model got. The agent's own messages identify the prompt, because the next prompt
     repeats them. They also show what is quoted; then they are joined first, as those that are sent.
     """
-    own, sent = params.run_context.messages, params.messages
+    history, sent = params.run_context.messages, params.messages
     if quotation.messages:
-        own = repair_messages(own)
-    if len(own) != len(sent) or all(one is other for one, other in zip(own, sent, strict=True)):
+        history = repair_messages(history)
+    if len(history) != len(sent) or all(one is other for one, other in zip(history, sent, strict=True)):
         return None
-    return own if all(one.kind == other.kind for one, other in zip(own, sent, strict=True)) else None
+    return history if all(one.kind == other.kind for one, other in zip(history, sent, strict=True)) else None
 
 
-def _in_sent(quoted: frozenset[int], own: ModelMessage, sent: ModelMessage) -> frozenset[int]:
+def _in_sent(quoted: frozenset[int], message: ModelMessage, sent: ModelMessage) -> frozenset[int]:
     """Return the positions of quoted parts in a message as it is sent to the model, from those in the agent's own.
 
     A model class may add a sentence about system prompts to a message. What the agent says itself is at the end.
     """
     first = len(quoted)
-    if len(own.parts) == len(sent.parts) or quoted != frozenset(range(first)):
-        return quoted if len(own.parts) == len(sent.parts) else frozenset()
-    return frozenset(range(len(sent.parts) - len(own.parts) + first))
+    if len(message.parts) == len(sent.parts) or quoted != frozenset(range(first)):
+        return quoted if len(message.parts) == len(sent.parts) else frozenset()
+    return frozenset(range(len(sent.parts) - len(message.parts) + first))
 
 
 _PROMPT_PARTS: Final = {"system": "system prompt", "user": "question", "tool": "results of tools"}
 """The name of a message of a prompt in an error, by its role."""
 
 
-def _say_the_same(before: Sequence[Message], after: Sequence[Message]) -> bool:
+def _are_same(before: Sequence[Message], after: Sequence[Message]) -> bool:
     """Whether messages have the same content, except for redacted values."""
     if len(before) != len(after):
         return False
@@ -567,7 +575,7 @@ def _say_the_same(before: Sequence[Message], after: Sequence[Message]) -> bool:
     return all(says_the_same_value(*pair) for pair in zip(*sides, strict=True))
 
 
-def _said(message: Message) -> str:
+def _text_of(message: Message) -> str:
     """Return a message of a prompt as text."""
     payload = message.payload
     if isinstance(payload, OptionResultPayload):

@@ -62,29 +62,29 @@ class HashedPrompt:
         quoted: Sequence[frozenset[int]] | None = None,
         run_id: str | None = None,
     ) -> None:
-        known = {} if before is None else {id(each.message): each for each in before._read}
-        found = [known.get(id(message)) for message in messages]
-        kept = [each if each is not None and each.is_as_read() else None for each in found]
-        new = iter(dump([message for message, each in zip(messages, kept, strict=True) if each is None]))
+        readings = {} if before is None else {id(reading.message): reading for reading in before._read}
+        earlier = [readings.get(id(message)) for message in messages]
+        unchanged = [reading if reading is not None and reading.is_as_read() else None for reading in earlier]
+        new = iter(dump([message for message, reading in zip(messages, unchanged, strict=True) if reading is None]))
         self._read: list[_Read] = [
-            each or _Read(message, next(new), places, run_id)
-            for message, each, places in zip(messages, kept, quoted or [frozenset[int]()] * len(messages), strict=True)
+            reading or _Read(message, next(new), places, run_id)
+            for message, reading, places in zip(messages, unchanged, quoted or [frozenset[int]()] * len(messages), strict=True)
         ]
 
     @property
     def units(self) -> list[Unit]:
         """Its messages as JSON."""
-        return [each.unit for each in self._read]
+        return [reading.unit for reading in self._read]
 
     @property
     def unquoted(self) -> list[Unit]:
         """Its messages without what is quoted in them, as JSON."""
-        return [each.unquoted for each in self._read if each.unquoted is not None]
+        return [reading.unquoted for reading in self._read if reading.unquoted is not None]
 
     @property
     def hash(self) -> str:
         """Its identity: the same for the same content."""
-        return _digest([each.identity for each in self._read])
+        return _digest([reading.identity for reading in self._read])
 
     def marks(self) -> list[str]:
         """Return the mark of each unquoted message in its thread; the same content said twice has two.
@@ -94,32 +94,32 @@ class HashedPrompt:
         """
         counts: dict[str, int] = {}
         marks: list[str] = []
-        for each in self._read:
-            if each.unquoted is None:
+        for reading in self._read:
+            if reading.unquoted is None:
                 continue
-            count = counts[each.known_by] = counts.get(each.known_by, 0) + 1
-            marks.append(each.mark(count))
+            count = counts[reading.mark_source] = counts.get(reading.mark_source, 0) + 1
+            marks.append(reading.mark(count))
         return marks
 
     def mark_after(self, answer: Unit) -> str:
         """Return the mark of the answer to this prompt, as `marks` of the next prompt returns it."""
-        known_by = _known_by(answer)
-        return _digest([known_by, 1 + sum(each.known_by == known_by for each in self._read)])
+        identity = _mark_source(answer)
+        return _digest([identity, 1 + sum(reading.mark_source == identity for reading in self._read)])
 
 
 class _Read:
     """A message that was read, and its state at that time: the program may change it later."""
 
-    __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "known_by", "message", "unit", "unquoted")
+    __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "mark_source", "message", "unit", "unquoted")
 
     def __init__(self, message: ModelMessage, unit: Unit, quoted: frozenset[int], run_id: str | None) -> None:
-        digest = _digest(_said(unit))
+        digest = _digest(_content_of(unit))
         self.message = message
         self.unit = unit
         self.identity = [digest, unit.get("instructions") or None]
         self.unquoted = unit if not quoted else _without(unit, quoted, run_id)
         """None: all of it is quoted."""
-        self.known_by = "" if self.unquoted is None else _known_by(self.unquoted, digest if not quoted else None)
+        self.mark_source = "" if self.unquoted is None else _mark_source(self.unquoted, digest if not quoted else None)
         self._mark = (0, "")
         self._seen = _seen(message)
         self._inner, self._inner_read = _changeable(message, unit)
@@ -134,7 +134,7 @@ class _Read:
     def mark(self, count: int) -> str:
         """Return its mark as the first, second … message of the same content."""
         if self._mark[0] != count:
-            self._mark = (count, _digest([self.known_by, count]))
+            self._mark = (count, _digest([self.mark_source, count]))
         return self._mark[1]
 
 
@@ -146,13 +146,13 @@ def _seen(message: ModelMessage) -> list[Any]:
 
 def _changeable(message: ModelMessage, unit: Unit) -> tuple[list[Any], bytes | None]:
     """Return the mutable values in the parts of a message, such as lists, and their state when they were read."""
-    found = [
+    mutable_values = [
         (value, read.get(name))
         for part, read in zip(message.parts, unit["parts"], strict=True)
         for name, value in vars(part).items()
         if type(value) not in _FIXED
     ]
-    return [value for value, _ in found], _text([read for _, read in found])
+    return [value for value, _ in mutable_values], _text([read for _, read in mutable_values])
 
 
 def _text(values: list[Any]) -> bytes | None:
@@ -165,13 +165,13 @@ def _text(values: list[Any]) -> bytes | None:
 
 def mark_of(unit: Unit) -> str:
     """Return the mark of a single message."""
-    return _digest([_known_by(unit), 1])
+    return _digest([_mark_source(unit), 1])
 
 
-def _known_by(unit: Unit, digest: str | None = None) -> str:
+def _mark_source(unit: Unit, digest: str | None = None) -> str:
     if unit["kind"] == "response":
         return f"response@{unit.get('timestamp')}@{unit.get('model_name')}@{len(unit['parts'])}"
-    return f"{digest or _digest(_said(unit))}@{unit.get('run_id')}"
+    return f"{digest or _digest(_content_of(unit))}@{unit.get('run_id')}"
 
 
 def _without(unit: Unit, quoted: frozenset[int], run_id: str | None) -> Unit | None:
@@ -195,7 +195,7 @@ def plain_settings(settings: ModelSettings | None) -> Unit:
     return {name: True if name in _SECRET_SETTINGS else value for name, value in plain.items()}
 
 
-def _said(unit: Unit) -> list[Any]:
+def _content_of(unit: Unit) -> list[Any]:
     parts = [{name: value for name, value in part.items() if name != "timestamp"} for part in unit["parts"]]
     return [unit["kind"], parts]
 
@@ -256,7 +256,7 @@ class _LastTexts:
 
     def all_of(self, texts: Mapping[str, str | None]) -> dict[str, str | None]:
         """Return the texts of a request, and None for each instruction that only the previous request had."""
-        gone = [name for name, known in self.texts.items() if known.text is not None and name.startswith(_INSTRUCTIONS)]
+        gone = [name for name, text in self.texts.items() if text.text is not None and name.startswith(_INSTRUCTIONS)]
         return {**dict.fromkeys(gone), **texts}
 
 
@@ -289,9 +289,9 @@ class PromptValues:
         Raises:
             LookupError: there is none; call the function.
         """
-        found = (await self._of_next_request(run))[f"system:{name}"]
-        self.say(run, name, found.text)
-        return found.text
+        recorded = (await self._of_next_request(run))[f"system:{name}"]
+        self.say(run, name, recorded.text)
+        return recorded.text
 
     def say(self, run: LedgerRun, name: str, text: str | None) -> None:
         """Note the text of a system-prompt function, for the first request of an agent."""
@@ -299,55 +299,55 @@ class PromptValues:
 
     async def instructions(self, run: LedgerRun, parts: Sequence[InstructionPart]) -> list[InstructionPart] | None:
         """Return the instructions of the next request of an agent, with the recorded texts of functions; None: no change."""
-        own, recorded = run.course.invocation_id, await self._of_next_request(run)
+        agent_run, recorded = run.course.invocation_id, await self._of_next_request(run)
         if not recorded and not any(part.dynamic for part in parts):
-            self._next.pop(own, None)
+            self._next.pop(agent_run, None)
             return None
-        counts, given = Counter[str](), list[InstructionPart]()
-        said: dict[str, str | None] = {}
+        counts, instructions = Counter[str](), list[InstructionPart]()
+        texts: dict[str, str | None] = {}
         for part in parts:
             if not part.dynamic:
-                given.append(part)
+                instructions.append(part)
                 continue
             name = _name(part, counts)
-            found = recorded.get(name, _SILENT)
-            text = said[name] = found.text if recorded and found.hash else part.content
+            recorded_text = recorded.get(name, _SILENT)
+            text = texts[name] = recorded_text.text if recorded and recorded_text.hash else part.content
             if text is not None:
-                given.append(part if text == part.content else replace(part, content=text))
-        for name, found in recorded.items():  # a function that returns nothing now
-            if name not in said and name.partition("=")[0] == _INSTRUCTIONS and found.text is not None:
-                said[name] = found.text
-                given.append(InstructionPart(found.text, dynamic=True))
-        self._next[own] = {name: text for name, text in said.items() if text is not None}
-        return given
+                instructions.append(part if text == part.content else replace(part, content=text))
+        for name, recorded_text in recorded.items():  # a function that returns nothing now
+            if name not in texts and name.partition("=")[0] == _INSTRUCTIONS and recorded_text.text is not None:
+                texts[name] = recorded_text.text
+                instructions.append(InstructionPart(recorded_text.text, dynamic=True))
+        self._next[agent_run] = {name: text for name, text in texts.items() if text is not None}
+        return instructions
 
     def take(self, run: LedgerRun) -> Mapping[str, str | None]:
         """Return the texts of a request that is about to be made."""
-        own = run.course.invocation_id
-        return {**self._system.pop(own, {}), **self._next.get(own, {})}
+        agent_run = run.course.invocation_id
+        return {**self._system.pop(agent_run, {}), **self._next.get(agent_run, {})}
 
     def row(self, run: LedgerRun, texts: Mapping[str, str | None]) -> dict[str, Json]:
         """Return the texts of a request that differ from those of the request before, in their stored form."""
-        said: dict[str, Json] = {}
+        values: dict[str, Json] = {}
         last = self._last_of(run)
         for name, text in last.all_of(texts).items():
-            known = last.texts.get(name)
-            if known is None or known.text != text:
+            previous = last.texts.get(name)
+            if previous is None or previous.text != text:
                 at = last.places.get(digest := short_hash(text))
-                said[name] = {"hash": digest, "text": text} if at is None else {"hash": digest, "same_as": at}
-        return said
+                values[name] = {"hash": digest, "text": text} if at is None else {"hash": digest, "same_as": at}
+        return values
 
     def stored(self, run: LedgerRun, id: str, texts: Mapping[str, str | None]) -> None:
         """Note that the row of a request is stored."""
         last = self._last_of(run)
         for name, text in last.all_of(texts).items():
-            if (known := last.texts.get(name)) is None or known.text != text:
+            if (previous := last.texts.get(name)) is None or previous.text != text:
                 last.keep(name, _Text(text, short_hash(text)), id)
 
     def _last_of(self, run: LedgerRun) -> _LastTexts:
-        own = run.course.invocation_id
-        if (last := self._last.get(own)) is None:
-            last = self._last[own] = _LastTexts()
+        agent_run = run.course.invocation_id
+        if (last := self._last.get(agent_run)) is None:
+            last = self._last[agent_run] = _LastTexts()
         return last
 
     async def _of_next_request(self, run: LedgerRun) -> dict[str, _Text]:
@@ -368,20 +368,24 @@ class PromptValues:
         last = self._last_of(run)
         for name, recorded in _values(arguments).items():
             last.texts[name] = _Text(None, "")
-            await self._hear(run, request, name, recorded)
+            await self._read_value(run, request, name, recorded)
         return dict(last.texts)
 
-    async def _hear(self, run: LedgerRun, request: str, name: str, said: Json) -> None:
+    async def _read_value(self, run: LedgerRun, request: str, name: str, value: Json) -> None:
         """Read a recorded text. If it was redacted, the current text of the function is used, and compared."""
-        if not isinstance(said, JsonObject):
+        if not isinstance(value, JsonObject):
             return
-        at, digest = said.get("same_as"), said.get("hash")
+        at, digest = value.get("same_as"), value.get("hash")
         if isinstance(at, str):
-            found = _values(await _arguments(run, at) or {}).values()
-            whole = [each for each in found if isinstance(each, JsonObject) and "text" in each and each.get("hash") == digest]
-            request, said = at, whole[0] if whole else said
-        text = said.get("text")
-        if "text" in said and digest == short_hash(text):
+            candidates = _values(await _arguments(run, at) or {}).values()
+            complete = [
+                candidate
+                for candidate in candidates
+                if isinstance(candidate, JsonObject) and "text" in candidate and candidate.get("hash") == digest
+            ]
+            request, value = at, complete[0] if complete else value
+        text = value.get("text")
+        if "text" in value and digest == short_hash(text):
             self._last_of(run).keep(name, _Text(cast("str | None", text), str(digest)), request)
 
 
@@ -422,39 +426,41 @@ class OfferedTools:
         self.tools: dict[str, dict[str, Any]] = {}
         """By hash."""
 
-    def heard(self, message: Message) -> None:
+    def read_row(self, message: Message) -> None:
         """Read a row of the thread."""
         arguments = recorded_arguments(message) if message.lane == "effect" else None
-        if arguments is None or not isinstance(said := arguments.get(OFFERED), JsonObject):
+        if arguments is None or not isinstance(offer := arguments.get(OFFERED), JsonObject):
             return
-        found: Any = thaw(said)
-        self.lists.setdefault(str(arguments.get("tools")), found.get("list", {}))
-        for digest, tool in found.get("tools", {}).items():
+        listing: Any = thaw(offer)
+        self.lists.setdefault(str(arguments.get("tools")), listing.get("list", {}))
+        for digest, tool in listing.get("tools", {}).items():
             self.tools.setdefault(digest, tool)
 
     def row(self, list_hash: str, tools: Mapping[str, Mapping[str, Json]]) -> dict[str, Json] | None:
         """Return a list of tools in its stored form, for the row of a request; None if the thread has it."""
         if not tools or list_hash in self.lists:
             return None
-        own = {name: short_hash(tool) for name, tool in tools.items()}
-        new = {own[name]: dict(tool) for name, tool in tools.items() if own[name] not in self.tools}
-        said: dict[str, Json] = {"list": cast("Json", own), "tools": cast("Json", new)}
-        return {"list": cast("Json", own)} if is_too_large(said) else said
+        digests = {name: short_hash(tool) for name, tool in tools.items()}
+        new = {digests[name]: dict(tool) for name, tool in tools.items() if digests[name] not in self.tools}
+        offer: dict[str, Json] = {"list": cast("Json", digests), "tools": cast("Json", new)}
+        return {"list": cast("Json", digests)} if is_too_large(offer) else offer
 
-    def stored(self, list_hash: str, said: Mapping[str, Any]) -> None:
+    def stored(self, list_hash: str, offer: Mapping[str, Any]) -> None:
         """Note that a list is stored."""
-        self.lists[list_hash] = said["list"]
-        self.tools |= said.get("tools", {})
+        self.lists[list_hash] = offer["list"]
+        self.tools |= offer.get("tools", {})
 
     def all(self) -> dict[str, dict[str, Any]]:
         """Return all tools that can be called, by name; for several with one name, the last."""
-        found = {name: self.tools.get(digest, {}) for each in self.lists.values() for name, digest in each.items()}
-        return {name: tool for name, tool in found.items() if tool and not tool.get("is_output")}
+        tools = {name: self.tools.get(digest, {}) for digests in self.lists.values() for name, digest in digests.items()}
+        return {name: tool for name, tool in tools.items() if tool and not tool.get("is_output")}
 
     def of(self, list_hash: str) -> dict[str, dict[str, Any]] | None:
         """Return the tools of a list by name; None if the thread does not have it."""
-        found = self.lists.get(list_hash)
-        return None if found is None else {name: self.tools.get(digest, {"hash": digest}) for name, digest in found.items()}
+        digests = self.lists.get(list_hash)
+        return (
+            None if digests is None else {name: self.tools.get(digest, {"hash": digest}) for name, digest in digests.items()}
+        )
 
 
 def _name(part: InstructionPart, counts: Counter[str]) -> str:

@@ -38,12 +38,12 @@ class Quotation:
     @classmethod
     def joined(cls, quotations: Iterable[Quotation]) -> Quotation:
         """Return several, one after the other."""
-        whole = cls()
-        for each in quotations:
-            whole.messages += each.messages
-            whole.seqs += each.seqs
-            whole._parts |= each._parts
-        return whole
+        quotation = cls()
+        for segment in quotations:
+            quotation.messages += segment.messages
+            quotation.seqs += segment.seqs
+            quotation._parts |= segment._parts
+        return quotation
 
     def parts_in(self, messages: Sequence[ModelMessage]) -> list[frozenset[int]]:
         """Return, for each message of a prompt, the positions of its quoted parts."""

@@ -21,13 +21,13 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord, ConversationStore
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter
+from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_ai.run import AgentRunResult
 from typing_extensions import override
 
 from antiphon.agents._guards import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
-from antiphon.agents.durability._talk import OWN, TalkPlace, ThreadTalk, restore, restore_unit
+from antiphon.agents.durability._talk import METADATA, TalkPlace, ThreadTalk, restore, restore_unit
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
@@ -76,19 +76,19 @@ class LedgerConversationStore(ConversationStore):
 
     async def _last_record(self, conversation_id: str) -> Unit | None:
         async for row in self._ledger.read(conversation_id, reverse=True):
-            if (said := _told(row.message, RECORD)) is not None:
-                return said
+            if (record := _store_data(row.message, RECORD)) is not None:
+                return record
         return None
 
     @override
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         last: dict[str, Unit] = {}
         for row in await self._ledger.by_correlation(RECORD):
-            if (said := _told(row.message, RECORD)) is not None:
-                last[row.message.thread_id or ""] = said
-        found = [record for name, said in last.items() if (record := _record_in(said, name)) is not None]
-        wanted = [record for record in found if scope is None or record.scope == scope]
-        return sorted(wanted, key=lambda record: record.updated_at, reverse=True)[:limit]
+            if (unit := _store_data(row.message, RECORD)) is not None:
+                last[row.message.thread_id or ""] = unit
+        records = [record for name, unit in last.items() if (record := _record_in(unit, name)) is not None]
+        in_scope = [record for record in records if scope is None or record.scope == scope]
+        return sorted(in_scope, key=lambda record: record.updated_at, reverse=True)[:limit]
 
     @override
     async def write_record(
@@ -101,11 +101,11 @@ class LedgerConversationStore(ConversationStore):
         entries = {entry.id for entry in new_entries}
         if record.head_id is not None and record.head_id not in entries and not await self._has(record.head_id):
             raise ConversationConflict(record.conversation_id)
-        saving = _Saving(record.conversation_id, await _Heard.of(self._ledger, record.conversation_id))
+        saving = _Saving(record.conversation_id, await _ThreadContents.of(self._ledger, record.conversation_id))
         for entry in new_entries:
             saving.add(entry)
-        said = cast("Unit", _records.dump_python(record, mode="json"))
-        await self._append(record.conversation_id, [*saving.rows, _row(RECORD, said, RECORD)], expected_revision)
+        unit = cast("Unit", _records.dump_python(record, mode="json"))
+        await self._append(record.conversation_id, [*saving.rows, _row(RECORD, unit, RECORD)], expected_revision)
 
     @override
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
@@ -128,64 +128,65 @@ class LedgerConversationStore(ConversationStore):
     # ------------------------------------------------------------ entries
 
     async def _has(self, entry_id: str) -> bool:
-        return any(_told(row.message, ENTRY) for row in await self._ledger.by_correlation(entry_id))
+        return any(_store_data(row.message, ENTRY) for row in await self._ledger.by_correlation(entry_id))
 
     @override
     async def read_entry(self, entry_id: str) -> ConversationEntry:
-        return (await self._heard_with(entry_id)).entry(entry_id)
+        return (await self._contents_with(entry_id)).entry(entry_id)
 
     @override
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        heard: _Heard | None = None
+        contents: _ThreadContents | None = None
         entries: list[ConversationEntry] = []
         while head_id is not None and (limit is None or len(entries) < limit):
-            if heard is None or head_id not in heard.entries:
-                heard = await self._heard_with(head_id)
-            entries.append(heard.entry(head_id))
+            if contents is None or head_id not in contents.entries:
+                contents = await self._contents_with(head_id)
+            entries.append(contents.entry(head_id))
             head_id = entries[-1].parent_id
         return entries[::-1]
 
-    async def _heard_with(self, entry_id: str) -> _Heard:
+    async def _contents_with(self, entry_id: str) -> _ThreadContents:
         """Read the thread that has an entry."""
         for row in await self._ledger.by_correlation(entry_id):
-            if _told(row.message, ENTRY) is not None:
-                return await _Heard.of(self._ledger, row.message.thread_id or "")
+            if _store_data(row.message, ENTRY) is not None:
+                return await _ThreadContents.of(self._ledger, row.message.thread_id or "")
         raise KeyError(f"no conversation has an entry {entry_id!r}")
 
 
 class _Saving:
     """The rows that save messages."""
 
-    def __init__(self, thread_id: str, heard: _Heard) -> None:
+    def __init__(self, thread_id: str, contents: _ThreadContents) -> None:
         self._thread_id = thread_id
-        self._heard = heard
+        self._contents = contents
         self.rows: list[Message] = []
 
     def add(self, entry: ConversationEntry) -> None:
         """Save one more."""
         (unit,) = dump([entry.message])
         mark = mark_of(unit)
-        own = self._heard.units.get(mark)
-        if own is None:
-            talk = self._heard.talk.unsaid([unit], [mark], TalkPlace(self._thread_id, entry.id, "assistant"), None)
+        stored = self._contents.units.get(mark)
+        if stored is None:
+            talk = self._contents.talk.new_rows([unit], [mark], TalkPlace(self._thread_id, entry.id, "assistant"), None)
             self.rows += talk
-            own = self._heard.units[mark] = _Said(talk)
-        kept = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
+            stored = self._contents.units[mark] = _UnitRows(talk)
+        fields = {"conversation_id": unit.get("conversation_id"), "run_id": unit.get("run_id")}
         if unit["kind"] == "request":
-            kept["instructions"] = unit.get("instructions")
-        said: Unit = {"parent": entry.parent_id, "unit": mark, "kept": kept}
-        if is_priced := own.is_priced:
-            said["priced"] = True
-        restored = own.unit(is_priced=is_priced)
+            fields["instructions"] = unit.get("instructions")
+        entry_data: Unit = {"parent": entry.parent_id, "unit": mark, "kept": fields}
+        if is_priced := stored.is_priced:
+            entry_data["priced"] = True
+        restored = stored.unit(is_priced=is_priced)
         # Fields other than the content that are set after the answer was recorded, such as the id of the model.
-        kept |= {name: value for name, value in unit.items() if name != "parts" and restored.get(name) != value}
-        if {**restored, **kept} != unit:
-            said = {"parent": entry.parent_id, "message": unit}  # the talk does not restore it exactly, so it is stored whole
-        self.rows.append(_row(ENTRY, said, entry.id))
+        fields |= {name: value for name, value in unit.items() if name != "parts" and restored.get(name) != value}
+        if {**restored, **fields} != unit:
+            # The talk does not restore it exactly, so it is stored whole.
+            entry_data = {"parent": entry.parent_id, "message": unit}
+        self.rows.append(_row(ENTRY, entry_data, entry.id))
 
 
 @dataclass(slots=True)
-class _Said:
+class _UnitRows:
     """The rows of a message."""
 
     rows: list[Message] = field(default_factory=list[Message])
@@ -201,48 +202,49 @@ class _Said:
         return restore(self.rows, is_priced=True) if is_priced else restore_unit(self.rows)
 
 
-class _Heard:
+class _ThreadContents:
     """The contents of a thread: talk by mark, and entries by id."""
 
     def __init__(self) -> None:
-        self.units: dict[str, _Said] = {}
+        self.units: dict[str, _UnitRows] = {}
         self.talk = ThreadTalk()
         self.entries: dict[str, Unit] = {}
 
     @classmethod
-    async def of(cls, ledger: Ledger, thread_id: str) -> _Heard:
+    async def of(cls, ledger: Ledger, thread_id: str) -> _ThreadContents:
         """Read it."""
-        heard, last = cls(), _Said()
+        contents, last = cls(), _UnitRows()
         async for record in ledger.read(thread_id):
             message = record.message
-            if (entry := _told(message, ENTRY)) is not None:
-                heard.entries[message.correlation_id or ""] = entry
+            if (entry := _store_data(message, ENTRY)) is not None:
+                contents.entries[message.correlation_id or ""] = entry
             elif message.lane == "talk":
                 if (mark := _mark_of(message)) is not None:
-                    last = heard.units[mark] = _Said()
+                    last = contents.units[mark] = _UnitRows()
                 last.rows.append(message)
-        return heard
+        return contents
 
     def entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry of the thread."""
-        said = self.entries[entry_id]
-        stored = said.get("message")
-        unit = stored or {**self.units[said["unit"]].unit(is_priced=said.get("priced", False)), **said["kept"]}
-        return ConversationEntry(id=entry_id, parent_id=said["parent"], message=_load(unit))
+        data = self.entries[entry_id]
+        stored = data.get("message")
+        unit = stored or {**self.units[data["unit"]].unit(is_priced=data.get("priced", False)), **data["kept"]}
+        (message,) = ModelMessagesTypeAdapter.validate_python([unit])
+        return ConversationEntry(id=entry_id, parent_id=data["parent"], message=message)
 
 
 def _mark_of(message: Message) -> str | None:
-    own = message.metadata.get(OWN)
-    mark = own.get("unit") if isinstance(own, JsonObject) else None
+    notes = message.metadata.get(METADATA)
+    mark = notes.get("unit") if isinstance(notes, JsonObject) else None
     return mark if isinstance(mark, str) else None
 
 
-def _row(kind: str, said: Unit, correlation_id: str) -> Message:
-    payload = PartsPayload(parts=(DataPart(data={"type": kind, "data": said}),))
+def _row(kind: str, data: Unit, correlation_id: str) -> Message:
+    payload = PartsPayload(parts=(DataPart(data={"type": kind, "data": data}),))
     return Message(policy=_POLICY, payload=payload, lane="control", correlation_id=correlation_id)
 
 
-def _told(message: Message, kind: str) -> Unit | None:
+def _store_data(message: Message, kind: str) -> Unit | None:
     """Return the data of an entry or a record; None for any other row."""
     if message.lane != "control" or message.policy != _POLICY:
         return None
@@ -253,16 +255,11 @@ def _told(message: Message, kind: str) -> Unit | None:
             return None
 
 
-def _record_in(said: Unit | None, conversation_id: str) -> ConversationRecord | None:
+def _record_in(data: Unit | None, conversation_id: str) -> ConversationRecord | None:
     """Return the record of the conversation in a thread. In a branch that was not saved, it is the record of its origin."""
-    if said is None or said["revision"] is None:
+    if data is None or data["revision"] is None:
         return None
-    record = _records.validate_python(said)
+    record = _records.validate_python(data)
     if record.conversation_id == conversation_id:
         return record
     return replace(record, conversation_id=conversation_id, forked_from=record.conversation_id, forked_at=record.head_id)
-
-
-def _load(unit: Unit) -> ModelMessage:
-    (message,) = ModelMessagesTypeAdapter.validate_python([unit])
-    return message

@@ -198,16 +198,16 @@ class Relay:
 @coroutine
 def _in_context(context: Context, step: Any) -> Generator[Any, Any, Any]:
     """Await a step of a generator in the context of another task, which waits meanwhile."""
-    go_on, given = step.send, None
+    go_on, value = step.send, None
     while True:
         try:
-            waited_for = context.run(go_on, given)
+            waited_for = context.run(go_on, value)
         except StopIteration as end:
             return end.value
         try:
-            go_on, given = step.send, (yield waited_for)
+            go_on, value = step.send, (yield waited_for)
         except BaseException as exc:  # noqa: BLE001 (it is passed on)
-            go_on, given = step.throw, exc
+            go_on, value = step.throw, exc
 
 
 _current: ContextVar[Relay | None] = ContextVar("antiphon.agents.relay", default=None)
@@ -290,8 +290,8 @@ class LiveModel(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         async def record() -> ModelResponse:
-            given = messages, model_settings, model_request_parameters, run_context
-            async with self.wrapped.request_stream(*given) as recorded:
+            arguments = messages, model_settings, model_request_parameters, run_context
+            async with self.wrapped.request_stream(*arguments) as recorded:
                 if type(recorded) is not CompletedStreamedResponse:
                     async for _ in recorded:  # a stream that has failed after some events raises after them
                         pass
@@ -311,8 +311,8 @@ class LiveModel(WrapperModel):
 
     @override
     def _with_serving_wrapper(self, wrap: Callable[[Model], Model]) -> Model:
-        found = self.wrapped._with_serving_wrapper(wrap)
-        return self if found is self.wrapped else LiveModel(found, self._streams)
+        model = self.wrapped._with_serving_wrapper(wrap)
+        return self if model is self.wrapped else LiveModel(model, self._streams)
 
 
 class LiveStream(StreamedResponse):

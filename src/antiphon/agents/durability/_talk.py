@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from antiphon.durable._run import LedgerRun
     from antiphon.ledger import Record
 
-OWN = "antiphon"
+METADATA = "antiphon"
 _MARK = "unit"
 _UNNAMED = "assistant"
 """The author of an answer that an unknown agent has given."""
@@ -47,7 +47,7 @@ class ThreadTalk:
 
     def __init__(self) -> None:
         self._marks: set[str] = set()
-        self._anew: dict[str, set[str]] = {}
+        self._restarted_marks: dict[str, set[str]] = {}
         """By run of an agent that was restarted, the marks of its messages."""
         self._instructions: str | None = None
         self._prompts: dict[tuple[str, str], HashedPrompt] = {}
@@ -73,7 +73,7 @@ class ThreadTalk:
 
     @classmethod
     def of_new_thread(cls) -> ThreadTalk:
-        """Return the talk of a thread without rows. The caller passes every row to `heard`, so the thread is never read."""
+        """Return the talk of a thread without rows. The caller passes every row to `read_row`, so the thread is never read."""
         talk = cls()
         talk._is_read = True
         return talk
@@ -90,8 +90,8 @@ class ThreadTalk:
 
         `quoted` has, for each message, the positions of its quoted parts; `run_id` is the agent's run in Pydantic AI.
         """
-        own = run.course.invocation_id, name
-        prompt = self._prompts[own] = HashedPrompt(messages, self._prompts.get(own), quoted=quoted, run_id=run_id)
+        key = run.course.invocation_id, name
+        prompt = self._prompts[key] = HashedPrompt(messages, self._prompts.get(key), quoted=quoted, run_id=run_id)
         return prompt
 
     async def leave(self, run: LedgerRun) -> None:
@@ -100,8 +100,8 @@ class ThreadTalk:
         Raises:
             LedgerError: it cannot be written.
         """
-        own = run.course.invocation_id
-        self._prompts = {known: prompt for known, prompt in self._prompts.items() if known[0] != own}
+        agent_run = run.course.invocation_id
+        self._prompts = {key: prompt for key, prompt in self._prompts.items() if key[0] != agent_run}
         if not self.is_handler_next:
             await run.journal.settle(run.thread_id)
         self.reach(run.journal.length(run.thread_id))
@@ -120,18 +120,18 @@ class ThreadTalk:
     async def _read(self, run: LedgerRun) -> None:
         self.spending.run.began = run.opened.recorded.began
         async for record in run.ledger.read(run.thread_id):
-            self.heard(record, run.opened.root)
+            self.read_row(record, run.opened.root)
 
-    def heard(self, record: Record, root: str) -> None:
+    def read_row(self, record: Record, root: str) -> None:
         """Read a row of the thread; `root` is the run that reads it."""
         self._upto = record.seq
         self.reach(record.seq)
         self.spending.thread.began = self.spending.thread.began or record.recorded_at
-        self.spending.heard(record.message, root)
-        self.guards.heard(record.message, root)
-        self.offered.heard(record.message)
+        self.spending.read_row(record.message, root)
+        self.guards.read_row(record.message, root)
+        self.offered.read_row(record.message)
         if record.message.lane == "talk":
-            self._heard(record.message)
+            self._read_talk(record.message)
 
     def reach(self, seq: int) -> None:
         """Note that the thread has at least this length."""
@@ -143,11 +143,11 @@ class ThreadTalk:
         Raises:
             BudgetExceededError: one is used up.
         """
-        bounded = [each for each in limits if each != _NO_LIMITS]
+        bounded = [bounds for bounds in limits if bounds != _NO_LIMITS]
         if bounded:
             await self._catch_up(run)
-        for each in bounded:
-            self.spending.check(each, kind, depth=run.depth, now=current_port().now(), where=where)
+        for bounds in bounded:
+            self.spending.check(bounds, kind, depth=run.depth, now=current_port().now(), where=where)
         if self._is_read:  # otherwise it is counted when the thread is read
             self.spending.begin(kind)
             self._counted[where] = kind
@@ -158,16 +158,15 @@ class ThreadTalk:
         async with self._reading:
             async for record in run.ledger.read(run.thread_id, after=self._upto):
                 self._upto = record.seq
-                if not self._is_counted(record.message):
-                    self.spending.heard(record.message, run.opened.root)
+                message = record.message
+                # `answered` has added the cost of the answer to a counted request.
+                is_answer = self._counted.get(message.parent_id or "") == "request"
+                if message.invocation_id not in self._counted and not is_answer:
+                    self.spending.read_row(message, run.opened.root)
 
-    def _is_counted(self, message: Message) -> bool:
-        """Whether a row starts a counted effect, or is the answer to a counted request, whose cost `answered` adds."""
-        return message.invocation_id in self._counted or self._counted.get(message.parent_id or "") == "request"
-
-    def _heard(self, message: Message) -> None:
-        own, notes = message.metadata.get(OWN), message.metadata.get(DIALECT.name)
-        if isinstance(own, JsonObject) and isinstance(mark := own.get(_MARK), str):
+    def _read_talk(self, message: Message) -> None:
+        marks, notes = message.metadata.get(METADATA), message.metadata.get(DIALECT.name)
+        if isinstance(marks, JsonObject) and isinstance(mark := marks.get(_MARK), str):
             self._keep(mark, message.parent_id or "")
         match notes.get("instructions") if isinstance(notes, JsonObject) else None:
             case "here":
@@ -187,24 +186,24 @@ class ThreadTalk:
         talk = cls()
         async for record in run.ledger.read(run.thread_id, before=seq + 1):
             if record.message.lane == "talk":
-                talk._heard(record.message)
+                talk._read_talk(record.message)
         return talk._instructions
 
-    def unsaid(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace, run_id: str | None) -> list[Message]:
+    def new_rows(self, units: Sequence[Unit], marks: Sequence[str], place: TalkPlace, run_id: str | None) -> list[Message]:
         """Return the messages of a prompt that the thread does not have, as rows to write.
 
         An answer is the agent's own if it belongs to its run in Pydantic AI, `run_id`. Another one was handed to the program:
         it is recorded without the name of an agent.
         """
         rows: list[Message] = []
-        anew = self._anew.setdefault(agent_run, set()) if is_renamed(agent_run := run_of(place.id)) else None
+        restarted = self._restarted_marks.setdefault(agent_run, set()) if is_renamed(agent_run := run_of(place.id)) else None
         for unit, mark in zip(units, marks, strict=True):
             # A restarted agent writes its own messages again, changed or not, but not the messages before it.
-            is_own = anew is not None and unit.get("run_id") == units[-1].get("run_id")
-            if mark not in (anew if anew is not None and is_own else self._marks):
+            is_own = restarted is not None and unit.get("run_id") == units[-1].get("run_id")
+            if mark not in (restarted if restarted is not None and is_own else self._marks):
                 self._keep(mark, place.id)
                 author = place if unit.get("run_id") == run_id else place._replace(agent=_UNNAMED)
-                rows += self._said(unit, mark, author, len(rows))
+                rows += self._unit_rows(unit, mark, author, len(rows))
         return rows
 
     def know(self, marks: Iterable[str], place: TalkPlace) -> None:
@@ -215,19 +214,20 @@ class ThreadTalk:
     def _keep(self, mark: str, exchange: str) -> None:
         self._marks.add(mark)
         if is_renamed(agent_run := run_of(exchange)):
-            self._anew.setdefault(agent_run, set()).add(mark)
+            self._restarted_marks.setdefault(agent_run, set()).add(mark)
 
     def answered(self, answer: AnswerRows) -> None:
         """Note that an answer is written."""
         self._keep(answer.mark, answer.rows[0].parent_id or "")
         self.spending.pay(answer.rows[0].usage)
 
-    def _said(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
-        held = self._instructions
+    def _unit_rows(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
+        instructions = self._instructions
         if unit["kind"] == "request":
             self._instructions = unit.get("instructions") or None
-        before = [] if held is None else [_instructing(held)]
-        messages = _spoken(_without_conversation(unit), before, self.refusals.coded)
+        # Their own request, before the unit: so the dialect writes instructions only where they change.
+        before: list[Unit] = [] if instructions is None else [{"kind": "request", "parts": [], "instructions": instructions}]
+        messages = _messages_of(_without_conversation(unit), before, self.refusals.coded)
         return place.rows(messages, "said", mark, count=count)
 
 
@@ -280,46 +280,46 @@ class TalkPlace(NamedTuple):
 
     def _row(self, message: Message, name: str, mark: str | None) -> Message:
         """Return a message as a row of this place, with the mark of its unit if it is the first."""
-        own: Unit = {
+        fields: Unit = {
             "id": f"{self.id}@{name}",
             "thread_id": self.thread_id,
             "parent_id": self.id,
             "correlation_id": self.id,
         }
         if message.turn_id is not None:
-            own["turn_id"] = self.id
+            fields["turn_id"] = self.id
         if message.role_hint_for_llm == "assistant":
-            own["policy"] = self.agent
+            fields["policy"] = self.agent
         if mark is not None:
-            own["metadata"] = {**message.metadata, OWN: {_MARK: mark}}
-        return message.model_copy(update=own)
+            fields["metadata"] = {**message.metadata, METADATA: {_MARK: mark}}
+        return message.model_copy(update=fields)
 
 
 def as_messages(unit: Unit, cost: Decimal | None) -> list[Message]:
     """Return an answer as messages that belong to no thread, with its cost."""
-    first, *others = _spoken(_without_conversation(unit))
+    first, *rest = _messages_of(_without_conversation(unit))
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
-    return [first, *others]
+    return [first, *rest]
 
 
-def told(units: Sequence[Unit]) -> list[Message]:
+def prompt_messages(units: Sequence[Unit]) -> list[Message]:
     """Return a prompt as messages that belong to no thread."""
     try:
         return list(DIALECT.decode(list(units)))
     except DecodeError:  # an id in it is not a valid name: decode each unit separately
-        return [message for unit in units for message in _spoken(unit)]
+        return [message for unit in units for message in _messages_of(unit)]
 
 
-def _spoken(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Message], Message] | None = None) -> list[Message]:
+def _messages_of(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Message], Message] | None = None) -> list[Message]:
     """Return a request or an answer as messages. If a tool name is invalid, it is a single message, kept whole."""
     try:
         return list(DIALECT.decode([*before, unit], edit=edit))[len(before) :]
     except DecodeError:
         without_parts: Unit = {**unit, "parts": []}
         (bare,) = list(DIALECT.decode([*before, without_parts]))[len(before) :]
-        whole = PartsPayload(parts=(ForeignPart(dialect=DIALECT.name, value=unit["parts"]),))
-        return [bare.model_copy(update={"payload": whole})]
+        payload = PartsPayload(parts=(ForeignPart(dialect=DIALECT.name, value=unit["parts"]),))
+        return [bare.model_copy(update={"payload": payload})]
 
 
 def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
@@ -340,23 +340,18 @@ def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
 
 
 def _unpriced(messages: Sequence[Message]) -> list[Message]:
-    first, *others = messages
+    first, *rest = messages
     if first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": None})})
-    return [first, *others]
+    return [first, *rest]
 
 
 def _plain(message: Message) -> Message:
     """Return a message without the fields that belong to its thread."""
-    own: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
+    fields: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if message.role_hint_for_llm == "assistant":
-        own["policy"] = "assistant"
-    return message.model_copy(update=own)
-
-
-def _instructing(words: str) -> Unit:
-    """Return a request with only instructions, which is one message."""
-    return {"kind": "request", "parts": [], "instructions": words}
+        fields["policy"] = "assistant"
+    return message.model_copy(update=fields)
 
 
 def _without_conversation(unit: Unit) -> Unit:

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
-from antiphon.agents.toolkit._tool import own_settings, unknown_setting
+from antiphon.agents.toolkit._tool import declared_settings, unknown_setting
 from antiphon.durable._budget import BudgetLimits
 from antiphon.durable._changes import StepChange
 from antiphon.durable._differences import short_hash
@@ -58,17 +58,19 @@ METADATA_KEY: Final = "antiphon"
 """The key in a tool's metadata for the runtime: `{"antiphon": {"effects": "none", "replay": "run"}}`."""
 
 
-def effects_of(tool: ToolDefinition | None, name: str, given: Mapping[str, Effects]) -> Effects:
+def effects_of(tool: ToolDefinition | None, name: str, configured: Mapping[str, Effects]) -> Effects:
     """Return the effects of a tool: as configured for the agent, else as the tool declares, else `once`.
 
     Raises:
         UserError: it is not one of the known kinds.
     """
-    own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
-    said = given.get(name) or (cast("dict[str, Any]", own).get("effects", "once") if isinstance(own, dict) else own)
-    if said not in get_args(Effects):
-        raise UserError(f"the effects of tool {name!r} are one of {', '.join(get_args(Effects))}, not {said!r}")
-    return cast("Effects", said)
+    declared: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
+    effects = configured.get(name) or (
+        cast("dict[str, Any]", declared).get("effects", "once") if isinstance(declared, dict) else declared
+    )
+    if effects not in get_args(Effects):
+        raise UserError(f"the effects of tool {name!r} are one of {', '.join(get_args(Effects))}, not {effects!r}")
+    return cast("Effects", effects)
 
 
 def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> bool:
@@ -77,8 +79,8 @@ def is_repeated(tool: ToolDefinition | None, name: str, effects: Effects) -> boo
     Raises:
         UserError: that is not allowed: it changes something outside, asks for approval, or declares another value.
     """
-    own: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
-    replay = cast("dict[str, Any]", own).get("replay", "record") if isinstance(own, dict) else "record"
+    declared: Any = ((tool.metadata or {}).get(METADATA_KEY) if tool is not None else None) or {}
+    replay = cast("dict[str, Any]", declared).get("replay", "record") if isinstance(declared, dict) else "record"
     if replay not in ("record", "run"):
         raise UserError(f"the replay of tool {name!r} is 'record' or 'run', not {replay!r}")
     if replay == "record":
@@ -102,7 +104,7 @@ def check_repeated(name: str, returned: Json) -> None:
         raise UserError(f"tool {name!r} has replay='run', and asks to be approved or deferred")
 
 
-def check_settings(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]) -> None:
+def check_settings(tools: Iterable[ToolDefinition], configured: Mapping[str, Effects]) -> None:
     """Check the settings in the metadata of tools before they are offered.
 
     Raises:
@@ -110,10 +112,10 @@ def check_settings(tools: Iterable[ToolDefinition], given: Mapping[str, Effects]
     """
     for tool in tools:
         if (tool.metadata or {}).get(METADATA_KEY):
-            is_repeated(tool, tool.name, effects_of(tool, tool.name, given))
-            reason, own = unknown_setting(tool.name, tool.metadata), own_settings(tool.metadata)
+            is_repeated(tool, tool.name, effects_of(tool, tool.name, configured))
+            reason, settings = unknown_setting(tool.name, tool.metadata), declared_settings(tool.metadata)
             for name in ("approval", "sensitive"):
-                if own.get(name):
+                if settings.get(name):
                     reason = f"the metadata of tool {tool.name!r} has the setting {name!r}, which only a Toolkit observes"
                     reason = f"{reason}: add the tool to one"
             if reason is not None:
@@ -143,12 +145,12 @@ def _type_of(value: Any) -> str:
 def _steady(value: Any) -> Any:
     match value:
         case dict():
-            return {key: _steady(each) for key, each in cast("dict[Any, Any]", value).items()}
+            return {key: _steady(item) for key, item in cast("dict[Any, Any]", value).items()}
         case set() | frozenset():
             members = cast("set[Any]", value)
-            return sorted((_steady(each) for each in members), key=_place)
+            return sorted((_steady(member) for member in members), key=_place)
         case list() | tuple():
-            return [_steady(each) for each in cast("list[Any]", value)]
+            return [_steady(item) for item in cast("list[Any]", value)]
         case float() if not isfinite(value):
             return str(value)
         case _:
@@ -201,9 +203,15 @@ class ToolCallEffect(RunStep):
         operation: ToolOperation | None = None,
         on_change: OnChange | None = None,
     ) -> None:
-        said: dict[str, Json] = {"tool": tool, "arguments": dict(arguments)}
-        more: dict[str, Any] = {"option": option, "parent_id": parent_id, "on_change": on_change}
-        super().__init__(run.opened, key, said, effects=effects, **more)
+        super().__init__(
+            run.opened,
+            key,
+            {"tool": tool, "arguments": dict(arguments)},
+            effects=effects,
+            option=option,
+            parent_id=parent_id,
+            on_change=on_change,
+        )
         self.operation = operation
         self._run_of = run
         self._talk = ThreadTalk.of(run)
@@ -241,11 +249,11 @@ class ToolCallEffect(RunStep):
 
     def _other(self, intent: Message) -> str:
         """Return the differences from the recorded call."""
-        recorded, own = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
-        if recorded.option_name != own.option_name:
-            return f"another name ({own.option_name!r}, not {recorded.option_name!r})"
-        if recorded.arguments.get("effects") != own.arguments.get("effects"):
-            return f"other effects ({own.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
+        recorded, repeated = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
+        if recorded.option_name != repeated.option_name:
+            return f"another name ({repeated.option_name!r}, not {recorded.option_name!r})"
+        if recorded.arguments.get("effects") != repeated.arguments.get("effects"):
+            return f"other effects ({repeated.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
         return "other arguments"
 
     @property
@@ -274,29 +282,24 @@ class ToolCallEffect(RunStep):
                 failure = f"{type(exc).__qualname__}: {text_of(exc)}"
                 if pause == "park":
                     times = f" {failures} times, at last" if failures > 1 else ""
-                    doubt = "; it may have been done" if self._is_in_doubt(exc, policy) else ""
+                    is_not_done = policy is not None and isinstance(exc, policy.not_done)
+                    doubt = "; it may have been done" if self._effects == "once" and not is_not_done else ""
                     raise GivenUp(f"{self._tool!r} failed{times} with {failure[:_MOST_WORDS]}{doubt}") from exc
             await asyncio.sleep(pause)
             await self.begin_after(failure)
-
-    def _is_in_doubt(self, error: Exception, policy: RetryPolicy | None) -> bool:
-        """Whether a call that must not be made twice may have been made."""
-        return self._effects == "once" and not (policy is not None and isinstance(error, policy.not_done))
 
     @override
     async def unknown(self, reason: str) -> Message:
         if self._settle is None or is_trial():
             return await super().unknown(reason)
         arguments = cast("dict[str, Any]", thaw(self.arguments["arguments"]))
-        found = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.key, reason))
-        return await super().unknown(reason) if found is None else self.outcome(**_fields(found))
-
-
-def _fields(found: Json | NotDone) -> dict[str, Any]:
-    if isinstance(found, NotDone):
-        reason = "it was not done, as was found out"
-        return {"is_error": True, "error_type": WithdrawnError.code, "error_message": reason, "retryable": True}
-    return {"result": found}
+        outcome = await self._settle(Unsettled(self.thread_id, self.id, self._tool, arguments, self.key, reason))
+        if outcome is None:
+            return await super().unknown(reason)
+        if isinstance(outcome, NotDone):
+            reason = "it was not done, as was found out"
+            return self.outcome(is_error=True, error_type=WithdrawnError.code, error_message=reason, retryable=True)
+        return self.outcome(result=outcome)
 
 
 # ---------------------------------------------------------------- side effects on the run
@@ -325,11 +328,11 @@ class CallNotes:
 
     def context(self, ctx: RunContext[AgentDepsT]) -> RunContext[AgentDepsT]:
         """Return the context for the tool."""
-        own: Any = copy(ctx)  # `replace` would rebuild it from its fifty fields
-        own._cancellation = _NotedCancellation(self, getattr(ctx, "_cancellation", None))
+        tool_context: Any = copy(ctx)  # `replace` would rebuild it from its fifty fields
+        tool_context._cancellation = _NotedCancellation(self, getattr(ctx, "_cancellation", None))
         if ctx.pending_messages is not None:
-            own.pending_messages = _NotedQueue(self._enqueued, ctx.pending_messages)
-        return cast("RunContext[AgentDepsT]", own)
+            tool_context.pending_messages = _NotedQueue(self._enqueued, ctx.pending_messages)
+        return cast("RunContext[AgentDepsT]", tool_context)
 
     @contextmanager
     def scope(self) -> Generator[None, None, None]:
@@ -361,24 +364,24 @@ class CallNotes:
 
     def dump(self) -> dict[str, Json]:
         """Return the fields that are recorded with the result."""
-        found: dict[str, Json] = {}
+        fields: dict[str, Json] = {}
         if self._enqueued:
-            found["enqueued"] = [_dump_enqueued(pending) for pending in self._enqueued]
+            fields["enqueued"] = [_dump_enqueued(pending) for pending in self._enqueued]
         if self.is_cancelled:
-            found["cancelled"] = True
-        return found
+            fields["cancelled"] = True
+        return fields
 
-    async def do_again(self, said: Mapping[str, Any]) -> None:
+    async def do_again(self, outcome: Mapping[str, Any]) -> None:
         """Repeat the side effects of a recorded call. If it has cancelled the run, this waits until the run stops."""
         if self._is_live:
             if self._interrupted is not None:
                 raise self._interrupted
             return
-        for pending in said.get("enqueued", ()):
+        for pending in outcome.get("enqueued", ()):
             messages = ModelMessagesTypeAdapter.validate_python(pending["messages"])
             content = [part for message in messages for part in message.parts] if pending["is_beside_result"] else messages
             self._ctx.enqueue(*cast("list[ModelMessage]", content), priority=pending["priority"])
-        if said.get("cancelled"):
+        if outcome.get("cancelled"):
             self._ctx.cancel()
             await asyncio.Event().wait()
 
@@ -436,11 +439,13 @@ def typed_result(tool: object, value: Any, loaded: Any) -> Any:
     toolset: Any = getattr(tool, "toolset", None)
     if not isinstance(tool, FunctionToolsetTool) or not isinstance(toolset, FunctionToolset):
         return loaded
-    own = cast("FunctionToolset[Any]", toolset).tools.get(tool.original_name or tool.tool_def.name)
+    function_tool = cast("FunctionToolset[Any]", toolset).tools.get(tool.original_name or tool.tool_def.name)
     try:
-        declared = TypeAdapter[Any](get_type_hints(own.function).get("return", Any)) if own is not None else _any
-        found = declared.validate_python(loaded)
-        return found if declared.dump_python(found, mode="json") == value else loaded
+        declared = (
+            TypeAdapter[Any](get_type_hints(function_tool.function).get("return", Any)) if function_tool is not None else _any
+        )
+        typed = declared.validate_python(loaded)
+        return typed if declared.dump_python(typed, mode="json") == value else loaded
     except Exception:  # noqa: BLE001 (any annotation, and any validator of a class in it)
         return loaded
 
@@ -471,8 +476,8 @@ class RecordedCall:
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         match rows:
             case [OptionCallPayload() as begun, OptionResultPayload(is_error=False) as ended]:
-                said: Any = thaw(begun.arguments)
-                return cls(said["arguments"].get("arguments", {}), thaw(ended.result))
+                intent: Any = thaw(begun.arguments)
+                return cls(intent["arguments"].get("arguments", {}), thaw(ended.result))
             case _:
                 return None
 
@@ -496,8 +501,8 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
             return tools
         talk = ThreadTalk.of(run)
         await talk.read(run)
-        known = talk.offered.all()
-        return tools | {name: self._recorded(name, known[name]) for name in known if name not in tools}
+        offered = talk.offered.all()
+        return tools | {name: self._recorded(name, offered[name]) for name in offered if name not in tools}
 
     def _recorded(self, name: str, tool: Mapping[str, Any]) -> ToolsetTool[AgentDepsT]:
         schema: dict[str, Any] = tool.get("parameters") or {"type": "object", "properties": {}}
@@ -517,18 +522,20 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
         run = await self.run_of(ctx)
         recorded = await RecordedCall.of(run, name, ctx.tool_call_id)
         if recorded is None and run.opened.is_finished:
-            return await _told_result(run, name, ctx.tool_call_id)
+            return await _result_in_talk(run, name, ctx.tool_call_id)
         if recorded is None:
             raise ModelRetry(f"Unknown tool name: {name!r}.")
         run.course.next_key(f"{name}:{ctx.tool_call_id}")  # the program has reached it
         return _returned(recorded.outcome)
 
 
-async def _told_result(run: LedgerRun, tool: str, call_id: str | None) -> Any:
+async def _result_in_talk(run: LedgerRun, tool: str, call_id: str | None) -> Any:
     """Return the result of a call that the model of a finished run got. A toolkit records its own calls."""
     records = await run.ledger.by_invocation(call_id or "", thread_id=run.thread_id)
-    own = [row.message for row in records if row.message.lane == "talk" and is_below(row.message.id, run.course.invocation_id)]
-    results = [row.payload for row in own if isinstance(row.payload, OptionResultPayload)]
+    messages = [
+        row.message for row in records if row.message.lane == "talk" and is_below(row.message.id, run.course.invocation_id)
+    ]
+    results = [row.payload for row in messages if isinstance(row.payload, OptionResultPayload)]
     if not results:
         raise ModelRetry(f"Unknown tool name: {tool!r}.")
     if results[-1].is_error:
@@ -538,8 +545,8 @@ async def _told_result(run: LedgerRun, tool: str, call_id: str | None) -> Any:
 
 def is_recorded(tool: ToolDefinition) -> bool:
     """Whether a tool does not exist in the program: it only has recorded outcomes."""
-    own: Any = (tool.metadata or {}).get(METADATA_KEY)
-    return isinstance(own, dict) and cast("dict[str, Any]", own).get("recorded") is True
+    declared: Any = (tool.metadata or {}).get(METADATA_KEY)
+    return isinstance(declared, dict) and cast("dict[str, Any]", declared).get("recorded") is True
 
 
 _ANYTHING: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
@@ -550,12 +557,12 @@ def _returned(outcome: Any) -> Any:
     """Return the result of a tool, or raise its error, from its recorded outcome."""
     if not isinstance(outcome, dict) or "returned" not in outcome:
         return cast("Any", outcome)  # settled by a person
-    said = cast("dict[str, dict[str, Any]]", outcome)["returned"]
-    if said["kind"] == "model_retry":
-        raise ModelRetry(said["message"])
-    if said["kind"] == "tool_failed":
-        raise ToolFailed(said["message"])
-    return getattr(_result.validate_python(said), "result", None)
+    returned = cast("dict[str, dict[str, Any]]", outcome)["returned"]
+    if returned["kind"] == "model_retry":
+        raise ModelRetry(returned["message"])
+    if returned["kind"] == "tool_failed":
+        raise ToolFailed(returned["message"])
+    return getattr(_result.validate_python(returned), "result", None)
 
 
 # ---------------------------------------------------------------- lists of tools
@@ -566,7 +573,7 @@ class RecordedLists:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Json]] = {}
-        self._known: dict[str, Json] = {}
+        self._values: dict[str, Json] = {}
 
     @classmethod
     def of(cls, run: LedgerRun) -> RecordedLists:
@@ -588,20 +595,20 @@ class RecordedLists:
         assert part is not None  # noqa: S101 (an effect of a run is a part of it)
         effect_id = part.course.invocation_id
         self._last[name] = (effect_id, value)
-        self._known[effect_id] = value
+        self._values[effect_id] = value
         return {"found": value}
 
-    async def read(self, run: LedgerRun, said: Any) -> Any:
+    async def read(self, run: LedgerRun, stored: Any) -> Any:
         """Return a list from its stored form."""
-        if "found" in said:
-            return said["found"]
-        first = said["same_as"]
-        if first not in self._known:
+        if "found" in stored:
+            return stored["found"]
+        first = stored["same_as"]
+        if first not in self._values:
             records = await run.ledger.by_invocation(first, thread_id=run.thread_id)
             rows = [row.message for row in records if row.message.lane == "effect"]
             (payload,) = [row.payload for row in rows if isinstance(row.payload, OptionResultPayload)]
-            self._known[first] = thaw(payload.result)["found"]
-        return self._known[first]
+            self._values[first] = thaw(payload.result)["found"]
+        return self._values[first]
 
 
 async def change_since_offered(

@@ -42,7 +42,7 @@ from pydantic_ai.settings import ModelSettings, merge_model_settings
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._local_server import CONTEXT, OWN_CONTEXT, Endpoint, LocalServer, shared_server
+from antiphon.agents.models._local_server import CONTEXT, USER_MODEL_CONTEXT, Endpoint, LocalServer, shared_server
 from antiphon.messages import current_port
 
 # ---------------------------------------------------------------- schemas
@@ -91,8 +91,8 @@ def _steps(schema: dict[str, Any]) -> dict[str, Any]:
 _NOWHERE = Endpoint("http://127.0.0.1:9", "none")
 """The address until there is a server; nothing is sent to it."""
 _SETTINGS = ModelSettings(temperature=0, max_tokens=512, timeout=300, max_retries=0)
-_OWN_SETTINGS = ModelSettings(temperature=0, timeout=600, max_retries=0)
-_EACH_ITS_OWN = {"Connection": "close"}
+_USER_MODEL_SETTINGS = ModelSettings(temperature=0, timeout=600, max_retries=0)
+_NO_KEEP_ALIVE = {"Connection": "close"}
 """No keep-alive: a program that does not enter the model would leave connections open. A new local one costs nothing."""
 _PROFILE = OpenAIModelProfile(
     context_window=CONTEXT,
@@ -104,8 +104,8 @@ _PROFILE = OpenAIModelProfile(
     supports_json_object_output=True,
     supports_json_schema_output=True,
 )
-_OWN_PROFILE = OpenAIModelProfile(
-    context_window=OWN_CONTEXT,
+_USER_MODEL_PROFILE = OpenAIModelProfile(
+    context_window=USER_MODEL_CONTEXT,
     openai_chat_supports_max_completion_tokens=False,
     openai_supports_strict_tool_definition=False,
     supports_forced_tool_choice=True,
@@ -134,7 +134,7 @@ class LocalModel(WrapperModel):
         """The server process of the model, shared by all local models of this process with the same weights."""
         self.is_pinned = self.server.weights is None
         """Whether it is the pinned model, which is too small to write prose or to call a tool on its own."""
-        self._chosen = merge_model_settings(_SETTINGS if self.is_pinned else _OWN_SETTINGS, settings)
+        self._settings = merge_model_settings(_SETTINGS if self.is_pinned else _USER_MODEL_SETTINGS, settings)
         super().__init__(self._client(_NOWHERE))
         self._endpoint = _NOWHERE
         self._entered: list[Model] = []
@@ -201,8 +201,8 @@ class LocalModel(WrapperModel):
 
         Processing the prompt would take seconds, and change nothing.
         """
-        _, wanted = self.wrapped.prepare_request(settings, parameters)
-        part = _only_part(wanted) if self.is_pinned else None
+        _, prepared = self.wrapped.prepare_request(settings, parameters)
+        part = _only_part(prepared) if self.is_pinned else None
         if part is None:
             return None
         return ModelResponse(
@@ -211,18 +211,18 @@ class LocalModel(WrapperModel):
 
     async def _connect(self) -> Endpoint:
         """Start the server if it is not running, and point the client at it. Return its endpoint."""
-        found = self.server.endpoint
-        if found is None:
-            found = await to_thread.run_sync(self.server.ensure)
-        if found != self._endpoint:
-            self._endpoint = found
-            self.wrapped = self._client(found)
-        return found
+        endpoint = self.server.endpoint
+        if endpoint is None:
+            endpoint = await to_thread.run_sync(self.server.ensure)
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            self.wrapped = self._client(endpoint)
+        return endpoint
 
     def _client(self, endpoint: Endpoint) -> OpenAIChatModel:
         provider = _LocalProvider(base_url=f"{endpoint.url}/v1", api_key=endpoint.key)
-        profile = _PROFILE if self.is_pinned else _OWN_PROFILE
-        return OpenAIChatModel(self.server.model_name, provider=provider, profile=profile, settings=self._chosen)
+        profile = _PROFILE if self.is_pinned else _USER_MODEL_PROFILE
+        return OpenAIChatModel(self.server.model_name, provider=provider, profile=profile, settings=self._settings)
 
     def _step(
         self, messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
@@ -234,9 +234,9 @@ def _step(
     messages: Sequence[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
 ) -> tuple[ModelSettings, ModelRequestParameters]:
     """Return a request that asks either for tools or for an answer."""
-    given: dict[str, Any] = {**_alone(settings)}
-    choice = given.pop("tool_choice", None)
-    asked = cast("ModelSettings", given)
+    options: dict[str, Any] = {**_alone(settings)}
+    choice = options.pop("tool_choice", None)
+    asked = cast("ModelSettings", options)
     tools = parameters.function_tools
     if isinstance(choice, list):
         tools = [tool for tool in tools if tool.name in choice]
@@ -251,21 +251,21 @@ def _step(
 
 def _alone(settings: ModelSettings | None) -> ModelSettings:
     """Return settings that give a request its own connection."""
-    given: dict[str, Any] = {**(settings or {})}
-    given["extra_headers"] = {**given.get("extra_headers", {}), **_EACH_ITS_OWN}
-    return cast("ModelSettings", given)
+    options: dict[str, Any] = {**(settings or {})}
+    options["extra_headers"] = {**options.get("extra_headers", {}), **_NO_KEEP_ALIVE}
+    return cast("ModelSettings", options)
 
 
 # ---------------------------------------------------------------- answers without the model
 
 
-def _only_part(wanted: ModelRequestParameters) -> ToolCallPart | TextPart | None:
+def _only_part(parameters: ModelRequestParameters) -> ToolCallPart | TextPart | None:
     """Return the only possible part of an answer: a call of the only tool, or the only output."""
-    if wanted.function_tools:
-        tool = wanted.function_tools[0]
-        arguments = only_value(tool.parameters_json_schema) if len(wanted.function_tools) == 1 else None
+    if parameters.function_tools:
+        tool = parameters.function_tools[0]
+        arguments = only_value(tool.parameters_json_schema) if len(parameters.function_tools) == 1 else None
         return None if arguments is None else ToolCallPart(tool.name, arguments, tool_call_id=current_port().new_id())
-    value = None if wanted.output_object is None else only_value(wanted.output_object.json_schema)
+    value = None if parameters.output_object is None else only_value(parameters.output_object.json_schema)
     return None if value is None else TextPart(to_json(value).decode())
 
 
@@ -278,7 +278,7 @@ def only_value(schema: dict[str, Any]) -> Any:
     properties: dict[str, Any] = schema.get("properties", {})
     if schema.get("type") != "object" or not properties or set(schema.get("required", ())) != set(properties):
         return None
-    values = {name: only_value(each) for name, each in properties.items()}
+    values = {name: only_value(property_schema) for name, property_schema in properties.items()}
     return None if None in values.values() else values
 
 

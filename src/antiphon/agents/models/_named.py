@@ -18,7 +18,7 @@ from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelErro
 from antiphon.messages.arguments import check_type
 
 VARIABLE = "ANTIPHON_MODEL"
-_OWN = ("scripted", "local")
+_BUILT_IN = ("scripted", "local")
 _KEYLESS = "`scripted` and `local` need no key"
 _IN_MESSAGE = re.compile(r"`([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 """Matches an environment variable in an error of Pydantic AI."""
@@ -47,22 +47,22 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
         return name
     check_type("name", name, str | None, "'openai:gpt-4o'")
     check_type("script", script, Script | Path | str | None, "'turns.toml'")
-    chosen = name or ("scripted" if script else os.environ.get(VARIABLE) or read_config().model or "")
-    kind, _, rest = chosen.partition(":")
+    model_name = name or ("scripted" if script else os.environ.get(VARIABLE) or read_config().model or "")
+    kind, _, rest = model_name.partition(":")
     if kind == "scripted":
         return ScriptedModel(_script(script or rest))
     if script:
-        raise ValueError(f"a script is for the model 'scripted', not for {chosen!r}")
-    if not chosen:
+        raise ValueError(f"a script is for the model 'scripted', not for {model_name!r}")
+    if not model_name:
         hint = f"name one, set {VARIABLE}, or write `model = ...` into antiphon.toml; {_KEYLESS}"
-        raise UnknownModelError(hint, chosen, _OWN)
-    return _local(rest) if kind == "local" else _of_provider(chosen)
+        raise UnknownModelError(hint, model_name, _BUILT_IN)
+    return _local(rest) if kind == "local" else _of_provider(model_name)
 
 
-def _script(given: Script | Path | str) -> Script | None:
-    if isinstance(given, Script):
-        return given
-    return load_script(given) if given else None
+def _script(source: Script | Path | str) -> Script | None:
+    if isinstance(source, Script):
+        return source
+    return load_script(source) if source else None
 
 
 def _local(path: str) -> Model:
@@ -81,7 +81,11 @@ def _local(path: str) -> Model:
 def _of_provider(name: str) -> Model:
     provider, _ = parse_model_id(name)
     if name != "test" and not _is_provider(provider, name):
-        raise _unknown(name)
+        nearest = _nearest(name)
+        similar = (
+            f"perhaps {' or '.join(map(repr, nearest))}" if nearest else "a name is PROVIDER:MODEL, such as 'openai:gpt-4o'"
+        )
+        raise UnknownModelError(f"no model has this name; {similar}; {_KEYLESS}", name, nearest)
     try:
         return _ollama(name.partition(":")[2]) if provider == "ollama" else infer_model(name)
     except ImportError as exc:
@@ -107,30 +111,24 @@ def _is_provider(provider: str | None, name: str) -> bool:
         raise _missing_package(name, exc) from exc
 
 
-def _unknown(name: str) -> UnknownModelError:
-    nearest = _nearest(name)
-    hint = f"perhaps {' or '.join(map(repr, nearest))}" if nearest else "a name is PROVIDER:MODEL, such as 'openai:gpt-4o'"
-    return UnknownModelError(f"no model has this name; {hint}; {_KEYLESS}", name, nearest)
-
-
 def _nearest(name: str) -> tuple[str, ...]:
     """Return the names that were probably meant: similar ones, those of this provider, or of any provider with this model."""
-    known = sorted((*_OWN, *known_model_names()), key=len)  # the shortest first: names without a date or a variant
+    model_names = sorted((*_BUILT_IN, *known_model_names()), key=len)  # the shortest first: names without a date or a variant
     wrong = name.casefold()
-    of_model = [each for each in known if each.partition(":")[2] == wrong]
-    of_provider = [each for each in known if each.startswith(f"{wrong}:")]
-    return tuple(dict.fromkeys((*of_model, *of_provider, *get_close_matches(wrong, known, n=3))))[:3]
+    of_model = [candidate for candidate in model_names if candidate.partition(":")[2] == wrong]
+    of_provider = [candidate for candidate in model_names if candidate.startswith(f"{wrong}:")]
+    return tuple(dict.fromkeys((*of_model, *of_provider, *get_close_matches(wrong, model_names, n=3))))[:3]
 
 
 def model_names(begin: str = "") -> tuple[str, ...]:
     """Return the known names of models with this prefix: antiphon's own, and those that Pydantic AI lists."""
-    return tuple(name for name in (*_OWN, *known_model_names()) if name.startswith(begin))
+    return tuple(name for name in (*_BUILT_IN, *known_model_names()) if name.startswith(begin))
 
 
 def _missing_key(name: str, exc: Exception) -> MissingKeyError:
     variables = tuple(dict.fromkeys(_IN_MESSAGE.findall(str(exc))))
-    wanted = f"set {' or '.join(variables)}" if variables else str(exc)
-    return MissingKeyError(f"its provider needs a key: {wanted}; {_KEYLESS}", name, variables)
+    advice = f"set {' or '.join(variables)}" if variables else str(exc)
+    return MissingKeyError(f"its provider needs a key: {advice}; {_KEYLESS}", name, variables)
 
 
 def _missing_package(name: str, exc: ImportError) -> MissingExtraError:

@@ -138,7 +138,7 @@ class Scene:
 
     text: str = ""
     """The user's last message."""
-    said: int = 0
+    answered: int = 0
     """How often the model has answered since then."""
     answers: int = 0
     """How often it has answered in total."""
@@ -158,23 +158,23 @@ def scene_of(messages: Sequence[ModelMessage], instructions: str | None) -> Scen
     scene = Scene(instructions=instructions or "")
     for message in messages:
         if isinstance(message, ModelResponse):
-            scene = replace(scene, said=scene.said + 1, answers=scene.answers + 1)
+            scene = replace(scene, answered=scene.answered + 1, answers=scene.answers + 1)
         else:
-            scene = _heard(scene, message)
+            scene = _after_request(scene, message)
     return scene.knowing({"text": scene.text})
 
 
-def _heard(scene: Scene, request: ModelRequest) -> Scene:
+def _after_request(scene: Scene, request: ModelRequest) -> Scene:
     for part in request.parts:
         match part:
             case UserPromptPart():
-                scene = replace(scene, text=_text(part), said=0, refusal="", words={})
+                scene = replace(scene, text=_text(part), answered=0, refusal="", words={})
             case ToolReturnPart(outcome="retried"):
                 scene = replace(scene, refusal=part.model_response_str())
             case ToolReturnPart():
                 scene = replace(scene.knowing(_result(scene, part)), refusal="")
             case RetryFeedbackPart():
-                scene = replace(scene, refusal=said(part.content))
+                scene = replace(scene, refusal=as_text(part.content))
             case SystemPromptPart():
                 scene = replace(scene, instructions=f"{scene.instructions}\n{part.content}")
             case _:  # parts that only providers can read
@@ -196,24 +196,24 @@ def _text(part: UserPromptPart) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def spoken(value: Any, words: Mapping[str, object]) -> Any:
+def filled(value: Any, words: Mapping[str, object]) -> Any:
     """Return a value of a script with its placeholders replaced; unknown names stay.
 
     Inserted values are not searched for placeholders.
     """
     if isinstance(value, str):
-        whole = _NAMED.fullmatch(value)
-        if whole is not None and (known := _known(whole[1], words)) is not _UNKNOWN:
-            return known
-        return _NAMED.sub(lambda found: _in_text(found, words), value)
+        placeholder = _NAMED.fullmatch(value)
+        if placeholder is not None and (word := _word_of(placeholder[1], words)) is not _UNKNOWN:
+            return word
+        return _NAMED.sub(lambda match: _in_text(match, words), value)
     if isinstance(value, dict):
-        return {key: spoken(each, words) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: filled(item, words) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [spoken(each, words) for each in cast("list[Any]", value)]
+        return [filled(item, words) for item in cast("list[Any]", value)]
     return value
 
 
-def _known(name: str, words: Mapping[str, object]) -> Any:
+def _word_of(name: str, words: Mapping[str, object]) -> Any:
     """Return the value of a placeholder; after a dot comes a key of an object, or an index of a list."""
     value: Any = words
     for step in name.split("."):
@@ -226,11 +226,11 @@ def _known(name: str, words: Mapping[str, object]) -> Any:
     return value
 
 
-def _in_text(found: re.Match[str], words: Mapping[str, object]) -> str:
-    value = _known(found[1], words)
-    return found[0] if value is _UNKNOWN else said(value)
+def _in_text(match: re.Match[str], words: Mapping[str, object]) -> str:
+    value = _word_of(match[1], words)
+    return match[0] if value is _UNKNOWN else as_text(value)
 
 
-def said(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as text: JSON, unless it is a string."""
     return value if isinstance(value, str) else to_json(value, fallback=str).decode()

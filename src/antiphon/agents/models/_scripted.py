@@ -36,7 +36,7 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._script import Rule, Scene, Script, Turn, load_script, said, scene_of, spoken
+from antiphon.agents.models._script import Rule, Scene, Script, Turn, as_text, filled, load_script, scene_of
 from antiphon.errors import ModelError
 from antiphon.messages import current_port
 
@@ -82,34 +82,34 @@ class Filler:
             raise ValueError("the schema refers to itself without end")
         if not isinstance(schema, Mapping):  # True: anything
             return self.text
-        found = self._whole(cast("_Schema", schema))
-        if "default" in found:
-            return found["default"]
-        if "const" in found:
-            return found["const"]
-        if "enum" in found:
-            return self._chosen(found["enum"])
+        merged = self._merged(cast("_Schema", schema))
+        if "default" in merged:
+            return merged["default"]
+        if "const" in merged:
+            return merged["const"]
+        if "enum" in merged:
+            return self._choice(merged["enum"])
         for several in ("anyOf", "oneOf"):
-            if several in found:
-                return self._first_that_ends(found[several], depth)
-        return self._typed(found, depth)
+            if several in merged:
+                return self._first_that_ends(merged[several], depth)
+        return self._typed(merged, depth)
 
-    def _whole(self, schema: _Schema) -> _Schema:
+    def _merged(self, schema: _Schema) -> _Schema:
         """Return a schema with its references and its `allOf` merged."""
-        whole = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
+        merged = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
         if "$ref" in schema:
-            whole = {**self._referred(schema["$ref"]), **whole}
-        for each in schema.get("allOf", ()):
-            whole = {**self._whole(each), **whole}
-        return whole
+            merged = {**self._referred(schema["$ref"]), **merged}
+        for part in schema.get("allOf", ()):
+            merged = {**self._merged(part), **merged}
+        return merged
 
     def _referred(self, ref: str) -> _Schema:
-        found: Any = self.root
+        target: Any = self.root
         for step in ref.removeprefix("#").split("/")[1:]:
-            found = found[step.replace("~1", "/").replace("~0", "~")]
-        return self._whole(found)
+            target = target[step.replace("~1", "/").replace("~0", "~")]
+        return self._merged(target)
 
-    def _chosen(self, values: Sequence[Any]) -> Any:
+    def _choice(self, values: Sequence[Any]) -> Any:
         for place, value in enumerate(values):
             if isinstance(value, str) and value and re.search(rf"\b{re.escape(value)}\b", self.instructions, re.IGNORECASE):
                 return values[min(place + 1, len(values) - 1)]
@@ -128,8 +128,8 @@ class Filler:
         name: str = kind if isinstance(kind, str) else kind[0]
         match name:
             case "object":
-                wanted = schema.get("properties", {})
-                return {name: self._of(wanted.get(name, True), depth + 1) for name in schema.get("required", ())}
+                properties = schema.get("properties", {})
+                return {name: self._of(properties.get(name, True), depth + 1) for name in schema.get("required", ())}
             case "array":
                 return self._items(schema, depth)
             case "integer":
@@ -144,7 +144,7 @@ class Filler:
                 return self._string(schema)
 
     def _items(self, schema: _Schema, depth: int) -> list[Any]:
-        before: list[Any] = [self._of(each, depth + 1) for each in schema.get("prefixItems", ())]
+        before: list[Any] = [self._of(item_schema, depth + 1) for item_schema in schema.get("prefixItems", ())]
         missing = max(schema.get("minItems", 0) - len(before), 0)
         return before + [self._of(schema.get("items", True), depth + 1) for _ in range(missing)]
 
@@ -171,7 +171,7 @@ _STRETCH = re.compile(r"(?s).{1,12}")
 
 
 @dataclass
-class SpokenResponse(StreamedResponse):
+class ScriptedStream(StreamedResponse):
     """A complete answer, streamed in pieces."""
 
     answer: ModelResponse
@@ -262,8 +262,8 @@ class ScriptedModel(Model[None]):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        _, wanted = self.prepare_request(model_settings, model_request_parameters)
-        return self._answer(messages, wanted)
+        _, prepared = self.prepare_request(model_settings, model_request_parameters)
+        return self._answer(messages, prepared)
 
     @override
     @asynccontextmanager
@@ -274,14 +274,14 @@ class ScriptedModel(Model[None]):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[object] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        _, wanted = self.prepare_request(model_settings, model_request_parameters)
-        yield SpokenResponse(wanted, self._answer(messages, wanted))
+        _, prepared = self.prepare_request(model_settings, model_request_parameters)
+        yield ScriptedStream(prepared, self._answer(messages, prepared))
 
-    def _answer(self, messages: list[ModelMessage], wanted: ModelRequestParameters) -> ModelResponse:
-        scene = scene_of(messages, _instructions(messages, wanted))
-        turn, scene = self._turn(scene, {tool.name for tool in wanted.function_tools})
+    def _answer(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
+        scene = scene_of(messages, _instructions(messages, parameters))
+        turn, scene = self._turn(scene, {tool.name for tool in parameters.function_tools})
         return ModelResponse(
-            parts=list(self._parts(turn, scene, wanted)),
+            parts=list(self._parts(turn, scene, parameters)),
             usage=RequestUsage(input_tokens=turn.input_tokens, output_tokens=turn.output_tokens),
             model_name=self.model_name,
             provider_name=self.system,
@@ -293,10 +293,10 @@ class ScriptedModel(Model[None]):
         if self.script.turns:
             return self._at(scene.answers, self.script.turns, scene, "turns"), scene
         for number, rule in enumerate(self.script.rules):
-            found = _match(rule, scene.text, tools)
-            if found is not None:
-                turn = self._at(scene.said, rule.turns, scene, f"rules.{number}.turns")
-                return turn, scene.knowing(found)
+            words = _match(rule, scene.text, tools)
+            if words is not None:
+                turn = self._at(scene.answered, rule.turns, scene, f"rules.{number}.turns")
+                return turn, scene.knowing(words)
         raise ModelError(f"no rule fits what was said: {scene.text[:200]!r}; add one with an empty `when`", self.model_name)
 
     def _at(self, place: int, turns: tuple[Turn, ...], scene: Scene, where: str) -> Turn:
@@ -305,26 +305,26 @@ class ScriptedModel(Model[None]):
         why = f"; the answer before was refused: {scene.refusal}" if scene.refusal else ""
         raise ModelError(f"there are {len(turns)} turns, and one more is asked for{why}", self.model_name, where=where)
 
-    def _parts(self, turn: Turn, scene: Scene, wanted: ModelRequestParameters) -> Iterator[ModelResponsePart]:
-        text = None if turn.text is None else said(spoken(turn.text, scene.words))
+    def _parts(self, turn: Turn, scene: Scene, parameters: ModelRequestParameters) -> Iterator[ModelResponsePart]:
+        text = None if turn.text is None else as_text(filled(turn.text, scene.words))
         if turn.calls:
             if text is not None:
                 yield TextPart(text)
             for call in turn.calls:
-                yield ToolCallPart(call.tool, spoken(call.arguments, scene.words), tool_call_id=current_port().new_id())
-        elif wanted.output_tools and (turn.output is not None or not wanted.allow_text_output):
-            tool = wanted.output_tools[0]
+                yield ToolCallPart(call.tool, filled(call.arguments, scene.words), tool_call_id=current_port().new_id())
+        elif parameters.output_tools and (turn.output is not None or not parameters.allow_text_output):
+            tool = parameters.output_tools[0]
             value = self._output(turn, text, scene, tool.parameters_json_schema)
             yield ToolCallPart(tool.name, value, tool_call_id=current_port().new_id())
-        elif wanted.output_object is not None:
-            value = self._output(turn, text, scene, wanted.output_object.json_schema)
+        elif parameters.output_object is not None:
+            value = self._output(turn, text, scene, parameters.output_object.json_schema)
             yield TextPart(to_json(value).decode())
         else:
-            yield TextPart(to_json(spoken(turn.output, scene.words)).decode() if text is None else text)
+            yield TextPart(to_json(filled(turn.output, scene.words)).decode() if text is None else text)
 
     def _output(self, turn: Turn, text: str | None, scene: Scene, schema: dict[str, Any]) -> Any:
         if turn.output is not None:
-            return spoken(turn.output, scene.words)
+            return filled(turn.output, scene.words)
         try:
             return Filler(schema, text or "", scene.instructions).value()
         except (ValueError, LookupError) as exc:
@@ -335,13 +335,13 @@ def _match(rule: Rule, text: str, tools: set[str]) -> dict[str, Any] | None:
     """Return the matches of a rule in the user's text; None if it does not match."""
     if not tools.issuperset(rule.tools):
         return None
-    found = re.search(rule.when, text, re.IGNORECASE)
-    return None if found is None else {name: value for name, value in found.groupdict().items() if value is not None}
+    match = re.search(rule.when, text, re.IGNORECASE)
+    return None if match is None else {name: value for name, value in match.groupdict().items() if value is not None}
 
 
-def _instructions(messages: list[ModelMessage], wanted: ModelRequestParameters) -> str:
+def _instructions(messages: list[ModelMessage], parameters: ModelRequestParameters) -> str:
     """Return the latest instructions: of the request itself, or of the last message that has some."""
-    if wanted.instruction_parts:
-        return "\n\n".join(part.content for part in wanted.instruction_parts)
-    said = (getattr(message, "instructions", None) for message in reversed(messages))
-    return next((text for text in said if text), "")
+    if parameters.instruction_parts:
+        return "\n\n".join(part.content for part in parameters.instruction_parts)
+    texts = (getattr(message, "instructions", None) for message in reversed(messages))
+    return next((text for text in texts if text), "")

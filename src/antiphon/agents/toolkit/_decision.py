@@ -58,8 +58,8 @@ class RequestedCall:
         """
         if self.recorded is not None:
             return self.recorded
-        said = [self.agent, self.tool, dict(self.arguments), self.thread_id, self.invocation_id]
-        return b32encode(sha256(canonical(said).encode()).digest()).decode().rstrip("=").lower()
+        content = [self.agent, self.tool, dict(self.arguments), self.thread_id, self.invocation_id]
+        return b32encode(sha256(canonical(content).encode()).digest()).decode().rstrip("=").lower()
 
 
 # ---------------------------------------------------------------- permissions
@@ -108,14 +108,14 @@ class Grant:
 
     def to_json(self) -> dict[str, Json]:
         """Return it as it is stored."""
-        said: dict[str, Json] = {"agent": self.agent, "tool": self.tool}
+        fields: dict[str, Json] = {"agent": self.agent, "tool": self.tool}
         if self.where is not None:
-            said["where"] = self.where.to_json()
+            fields["where"] = self.where.to_json()
         if self.calls is not None:
-            said["calls"] = self.calls
+            fields["calls"] = self.calls
         if self.until is not None:
-            said["until"] = self.until.isoformat()
-        return said
+            fields["until"] = self.until.isoformat()
+        return fields
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class Permissions:
 
     def grant(self, grant: Grant) -> Permissions:
         """Return the permissions with one more grant."""
-        kept = tuple(change for change in self.changes if change != grant)
-        return Permissions((*kept, grant))
+        others = tuple(change for change in self.changes if change != grant)
+        return Permissions((*others, grant))
 
     def revoke(self, agent: str, tool: str = ANY) -> Permissions:
         """Return the permissions with a tool, or all tools, revoked for an agent.
@@ -167,8 +167,8 @@ class Permissions:
             ValueError: a name is not valid.
         """
         revoked = Revocation(check_agent(agent, or_any=True), check_tool(tool, or_any=True))
-        kept = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
-        return Permissions((*kept, revoked))
+        others = tuple(change for change in self.changes if not revoked.covers(change.agent, change.tool))
+        return Permissions((*others, revoked))
 
     def of(self, agent: str) -> list[dict[str, Json]]:
         """Return the changes that apply to an agent, in their stored form."""
@@ -250,8 +250,8 @@ class ToolDecision:
 
     def to_json(self) -> dict[str, Json]:
         """Return it as it is stored."""
-        said: dict[str, Json] = {"verdict": self.verdict, "reason": self.reason}
-        return said if self.grant is None else {**said, "grant": self.grant.to_json()}
+        fields: dict[str, Json] = {"verdict": self.verdict, "reason": self.reason}
+        return fields if self.grant is None else {**fields, "grant": self.grant.to_json()}
 
 
 @dataclass(frozen=True)
@@ -316,27 +316,27 @@ class DecisionLog:
         if not self._run.is_again:
             return None
         rows = await self._run.ledger.by_correlation(_correlation(call), thread_id=self._run.thread_id)
-        said = next((data for row in rows if (data := _data(row.message)).get("type") == _DECIDED), None)
-        if said is None:
+        decision = next((data for row in rows if (data := _data(row.message)).get("type") == _DECIDED), None)
+        if decision is None:
             return None
-        verdict: Verdict = said["verdict"]
-        return ToolDecision(verdict, str(said["reason"]))
+        verdict: Verdict = decision["verdict"]
+        return ToolDecision(verdict, str(decision["reason"]))
 
     async def write(self, call: RequestedCall, decision: ToolDecision) -> None:
         """Write the decision on a call."""
-        said = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
-        await self._run.note(_row(said, _correlation(call)), key=_correlation(call))
+        data = {"type": _DECIDED, "agent": call.agent, "tool": call.tool, "digest": call.digest, **decision.to_json()}
+        await self._run.note(_row(data, _correlation(call)), key=_correlation(call))
         self._page.decisions[call.digest] = decision
 
     async def write_permissions(self, agent: str, permissions: Permissions) -> None:
         """Write the permissions of an agent, unless the thread has them."""
-        said: dict[str, Json] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
-        name = f"permissions:{sha256(canonical(said).encode()).hexdigest()[:24]}"
+        data: dict[str, Json] = {"type": _PERMITTED, "agent": agent, "changes": permissions.of(agent)}
+        name = f"permissions:{sha256(canonical(data).encode()).hexdigest()[:24]}"
         if name in self._page.permissions:
             return
         self._page.permissions.add(name)
         if not await self._run.ledger.by_correlation(name, thread_id=self._run.thread_id):
-            await self._run.note(_row(said, name), key=name)
+            await self._run.note(_row(data, name), key=name)
 
 
 async def begin_under(run: LedgerRun, cover: Cover) -> None:
@@ -362,26 +362,26 @@ class TaintLog:
 
     def __init__(self, run: LedgerRun) -> None:
         self._run = run
-        self._own = run.course.invocation_id
+        self._part = run.course.invocation_id
         self._written = run.opened.share(_Page).readings
 
     async def keep(self, taint: Taint, agent_run: str | None) -> None:
         """Write the taint of an inner turn, and add the recorded taint."""
         if self._run.is_again:
             await self._recall(taint, agent_run)
-        if taint.is_inside and taint.own is not None and self._own not in self._written:
-            self._written.add(self._own)
-            await self._run.note(_row({"type": _READ, "source": taint.own}, _READ), key=_READ)
+        if taint.is_inside and taint.source_here is not None and self._part not in self._written:
+            self._written.add(self._part)
+            await self._run.note(_row({"type": _READ, "source": taint.source_here}, _READ), key=_READ)
 
     async def _recall(self, taint: Taint, agent_run: str | None) -> None:
         for row in await self._run.ledger.by_correlation(_READ, thread_id=self._run.thread_id):
-            said, name = _data(row.message), row.message.id
-            if said.get("type") != _READ:
+            data, name = _data(row.message), row.message.id
+            if data.get("type") != _READ:
                 continue
-            if name.startswith(f"{self._own}/"):
-                self._written.add(self._own)
+            if name.startswith(f"{self._part}/"):
+                self._written.add(self._part)
             if agent_run is not None and name.startswith(f"{agent_run}/"):
-                taint.mark(str(said["source"]))
+                taint.mark(str(data["source"]))
 
 
 class GrantUses:
@@ -394,15 +394,15 @@ class GrantUses:
         self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
         """By ledger and thread, while a run of the thread is open. The next run counts again, from the ledger."""
 
-    async def others(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:
+    async def other_calls(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:
         """Return how many other calls of the thread each grant has permitted."""
         if not any(grant.calls for grant in grants):
             return {}
         counted = self._of(run)
         if run is not None:
             await counted.read_on(run)
-        own = set[str]() if run is None else {call.digest}
-        return {grant: len(counted.calls[canonical(grant.to_json())] - own) for grant in grants if grant.calls}
+        this_call = set[str]() if run is None else {call.digest}
+        return {grant: len(counted.calls[canonical(grant.to_json())] - this_call) for grant in grants if grant.calls}
 
     def take(self, run: LedgerRun | None, grant: Grant | None, call: RequestedCall) -> bool:
         """Count a call that a grant permits; False if a parallel call was faster and used the last permitted call."""
@@ -444,9 +444,9 @@ class _Counted:
 
     async def read_on(self, run: LedgerRun) -> None:
         async for record in run.ledger.read(run.thread_id, self._seq):
-            said = _data(record.message)
-            if said.get("type") == _DECIDED and "grant" in said:
-                self.calls[canonical(said["grant"])].add(str(said["digest"]))
+            decided = _data(record.message)
+            if decided.get("type") == _DECIDED and "grant" in decided:
+                self.calls[canonical(decided["grant"])].add(str(decided["digest"]))
             self._seq = max(self._seq, record.seq)
 
 
@@ -454,8 +454,8 @@ def _correlation(call: RequestedCall) -> str:
     return f"permission:{call.digest}"
 
 
-def _row(said: dict[str, Json], correlation_id: str) -> Message:
-    return Message(policy=RUNTIME_POLICY, payload=PartsPayload(parts=(DataPart(data=said),)), correlation_id=correlation_id)
+def _row(data: dict[str, Json], correlation_id: str) -> Message:
+    return Message(policy=RUNTIME_POLICY, payload=PartsPayload(parts=(DataPart(data=data),)), correlation_id=correlation_id)
 
 
 def _data(message: Message) -> dict[str, Any]:
@@ -463,5 +463,5 @@ def _data(message: Message) -> dict[str, Any]:
     if message.lane != "control" or message.policy != RUNTIME_POLICY or not isinstance(message.payload, PartsPayload):
         return {}
     parts = message.payload.parts
-    said = parts[0].data if len(parts) == 1 and isinstance(parts[0], DataPart) else None
-    return thaw(said) if isinstance(said, JsonObject) else {}
+    data = parts[0].data if len(parts) == 1 and isinstance(parts[0], DataPart) else None
+    return thaw(data) if isinstance(data, JsonObject) else {}

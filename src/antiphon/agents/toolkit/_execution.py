@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 from pydantic_ai import AudioUrl, BinaryContent, DocumentUrl, ImageUrl, ModelRetry, RunContext, ToolReturn, VideoUrl
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
-from pydantic_ai.messages import FileUrl, TextContent
+from pydantic_ai.messages import FileUrl, ModelRequest, TextContent, ToolReturnPart, UserPromptPart
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import override
 
 from antiphon.agents._deeds import note_deed
-from antiphon.agents._observers import is_told
+from antiphon.agents._observers import is_observed
 from antiphon.agents.durability import ThreadTalk
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
@@ -31,6 +31,7 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
+from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.durable._budget import Bounds
 from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
@@ -74,9 +75,9 @@ class ToolkitCallEffect(Effect):
         first = _without_number(self.id)
         self._is_repeated = self.id != first
         self.key = self.id = first  # a call that the model repeats under one id is one call
-        if is_told(run, ctx):
-            given = arguments["arguments"]
-            self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=given)
+        if is_observed(run, ctx):
+            shown = arguments["arguments"]
+            self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=shown)
 
     @override
     async def check_order(self) -> None:
@@ -121,7 +122,7 @@ _MOST_WORDS: Final = 500
 """Characters of an error message that are kept."""
 _MOST_READ: Final = 64 * 1024
 """Characters of it that are searched for secrets."""
-_NOT_ITS_OWN: Final = (
+_NOT_OF_THE_TOOL: Final = (
     LedgerError,
     ParkedError,
     HistoryMismatchError,
@@ -142,15 +143,15 @@ async def execute(
         UnknownOutcomeError: it was cancelled, and has effects `once`.
     """
     async with tool.slots.take():
-        left = tool.retries
+        retries = tool.retries
         while True:
             try:
                 return _recordable(tool, await _within_time(tool, arguments, ctx), clean)
             except ToolRefusal as refusal:
-                if left == 0 or not refusal.retryable:
+                if retries == 0 or not refusal.retryable:
                     refusal.reason = _shortened(clean(refusal.reason[:_MOST_READ]))
                     raise
-            left -= 1
+            retries -= 1
 
 
 def _recordable(tool: ToolkitTool, value: Any, clean: Callable[[str], str]) -> ToolOutcome:
@@ -180,7 +181,7 @@ async def _within_time(tool: ToolkitTool, arguments: dict[str, object], ctx: Run
         raise ToolRefusal(TOOL_FAILED, exc.message, retryable=isinstance(exc, ModelRetry)) from None
     except (ApprovalRequired, CallDeferred):
         raise ToolRefusal(TOOL_FAILED, "a tool of a toolkit cannot defer itself; use approval=True, or a rule") from None
-    except _NOT_ITS_OWN:
+    except _NOT_OF_THE_TOOL:
         raise
     except TimeoutError as exc:
         if not deadline.expired():
@@ -203,8 +204,8 @@ def _failure(error: Exception) -> ToolRefusal:
     Never its traceback, which contains values.
     """
     lines = text_of(error)[:_MOST_READ].strip().splitlines()
-    said = f": {lines[0]}" if lines else ""
-    return ToolRefusal(type(error).__name__, f"it failed with {type(error).__qualname__}{said}", retryable=True)
+    message = f": {lines[0]}" if lines else ""
+    return ToolRefusal(type(error).__name__, f"it failed with {type(error).__qualname__}{message}", retryable=True)
 
 
 # ---------------------------------------------------------------- results
@@ -224,17 +225,23 @@ def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
     Raises:
         ToolRefusal: it is not JSON, or too large.
     """
-    more: Sequence[Any] = ()
+    contents: Sequence[Any] = ()
+    source: str | None = None
     if isinstance(value, ToolReturn):
         content = value.content
-        more = [content] if isinstance(content, str) else content or ()
+        contents = [content] if isinstance(content, str) else content or ()
+        quotes = [item for item in contents if isinstance(item, TextContent)]
+        returned = ToolReturnPart(tool.name, None, tool_call_id="-", metadata=value.metadata)
+        source = untrusted_in([ModelRequest([returned, UserPromptPart(quotes)])])
         value = value.return_value
     values, media = _sorted(value)
-    texts = [each if isinstance(each, str) else each.content for each in more if isinstance(each, str | TextContent)]
-    media += [part for each in more if (part := _medium(each)) is not None]
+    texts = [item if isinstance(item, str) else item.content for item in contents if isinstance(item, str | TextContent)]
+    media += [part for item in contents if (part := _medium(item)) is not None]
     _check_size(sum(len(part.url) for part in media), current_limits().data_url_bytes)
     result, size = _json(tool, values)
-    outcome = ToolOutcome(result=result, parts=(*media, *_cut_texts(texts, _most_bytes(tool) - size)))
+    room = _most_bytes(tool) - size
+    texts = cast("list[str]", cut(texts, room))
+    outcome = ToolOutcome(result=result, parts=(*media, *(TextPart(text=text) for text in texts)), untrusted=source)
     try:
         outcome.payload("-", tool.name)
     except ValidationError as exc:
@@ -249,10 +256,10 @@ def _sorted(value: Any) -> tuple[Any, list[MediaPart]]:
     if not isinstance(value, list | tuple):
         return value, []
     items = cast("Sequence[Any]", value)
-    media = [part for each in items if (part := _medium(each)) is not None]
+    media = [part for item in items if (part := _medium(item)) is not None]
     if not media:
         return items, []
-    rest = [each for each in items if _medium(each) is None]
+    rest = [item for item in items if _medium(item) is None]
     return rest[0] if len(rest) == 1 else rest or None, media
 
 
@@ -285,11 +292,6 @@ def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:
 def _most_bytes(tool: ToolkitTool) -> int:
     """Return how many bytes of a result are kept: the limit of the tool, but at most what fits into a row."""
     return min(tool.max_result_bytes, current_limits().message_bytes * 11 // 16)
-
-
-def _cut_texts(texts: Sequence[str], most: int) -> list[TextPart]:
-    """Return the texts of a result, cut to the remaining space."""
-    return [TextPart(text=each) for each in cast("list[str]", cut(list(texts), most))]
 
 
 def check_row(outcome: ToolOutcome) -> None:

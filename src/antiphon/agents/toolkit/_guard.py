@@ -93,10 +93,12 @@ class ToolkitPolicy:
 
     def cover(self, toolkit: str, agent: str, tools: Mapping[str, ToolkitTool], run: str | None = None) -> Cover:
         """Return the rules that a toolkit with these tools enforces for an agent."""
-        own = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
-        asks = [name for name, tool in own.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)]
-        lenient = frozenset(name for name, tool in own.items() if tool.allows_untrusted)
-        return Cover(toolkit, agent, tuple(own), tuple(asks), run, lenient)
+        permitted = {name: tool for name, tool in sorted(tools.items()) if self.permissions.knows(agent, name)}
+        asks = [
+            name for name, tool in permitted.items() if tool.approval or any(rule.covers(agent, name) for rule in self.rules)
+        ]
+        lenient = frozenset(name for name, tool in permitted.items() if tool.allows_untrusted)
+        return Cover(toolkit, agent, tuple(permitted), tuple(asks), run, lenient)
 
     def grant(self, grant: Grant) -> None:
         """Add a grant."""
@@ -142,8 +144,8 @@ class Invocations:
             HistoryMismatchError: it belongs to another call in the thread, which this process has not repeated.
         """
         place = _place(run, id)
-        if (known := self._digests.get(place)) is not None:
-            if known != call.digest:
+        if (digest := self._digests.get(place)) is not None:
+            if digest != call.digest:
                 raise ToolRefusal(INVOCATION_REUSED, f"{id!r} is the id of another call: give this one an id of its own")
         elif run.is_again and (await guards_of(run)).calls.get(place, call.digest) != call.digest:
             reason = f"the program calls {call.tool!r} under the id {id!r}, which is another call in thread {run.thread_id!r}"
@@ -256,8 +258,8 @@ class Guard:
             effect = f"{run.course.invocation_id}/{as_key(asked.key)}"
             for row in await run.ledger.by_invocation(effect, thread_id=run.thread_id):
                 if row.message.lane == "effect" and isinstance(row.message.payload, OptionCallPayload):
-                    said = thaw(row.message.payload.arguments)
-                    return replace(call, recorded=said["arguments"]["digest"])
+                    recorded = thaw(row.message.payload.arguments)
+                    return replace(call, recorded=recorded["arguments"]["digest"])
         raise _lost(asked)
 
     # ------------------------------------------------------------ 2. permission
@@ -266,8 +268,8 @@ class Guard:
         policy = self._policy
         book = None if run is None else DecisionLog(run)
         if book is not None:
-            if (known := await book.recall(call)) is not None:
-                return known
+            if (recorded := await book.recall(call)) is not None:
+                return recorded
             await book.write_permissions(self._agent, policy.permissions)
         tainted = None if asked.tool.allows_untrusted else asked.taint.untrusted
         decision = await self._judge(asked, call, run, tainted=tainted)
@@ -281,7 +283,7 @@ class Guard:
         self, asked: GuardedCall, call: RequestedCall, run: LedgerRun | None, *, tainted: str | None
     ) -> ToolDecision:
         policy = self._policy
-        used = await policy.uses.others(run, policy.permissions.grants, call)
+        used = await policy.uses.other_calls(run, policy.permissions.grants, call)
         circumstances = Circumstances(current_port().now(), used, asked.tool.approval, tainted)
         return judge(policy.permissions, policy.rules, call, circumstances)
 
@@ -363,8 +365,8 @@ class Guard:
         effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
         try:
             async with run.watch.alone((current_run() or run).invocation_id):
-                said = await effect.call(_failing(inside, changes))
-                changes.restore(said, effect.id)
+                result = await effect.call(_failing(inside, changes))
+                changes.restore(result, effect.id)
         except RefusedError as exc:
             changes.restore(exc.details, effect.id)
             raise ToolRefusal.from_details(exc.code, exc.reason, exc.details, retryable=exc.retryable) from None
@@ -375,7 +377,7 @@ class Guard:
         finally:
             count_step(run, asked.ctx, was_done=changes.did_run)
         changes.check()
-        return ToolOutcome.from_json(said)
+        return ToolOutcome.from_json(result)
 
     async def _check_again(self, asked: GuardedCall, call: RequestedCall, run: LedgerRun, *, needs_approval: bool) -> None:
         """Check permission and approval as they are now. Taint that came after the decision does not count."""
@@ -398,9 +400,9 @@ class Guard:
             with taint_scope(inner):
                 outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._cleaner(asked))
         except ToolRefusal as exc:
-            exc.untrusted = inner.own
+            exc.untrusted = inner.source_here
             raise
-        return replace(outcome, untrusted=inner.own)
+        return replace(outcome, untrusted=outcome.untrusted or inner.source_here)
 
     def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
         """Return the function that removes secrets and sensitive values from a text."""

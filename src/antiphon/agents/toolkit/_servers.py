@@ -50,8 +50,8 @@ from antiphon.agents.toolkit._tool import (
     ToolSettings,
     canonical,
     check_by,
+    declared_settings,
     is_tool_name,
-    own_settings,
     tool_names,
 )
 from antiphon.durable._run import LedgerRun
@@ -108,25 +108,25 @@ def raise_if_required(warnings: list[ToolWarning]) -> None:
     Raises:
         ToolServerError: there is one.
     """
-    for each in warnings:
-        about = "" if each.tool is None else f"tool {each.tool!r}: "
+    for warning in warnings:
+        subject = "" if warning.tool is None else f"tool {warning.tool!r}: "
         todo = "mend it, or register it without required=True"
-        raise ToolServerError(f"{about}{each.reason} ({each.code}); {todo}", each.server)
+        raise ToolServerError(f"{subject}{warning.reason} ({warning.code}); {todo}", warning.server)
 
 
 async def warn(warnings: list[ToolWarning], run: LedgerRun | None) -> None:
     """Write warnings, each once in a part of a run."""
-    for each in warnings:
+    for warning in warnings:
         if run is None:
-            _LOG.warning("%s", each.sentence)
+            _LOG.warning("%s", warning.sentence)
             continue
-        name = f"warning:{sha256(canonical(each.to_json()).encode()).hexdigest()[:24]}"
-        own = run.course.invocation_id, name
+        name = f"warning:{sha256(canonical(warning.to_json()).encode()).hexdigest()[:24]}"
+        key = run.course.invocation_id, name
         written = run.opened.share(_Written).keys
-        if own not in written:
-            written.add(own)
-            _LOG.warning("%s", each.sentence, extra={"antiphon.thread.id": run.thread_id})
-            part = DataPart(data={"type": _TYPE, **each.to_json()})
+        if key not in written:
+            written.add(key)
+            _LOG.warning("%s", warning.sentence, extra={"antiphon.thread.id": run.thread_id})
+            part = DataPart(data={"type": _TYPE, **warning.to_json()})
             await run.note(Message(policy=RUNTIME_POLICY, payload=PartsPayload(parts=(part,))), key=name)
 
 
@@ -159,8 +159,8 @@ class _Offer:
 
     @classmethod
     def of(cls, tool: ToolDefinition) -> _Offer:
-        own: ToolSettings = {"approval": tool.kind == "unapproved", "timeout": tool.timeout}
-        settings: ToolSettings = {**own, **own_settings(tool.metadata)}
+        defaults: ToolSettings = {"approval": tool.kind == "unapproved", "timeout": tool.timeout}
+        settings: ToolSettings = {**defaults, **declared_settings(tool.metadata)}
         description = cut_text(tool.description or "", _MOST_DESCRIPTION)
         return cls(tool.name, description, dict(tool.parameters_json_schema), settings)
 
@@ -184,14 +184,14 @@ class _Listed:
 
     def to_json(self) -> Json:
         """Return it in its stored form, without an empty list of warnings."""
-        said: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
-        return {**said, "warnings": [each.to_json() for each in self.warnings]} if self.warnings else said
+        fields: dict[str, Json] = {"tools": [offer.to_json() for offer in self.offers], "digest": self.digest}
+        return {**fields, "warnings": [warning.to_json() for warning in self.warnings]} if self.warnings else fields
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> _Listed:
+    def from_json(cls, stored: Mapping[str, Any]) -> _Listed:
         """Return a list from its stored form."""
-        warnings = [ToolWarning(**each) for each in said.get("warnings", ())]
-        return cls([_Offer(**offer) for offer in said["tools"]], warnings)
+        warnings = [ToolWarning(**fields) for fields in stored.get("warnings", ())]
+        return cls([_Offer(**offer) for offer in stored["tools"]], warnings)
 
     @cached_property
     def digest(self) -> str:
@@ -311,8 +311,8 @@ class ForeignTools:
         if isinstance(error, TimeoutError):
             reason = f"it did not {doing} within {self.within:g} s"
             return ToolWarning(self.name, SERVER_TIMEOUT, reason)
-        said = self.clean(text_of(error)[:_MOST_READ]).strip().partition("\n")[0][:_MOST_WORDS]
-        reason = f"it did not {doing}: {type(error).__qualname__}" + (f": {said}" if said else "")
+        message = self.clean(text_of(error)[:_MOST_READ]).strip().partition("\n")[0][:_MOST_WORDS]
+        reason = f"it did not {doing}: {type(error).__qualname__}" + (f": {message}" if message else "")
         return ToolWarning(self.name, SERVER_FAILED, reason.encode(errors="replace").decode())
 
     # ------------------------------------------------------------ listing
@@ -339,49 +339,49 @@ class ForeignTools:
         else:
             try:
                 async with asyncio.timeout(self.within):
-                    found = await self.toolset.get_tools(ctx)
+                    tools = await self.toolset.get_tools(ctx)
             except Exception as exc:  # noqa: BLE001 (any error costs only this server)
                 listed = _Listed([], [self._fail(exc, "list its tools")])
             else:
-                self._listed = frozenset(found) | (self._listed or frozenset())  # a tool may appear and disappear
-                listed = await self._judged(found)
+                self._listed = frozenset(tools) | (self._listed or frozenset())  # a tool may appear and disappear
+                listed = await self._judged(tools)
         if self.required:
             raise_if_required(listed.warnings)
         return listed
 
-    async def _judged(self, found: Mapping[str, ToolsetTool[object]]) -> _Listed:
+    async def _judged(self, tools: Mapping[str, ToolsetTool[object]]) -> _Listed:
         """Return the tools that can be offered."""
-        offers, warnings, left = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
-        for number, (name, tool) in enumerate(islice(found.items(), _MOST_TOOLS)):
+        offers, warnings, room = list[_Offer](), list[ToolWarning](), current_limits().message_bytes // 2
+        for number, (name, tool) in enumerate(islice(tools.items(), _MOST_TOOLS)):
             if number % _TURN == 0:
                 await asyncio.sleep(0)
             offer = _Offer.of(tool.tool_def)
             if (problem := _problem(name, offer)) is not None:
                 shown = name.encode("ascii", "backslashreplace").decode()[:_MOST_NAME]
                 warnings.append(ToolWarning(self.name, problem[0], self.clean(problem[1]), shown))
-            elif (left := left - len(canonical(offer.to_json()))) >= 0:
+            elif (room := room - len(canonical(offer.to_json()))) >= 0:
                 offers.append(offer)
-        kept = warnings[:_MOST_WARNINGS]
-        if (others := len(found) - len(offers) - len(kept)) > 0:
-            reason = f"it offers {len(found)} tools, and {others} more are left out: they are wrong, or too many"
-            kept.append(ToolWarning(self.name, TOO_MUCH, reason, "*"))
-        return _Listed(offers, kept)
+        shown_warnings = warnings[:_MOST_WARNINGS]
+        if (hidden := len(tools) - len(offers) - len(shown_warnings)) > 0:
+            reason = f"it offers {len(tools)} tools, and {hidden} more are left out: they are wrong, or too many"
+            shown_warnings.append(ToolWarning(self.name, TOO_MUCH, reason, "*"))
+        return _Listed(offers, shown_warnings)
 
     async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
-        found, seen = RecordedLists.of(run), list[_Listed]()
+        lists, seen = RecordedLists.of(run), list[_Listed]()
 
         async def look(_: str) -> Json:
             seen[:] = [await self._look(ctx)]
-            return found.write(f"{run.course.invocation_id}/{key}", seen[0].to_json())
+            return lists.write(f"{run.course.invocation_id}/{key}", seen[0].to_json())
 
-        said = await found.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
-        listed = _Listed.from_json(said)
+        stored = await lists.read(run, await run.effect(key, {}, look, effects="none", option=_LISTED))
+        listed = _Listed.from_json(stored)
         if self._listed is not None:  # a continued run may name a tool that the server no longer has
             self._listed |= {offer.name for offer in listed.offers}
-        if said["digest"] == listed.digest:
+        if stored["digest"] == listed.digest:
             return listed
         now = seen[0] if seen else await self._look(ctx)  # the ledger has redacted something that looks like a secret
-        if said["digest"] != now.digest:
+        if stored["digest"] != now.digest:
             reason = f"{self.toolset.label} offers other tools than thread {run.thread_id!r} says, in {key!r}"
             raise HistoryMismatchError(reason, run.course.to)
         return now
@@ -460,7 +460,7 @@ def mcp_toolset(
 def server_name(server: str | Sequence[str]) -> str:
     """Return the default name of a server, without secrets in its address or its arguments."""
     if not isinstance(server, str):
-        return " ".join(each.rpartition("/")[2] for each in server[:2])[:_MOST_NAME]
+        return " ".join(word.rpartition("/")[2] for word in server[:2])[:_MOST_NAME]
     parts = urlsplit(server)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:_MOST_NAME]
 

@@ -129,12 +129,12 @@ class Schema:
 
     def problems(self, arguments: Mapping[str, object]) -> tuple[str, ...]:
         """Return the problems of arguments, a sentence each; empty if they match."""
-        found: list[str] = []
+        sentences: list[str] = []
         for error in self._validator.iter_errors(dict(arguments)):
-            if len(found) == _MOST_PROBLEMS:
-                return (*found, "and more")
-            found.append(_sentence(error))
-        return tuple(found)
+            if len(sentences) == _MOST_PROBLEMS:
+                return (*sentences, "and more")
+            sentences.append(_sentence(error))
+        return tuple(sentences)
 
     def accepts(self, arguments: Mapping[str, object]) -> bool:
         """Whether arguments match."""
@@ -165,8 +165,8 @@ def _compiled(text: str) -> Validator:
 
 def _sentence(error: SchemaError) -> str:
     place = ".".join(str(step) for step in error.instance_path)
-    said = f"{place}: {error.message}" if place else str(error.message)
-    return said if len(said) <= _MOST_WORDS else f"{said[:_MOST_WORDS]}… [cut]"
+    sentence = f"{place}: {error.message}" if place else str(error.message)
+    return sentence if len(sentence) <= _MOST_WORDS else f"{sentence[:_MOST_WORDS]}… [cut]"
 
 
 # ---------------------------------------------------------------- outcomes: refusals
@@ -206,18 +206,18 @@ class ToolRefusal(Exception):  # noqa: N818 (an outcome on its way to the caller
     @classmethod
     def from_details(cls, code: str, reason: str, details: object, *, retryable: bool) -> ToolRefusal:
         """Return a refusal from its stored form."""
-        said = cast("dict[str, Any]", details)
-        found = ToolRefusal(code, reason, details=said["details"], retryable=retryable)
-        found.untrusted = said["untrusted"]
-        return found
+        stored = cast("dict[str, Any]", details)
+        refusal = ToolRefusal(code, reason, details=stored["details"], retryable=retryable)
+        refusal.untrusted = stored["untrusted"]
+        return refusal
 
 
 class InvalidArguments(ToolRefusal):
     """The arguments do not match the tool's schema."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        found = list(problems)
-        super().__init__(INVALID_ARGUMENTS, f"the arguments are wrong: {'; '.join(found)}", details=list(found))
+        sentences = list(problems)
+        super().__init__(INVALID_ARGUMENTS, f"the arguments are wrong: {'; '.join(sentences)}", details=list(sentences))
 
 
 # ---------------------------------------------------------------- outcomes: results
@@ -234,19 +234,19 @@ class ToolOutcome:
 
     def to_json(self) -> dict[str, Json]:
         """Return it in its stored form."""
-        said: dict[str, Json] = {"result": self.result}
+        fields: dict[str, Json] = {"result": self.result}
         if self.parts:
-            said["parts"] = [part.__house__() for part in self.parts]
-        return said if self.untrusted is None else {**said, "untrusted": self.untrusted}
+            fields["parts"] = [part.__house__() for part in self.parts]
+        return fields if self.untrusted is None else {**fields, "untrusted": self.untrusted}
 
     @classmethod
-    def from_json(cls, said: object) -> ToolOutcome:
+    def from_json(cls, stored: object) -> ToolOutcome:
         """Return an outcome from its stored form. Any other value is a result that a person has recorded."""
-        ours = cast("dict[str, Any]", said) if isinstance(said, dict) else dict[str, Any]()
-        if "result" not in ours or ours.keys() - {"result", "parts", "untrusted", "changes"}:
-            return cls(result=cast("Json", said))
-        shown = OptionResultPayload(invocation_id="-", option_name="-", parts=ours.get("parts", ()))
-        return cls(result=ours["result"], parts=shown.parts, untrusted=ours.get("untrusted"))
+        fields = cast("dict[str, Any]", stored) if isinstance(stored, dict) else dict[str, Any]()
+        if "result" not in fields or fields.keys() - {"result", "parts", "untrusted", "changes"}:
+            return cls(result=cast("Json", stored))
+        shown = OptionResultPayload(invocation_id="-", option_name="-", parts=fields.get("parts", ()))
+        return cls(result=fields["result"], parts=shown.parts, untrusted=fields.get("untrusted"))
 
     def payload(self, invocation_id: str, option_name: str) -> OptionResultPayload:
         """Return it as the payload of a result."""
@@ -312,24 +312,24 @@ class ToolSettings(TypedDict, total=False):
     """The arguments whose values are never stored: see `antiphon.agents._guards`."""
 
 
-def own_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
+def declared_settings(metadata: Mapping[str, object] | None) -> ToolSettings:
     """Return the settings in the metadata of a Pydantic AI tool: `{"antiphon": {"effects": "none"}}`, and so on."""
-    own: Any = (metadata or {}).get("antiphon", {})
-    known = {name: own[name] for name in ToolSettings.__annotations__ if name in own}
-    return cast("ToolSettings", known)
+    declared: Any = (metadata or {}).get("antiphon", {})
+    settings = {name: declared[name] for name in ToolSettings.__annotations__ if name in declared}
+    return cast("ToolSettings", settings)
 
 
 def unknown_setting(tool: str, metadata: Mapping[str, object] | None) -> str | None:
     """Return an error about the first setting in the metadata of a tool that has no meaning; None if all have one."""
-    own = (metadata or {}).get("antiphon", {})
-    names = cast("dict[str, object]", own) if isinstance(own, dict) else ()
-    wrong = [name for name in names if name not in _KNOWN and name != WITHHOLDS]
+    declared = (metadata or {}).get("antiphon", {})
+    names = cast("dict[str, object]", declared) if isinstance(declared, dict) else ()
+    wrong = [name for name in names if name not in _SETTINGS and name != WITHHOLDS]
     if not wrong:
         return None
-    return f"the metadata of tool {tool!r} has the setting {wrong[0]!r}{known_names(wrong[0], _KNOWN, 'the settings are')}"
+    return f"the metadata of tool {tool!r} has the setting {wrong[0]!r}{known_names(wrong[0], _SETTINGS, 'the settings are')}"
 
 
-_KNOWN: Final = frozenset({*ToolSettings.__annotations__, "replay"})
+_SETTINGS: Final = frozenset({*ToolSettings.__annotations__, "replay"})
 
 
 @dataclass(frozen=True)
@@ -401,12 +401,12 @@ class ToolkitTool:
 
     def metadata(self) -> dict[str, object]:
         """Return the metadata of a tool for the runtime."""
-        said: dict[str, object] = {"effects": self.effects}
+        fields: dict[str, object] = {"effects": self.effects}
         if self.untrusted:
-            said["untrusted"] = True
+            fields["untrusted"] = True
         if self.sensitive:
-            said[WITHHOLDS] = list(self.sensitive)
-        return {"antiphon": said}
+            fields[WITHHOLDS] = list(self.sensitive)
+        return {"antiphon": fields}
 
 
 # ---------------------------------------------------------------- functions as tools
@@ -428,9 +428,9 @@ def function_tool(
     tool: Tool[Any] = function if isinstance(function, Tool) else Tool[Any](function, name=name)  # pyright: ignore[reportUnknownVariableType]
     if (reason := unknown_setting(tool.name, tool.metadata)) is not None:
         raise ValueError(reason)
-    own: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
-    own.update(own_settings(tool.metadata))
-    own.update(settings)
+    merged: ToolSettings = {"approval": tool.requires_approval, "timeout": tool.timeout}
+    merged.update(declared_settings(tool.metadata))
+    merged.update(settings)
     schema = confirmed_in_thread(tool.function_schema)
 
     async def start(arguments: dict[str, object], ctx: RunContext[object]) -> Any:
@@ -444,7 +444,7 @@ def function_tool(
         schema.json_schema,
         start,
         partial(_problems, tool),
-        **own,
+        **merged,
     )
 
 
@@ -458,8 +458,8 @@ def confirmed_in_thread(schema: FunctionSchema) -> FunctionSchema:
 
 async def check_by(validator: Callable[..., Any] | None, arguments: dict[str, object], ctx: RunContext[object]) -> None:
     """Check arguments with a tool's own validator, which raises its message for the model."""
-    if validator is not None and isawaitable(found := validator(ctx, **arguments)):
-        await found
+    if validator is not None and isawaitable(checking := validator(ctx, **arguments)):
+        await checking
 
 
 def _problems(tool: Tool[Any], arguments: Mapping[str, object]) -> list[str]:
@@ -467,6 +467,6 @@ def _problems(tool: Tool[Any], arguments: Mapping[str, object]) -> list[str]:
     try:
         tool.function_schema.validator.validate_json(canonical(dict(arguments)))
     except ValidationError as exc:
-        found = json.loads(exc.json(include_input=False, include_url=False, include_context=False))
-        return [f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}" for each in found]
+        errors = json.loads(exc.json(include_input=False, include_url=False, include_context=False))
+        return [f"{'.'.join(str(step) for step in error['loc'])}: {error['msg']}" for error in errors]
     return []

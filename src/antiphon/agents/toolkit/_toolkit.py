@@ -87,10 +87,10 @@ class Toolkit:
         redaction: Redaction = STANDARD_REDACTION,
     ) -> None:
         self.name = check_tool(name)
-        known = check_each("rules", rules, ApprovalRule, "ApprovalRule('pay')")
+        approval_rules = check_each("rules", rules, ApprovalRule, "ApprovalRule('pay')")
         people = check_each("approvers", approvers, str, "'ada'")
-        self.policy = ToolkitPolicy(known, people, approval_expires, approval_wait, redaction)
-        self._own: dict[str, ToolkitTool] = {}
+        self.policy = ToolkitPolicy(approval_rules, people, approval_expires, approval_wait, redaction)
+        self._local: dict[str, ToolkitTool] = {}
         self._foreign: list[ForeignTools] = []
         self._entered: list[AsyncExitStack] = []
         self._checked: tuple[object, ...] = ()
@@ -115,9 +115,9 @@ class Toolkit:
             ValueError: the name or a setting is not valid, or another tool has the name.
         """
         tool = function_tool(function, name=name, description=description, **settings)
-        if tool.name in self._own:
+        if tool.name in self._local:
             raise ValueError(f"there is a tool {tool.name!r} already; give this one another name")
-        self._own[tool.name] = tool
+        self._local[tool.name] = tool
         for agent in to:
             self.grant(agent, tool.name)
         return tool
@@ -184,10 +184,10 @@ class Toolkit:
             ValueError: `within` is not positive.
         """
         toolset = mcp_toolset(server, env=env, headers=headers)
-        own = toolset.prefixed(prefix) if prefix else toolset
+        prefixed = toolset.prefixed(prefix) if prefix else toolset
         name = prefix or server_name(server)
         trusted: ToolSettings = {"untrusted": True, **settings}
-        self.add_toolset(own, by_name=by_name, name=name, required=required, within=within, **trusted)
+        self.add_toolset(prefixed, by_name=by_name, name=name, required=required, within=within, **trusted)
         self._foreign[-1].lists_all = True
 
     async def tools(self, ctx: RunContext[object] | None = None, run: LedgerRun | None = None) -> dict[str, ToolkitTool]:
@@ -202,16 +202,16 @@ class Toolkit:
             LedgerError: the list could not be stored.
         """
         self.check_names()
-        found = dict(self._own)
+        tools = dict(self._local)
         for number, foreign in enumerate(self._foreign, 1):
             offered, warnings = await foreign.tools(ctx or bare_context(), run, f"tools:{self.name}:{number}")
-            taken = [ToolWarning(foreign.name, NAME_TAKEN, _TAKEN, name) for name in offered if name in found]
+            taken = [ToolWarning(foreign.name, NAME_TAKEN, _TAKEN, name) for name in offered if name in tools]
             if foreign.required:
                 raise_if_required(taken)
             await warn([*warnings, *taken], run)
-            found |= {name: tool for name, tool in offered.items() if name not in found}
+            tools |= {name: tool for name, tool in offered.items() if name not in tools}
         self.check_names()  # once more: now the servers have listed their tools
-        return found
+        return tools
 
     async def tools_of(
         self, agent: str, ctx: RunContext[object] | None = None, run: LedgerRun | None = None
@@ -255,10 +255,10 @@ class Toolkit:
         """
         check_type("the name of a tool", tool, str, "'calculator'")
         also = BUILTIN_TOOLS if or_built_in else ()
-        if tool in (ANY, *also) or tool in self._own or any(foreign.may_have(tool) for foreign in self._foreign):
+        if tool in (ANY, *also) or tool in self._local or any(foreign.may_have(tool) for foreign in self._foreign):
             return
-        known = {*self._own, *(name for foreign in self._foreign for name in foreign.names or ())}
-        hint = known_names(tool, known, also=also)
+        names = {*self._local, *(name for foreign in self._foreign for name in foreign.names or ())}
+        hint = known_names(tool, names, also=also)
         raise SetupError(f"{what} names tool {tool!r}, and toolkit {self.name!r} has none of that name{hint}")
 
     async def check(self) -> None:
@@ -270,7 +270,7 @@ class Toolkit:
         """
         self.check_names()
         named = {*(change.tool for change in self.permissions.changes), *(rule.tool for rule in self.policy.rules)}
-        if self._foreign and not named <= {ANY, *self._own, *BUILTIN_TOOLS}:
+        if self._foreign and not named <= {ANY, *self._local, *BUILTIN_TOOLS}:
             async with await self.connect():
                 await self.tools()
 
@@ -342,8 +342,8 @@ class Toolkit:
             LedgerError: it could not be stored.
         """
         run = current_run()
-        made = current_port().new_id() if run is None else run.next_call(tool)
-        invocation_id = invocation_id or made
+        new_id = current_port().new_id() if run is None else run.next_call(tool)
+        invocation_id = invocation_id or new_id
         try:
             async with await self.connect():
                 outcome = await self._called(agent, tool, arguments, invocation_id)
@@ -367,7 +367,7 @@ class Toolkit:
         tools = await self.tools(run=run)
         tool = tools.get(name_among(tools, name))
         if tool is None:
-            missing = "".join(f"; {each.down.sentence}" for each in self._foreign if each.down is not None)
+            missing = "".join(f"; {foreign.down.sentence}" for foreign in self._foreign if foreign.down is not None)
             raise ToolRefusal(UNKNOWN_TOOL, f"there is no tool {name!r}{missing}")
         if run is not None:
             await begin_under(run, self.policy.cover(self.name, agent, tools))
@@ -449,13 +449,15 @@ class ToolkitCapability(AbstractCapability[object]):
         Raises:
             ParkedError: a person has not answered in time, or must settle a call whose outcome is unknown.
         """
-        waiting = {call: name for call, said in requests.metadata.items() if (name := _own(said, WAITS)) is not None}
+        waiting = {
+            call: name for call, metadata in requests.metadata.items() if (name := _note_in(metadata, WAITS)) is not None
+        }
         run = current_run()
         if waiting and run is not None:
             await self._wait(run, list(waiting.values()))
-        for said in requests.metadata.values():
-            if _own(said, PARKED) is not None:
-                raise parked_error(said["antiphon"])
+        for metadata in requests.metadata.values():
+            if _note_in(metadata, PARKED) is not None:
+                raise parked_error(metadata["antiphon"])
         if not waiting or run is None:
             return None
         # True for all: it only makes Pydantic AI call the tools again. The guard reads the answers from the ledger.
@@ -463,14 +465,14 @@ class ToolkitCapability(AbstractCapability[object]):
 
     async def _wait(self, run: LedgerRun, approvals: list[str]) -> None:
         guard = self.toolkit.guard(self.agent)
-        found = [await find_approval(run.ledger, each, thread_id=run.thread_id) for each in approvals]
-        asked = [each for each in found if each is not None]
-        answered = await asyncio.gather(*(guard.wait(run.ledger, each) for each in asked))
-        missing = [each for each, is_there in zip(asked, answered, strict=True) if not is_there]
+        questions = [await find_approval(run.ledger, approval_id, thread_id=run.thread_id) for approval_id in approvals]
+        asked = [approval for approval in questions if approval is not None]
+        answered = await asyncio.gather(*(guard.wait(run.ledger, approval) for approval in asked))
+        missing = [approval for approval, is_there in zip(asked, answered, strict=True) if not is_there]
         if missing:
             raise waits_for(run.ledger, *missing)
 
 
-def _own(said: dict[str, Any], name: str) -> str | None:
-    found = said.get("antiphon", {}).get(name)
-    return found if isinstance(found, str) else None
+def _note_in(metadata: dict[str, Any], name: str) -> str | None:
+    value = metadata.get("antiphon", {}).get(name)
+    return value if isinstance(value, str) else None

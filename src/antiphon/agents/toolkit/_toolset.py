@@ -21,7 +21,7 @@ from antiphon.agents.durability import ThreadTalk, ToolFailure, ToolFailures
 from antiphon.agents.toolkit._decision import TaintLog, begin_under
 from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
-from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, own_settings
+from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, declared_settings
 from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.durable._approvals import Approval
 from antiphon.durable._block import report_missing
@@ -111,14 +111,14 @@ class AgentToolset(AbstractToolset[Any]):
             await TaintLog(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         if self._run is not None:
-            own = ctx.run_id if _is_durable(ctx.run_id) else None
-            await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, own))
+            stable_run = ctx.run_id if _is_durable(ctx.run_id) else None
+            await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, stable_run))
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
     def _read(self, ctx: RunContext[object]) -> None:
         """Add the taint of the messages that the model was shown."""
         if self._taint.untrusted is None:
-            untrusted = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
+            untrusted = [name for name, tool in ctx.tools.items() if declared_settings(tool.metadata).get("untrusted")]
             self._taint.mark(untrusted_in(ctx.messages, untrusted))
 
     def _part_of_run(self) -> LedgerRun | None:
@@ -127,8 +127,8 @@ class AgentToolset(AbstractToolset[Any]):
         if run is None:
             return None
         course = run.course
-        own = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
-        return run.part(own, agent=self._agent, deeper=1)
+        part_id = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
+        return run.part(part_id, agent=self._agent, deeper=1)
 
     def _report_missing(self, ctx: RunContext[object]) -> None:
         """Report an agent without durability, except in an effect, which records it.
@@ -137,7 +137,7 @@ class AgentToolset(AbstractToolset[Any]):
             RuntimeError: the run requires that everything is recorded.
         """
         run = current_run()
-        is_durable = any(isinstance(each, BaseDurabilityCapability) for each in capabilities_of(ctx))
+        is_durable = any(isinstance(capability, BaseDurabilityCapability) for capability in capabilities_of(ctx))
         if run is not None and run.is_of_program and current_effect() is None and not is_durable:
             reason = f"agent {self._agent!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability"
             report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.required)
@@ -168,9 +168,12 @@ class AgentToolset(AbstractToolset[Any]):
 
     async def _call(self, name: str, tool_args: dict[str, object], ctx: RunContext[object]) -> ToolOutcome:
         self._read(ctx)
+        arguments = tool_args
+        if self._run is not None:
+            arguments = Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
         asked = GuardedCall(
             tool=self._tools[name],
-            arguments=self._whole(tool_args, ctx),
+            arguments=arguments,
             ctx=ctx,
             invocation=f"{ctx.tool_call_id}@{ctx.run_step}",
             taint=self._taint,
@@ -187,21 +190,17 @@ class AgentToolset(AbstractToolset[Any]):
                 raise waits_for(exc.ledger, exc.approval) from None
             return await self._guard.call(asked)
 
-    def _whole(self, tool_args: dict[str, object], ctx: RunContext[object]) -> dict[str, object]:
-        """Return the arguments of a call with the sensitive values put back."""
-        return tool_args if self._run is None else Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
-
 
 def stopped_by(error: ParkedError) -> dict[str, str]:
     """Return the mark that distinguishes a stopped call from a parked one, for `parked_error`."""
     return {_CAUSE: error.cause, _ROW: error.row or ""} if isinstance(error, StoppedError) else {}
 
 
-def parked_error(said: Mapping[str, str]) -> ParkedError:
+def parked_error(metadata: Mapping[str, str]) -> ParkedError:
     """Return the original error of a call that waits for a person."""
-    if _CAUSE in said:
-        return StoppedError(said[PARKED], cause=said[_CAUSE], row=said[_ROW] or None)
-    return ParkedError(said[PARKED])
+    if _CAUSE in metadata:
+        return StoppedError(metadata[PARKED], cause=metadata[_CAUSE], row=metadata[_ROW] or None)
+    return ParkedError(metadata[PARKED])
 
 
 def _is_durable(run_id: str | None) -> bool:
@@ -212,11 +211,11 @@ def _is_durable(run_id: str | None) -> bool:
 
 def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
-    how = " and ".join(f"`{each.command(ledger)}`" for each in approvals)
-    why = "; ".join(dict.fromkeys(each.reason for each in approvals))
+    how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
+    why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))
     return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _can_wait(ctx: RunContext[object]) -> bool:
     """Whether the run has a capability that waits for people at the end of a step."""
-    return any(getattr(each, "waits_for_people", False) for each in capabilities_of(ctx))
+    return any(getattr(capability, "waits_for_people", False) for capability in capabilities_of(ctx))

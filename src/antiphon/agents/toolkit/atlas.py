@@ -39,9 +39,9 @@ class ToolSchema:
     @classmethod
     def from_function(cls, function: Callable[..., Any], name: str | None = None, description: str | None = None) -> Self:
         """Return the schema from type hints and docstring."""
-        made = PydanticTool[Any](function, name=name, description=description)
-        known = made.tool_def
-        return cls(made.name, known.description or "", known.parameters_json_schema, known.return_schema or {})
+        tool = PydanticTool[Any](function, name=name, description=description)
+        definition = tool.tool_def
+        return cls(tool.name, definition.description or "", definition.parameters_json_schema, definition.return_schema or {})
 
 
 class Tool(ABC):
@@ -107,15 +107,17 @@ class AgentToolkit:
         Raises:
             ValueError: a tool has this name already, or a setting is not valid.
         """
-        made = tool if isinstance(tool, Tool) else FunctionTool(tool)
-        schema = made.schema
-        if isinstance(made, FunctionTool):
-            self.toolkit.add(made.function, name=made.name, description=made.description, **settings)
+        registered = tool if isinstance(tool, Tool) else FunctionTool(tool)
+        schema = registered.schema
+        if isinstance(registered, FunctionTool):
+            self.toolkit.add(registered.function, name=registered.name, description=registered.description, **settings)
         else:
-            known = PydanticTool[Any].from_schema(made.execute, made.name, made.description, dict(schema.parameters))
-            self.toolkit.add(known, **settings)
-        self._tools[made.name] = made
-        return made.name
+            schema_tool = PydanticTool[Any].from_schema(
+                registered.execute, registered.name, registered.description, dict(schema.parameters)
+            )
+            self.toolkit.add(schema_tool, **settings)
+        self._tools[registered.name] = registered
+        return registered.name
 
     def get_tool(self, name: str) -> Tool | None:
         """Return a tool; None: no tool has this name."""
@@ -134,7 +136,7 @@ class AgentToolkit:
         Raises:
             ValueError: there is no such tool.
         """
-        self._check_known(tool_name)
+        self._check_exists(tool_name)
         self.toolkit.grant(agent_id, tool_name)
 
     def grant_all_permissions(self, agent_id: str) -> None:
@@ -164,7 +166,7 @@ class AgentToolkit:
             PermissionError: the call is not permitted. It was not started.
             RuntimeError: it failed.
         """
-        self._check_known(tool_name)
+        self._check_exists(tool_name)
         payload = self.call(agent_id, tool_name, args or {})
         if not payload.is_error:
             return thaw(payload.result)
@@ -189,7 +191,7 @@ class AgentToolkit:
             return asyncio.run(self.toolkit.call(agent_id, tool_name, args, invocation_id=call_id))
         raise RuntimeError("this would block the event loop: await toolkit.call(...) there")
 
-    def _check_known(self, tool_name: str) -> None:
+    def _check_exists(self, tool_name: str) -> None:
         check_type("the name of a tool", tool_name, str, "'calculator'")
         if tool_name != ANY and tool_name not in self._tools:
             raise ValueError(f"there is no tool {tool_name!r}; register it first")

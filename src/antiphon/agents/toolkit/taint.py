@@ -24,6 +24,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     NativeToolReturnPart,
+    StructuredContent,
     TextContent,
     ToolReturnPart,
     UploadedFile,
@@ -31,9 +32,14 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from antiphon.messages import Json, JsonArray, MediaPart, Message
+from antiphon.dialects.pydantic_ai import DIALECT
+from antiphon.ledger import is_foreign
+from antiphon.messages import ForeignPart, Json, JsonArray, MediaPart, Message
 
 __all__ = ["Taint", "current_taint", "enter_taint", "quoted", "taint_scope", "untrusted_in", "untrusted_source"]
+
+_FILES = frozenset({"audio-url", "binary", "document-url", "image-url", "uploaded-file", "video-url"})
+"""The kinds of files in prompts, as Pydantic AI writes them."""
 
 _current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit.taint", default=None)
 
@@ -56,7 +62,7 @@ class Taint:
         return self._outside is not None
 
     @property
-    def own(self) -> str | None:
+    def source_here(self) -> str | None:
         """The source of the first untrusted content that this turn itself has read."""
         return self._untrusted
 
@@ -103,23 +109,48 @@ def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) 
         for part in message.parts:
             if isinstance(part, NativeToolReturnPart) or (isinstance(part, ToolReturnPart) and part.tool_name in tools):
                 return f"what {part.tool_name!r} returned"
-            if isinstance(message, ModelRequest) and (found := _in_request_part(part)):
-                return found
+            if isinstance(message, ModelRequest) and (source := _in_request_part(part)):
+                return source
     return None
 
 
 def untrusted_source(message: Message) -> str | None:
     """Return the source of untrusted content in a message of a thread; None if there is none.
 
-    It has the mark of the runtime, or is a file that was not written by a model: the rule of `untrusted_in`, for what agents
-    and policies read of a thread. A message that was told to a model, or a result of a tool, has the mark in the metadata of
-    its dialect.
+    It has the mark of the runtime, or is a file that was not written by a model, or is a result of a provider's own tool: the
+    rule of `untrusted_in`, for what agents and policies read of a thread. A message that was told to a model, or a result of a
+    tool, has the mark in the metadata of its dialect.
     """
     if source := next(filter(None, map(_mark_in, (message.metadata, *(part.metadata for part in message.parts)))), None):
         return source
-    if message.role_hint_for_llm == "assistant":
-        return None
-    return next((f"a file in a prompt ({part.modality})" for part in message.parts if isinstance(part, MediaPart)), None)
+    is_written = message.role_hint_for_llm == "assistant"
+    for part in message.parts:
+        if isinstance(part, MediaPart) and not is_written:
+            return f"a file in a prompt ({part.modality})"
+        if isinstance(part, ForeignPart) and not is_foreign(message) and (source := _in_foreign(part, is_written=is_written)):
+            return source
+    return None
+
+
+def _in_foreign(part: ForeignPart, *, is_written: bool) -> str | None:
+    """Return the source of untrusted content in a part that only its dialect can read: the part may be what a tool found."""
+    if part.dialect != DIALECT.name:
+        return f"content of {part.dialect}"
+    return _mark_in(part.value) or _in_part(part.value, is_written=is_written)
+
+
+def _in_part(value: Json, *, is_written: bool) -> str | None:
+    match value:
+        case {"part_kind": "builtin-tool-return", "tool_name": str(name)}:
+            return f"what {name!r} returned"
+        case {"kind": str(kind)} if kind in _FILES and not is_written:
+            return f"a file in a prompt ({kind})"
+        case {"content": inside}:
+            return _in_part(inside, is_written=is_written)
+        case JsonArray():
+            return next(filter(None, (_in_part(each, is_written=is_written) for each in value)), None)
+        case _:
+            return None
 
 
 def _mark_in(value: Json) -> str | None:
@@ -144,18 +175,18 @@ def _in_request_part(part: object) -> str | None:
 
 
 def _in_prompt(content: Sequence[UserContent]) -> str | None:
-    for each in content:
-        if isinstance(each, TextContent):
-            if found := _marked(each.metadata):
-                return found
-        elif isinstance(each, FileUrl | BinaryContent | UploadedFile):
-            return f"a file in a prompt ({each.kind})"
+    for item in content:
+        if isinstance(item, TextContent | StructuredContent):
+            if source := _marked(item.metadata):
+                return source
+        elif isinstance(item, FileUrl | BinaryContent | UploadedFile):
+            return f"a file in a prompt ({item.kind})"
     return None
 
 
 def _marked(metadata: object) -> str | None:
-    own = _field(metadata, "antiphon")
-    source = _field(own, "untrusted")
+    notes = _field(metadata, "antiphon")
+    source = _field(notes, "untrusted")
     return source if isinstance(source, str) else None
 
 

@@ -46,7 +46,7 @@ READS: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "all
 
 # ---------------------------------------------------------------- documents
 
-_MOST_FOUND = 20
+_MOST_RESULTS = 20
 
 
 def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Tool[Any]:
@@ -60,20 +60,20 @@ def knowledge_base(ledger: Ledger, *, retriever: Retriever | None = None) -> Too
             query: A question, or the words to look for.
             limit: How many passages to return, 20 at most.
         """
-        found = await documents.search(query, limit=max(1, min(limit, _MOST_FOUND)))
-        return [found_passage(passage) for passage in found]
+        passages = await documents.search(query, limit=max(1, min(limit, _MOST_RESULTS)))
+        return [passage_fields(passage) for passage in passages]
 
     return Tool[Any](look_up, name="knowledge_base", metadata=READS)
 
 
-def found_passage(passage: Passage) -> dict[str, str]:
+def passage_fields(passage: Passage) -> dict[str, str]:
     """Return a passage in the form for a model."""
-    found = {"id": passage.id, "source": passage.source}
+    fields = {"id": passage.id, "source": passage.source}
     if passage.heading:
-        found["heading"] = " > ".join(passage.heading)
+        fields["heading"] = " > ".join(passage.heading)
     if passage.lines is not None:
-        found["lines"] = f"{passage.lines[0]}-{passage.lines[1]}"
-    return {**found, "text": passage.text}
+        fields["lines"] = f"{passage.lines[0]}-{passage.lines[1]}"
+    return {**fields, "text": passage.text}
 
 
 # ---------------------------------------------------------------- earlier messages
@@ -99,24 +99,24 @@ async def retrieve(
     ledger: Ledger, question: str, *, thread_id: str | None, limit: int, keep: Callable[[Record], Awaitable[bool]]
 ) -> list[Record]:
     """Return the best records that `keep` accepts, of one thread or all."""
-    said = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
-    words = [word for word in said if word not in _EMPTY][:_MOST_WORDS] or said[:_MOST_WORDS]
+    all_words = list(dict.fromkeys(word.casefold() for word in _WORD.findall(question)))
+    words = [word for word in all_words if word not in _EMPTY][:_MOST_WORDS] or all_words[:_MOST_WORDS]
     if not words:
         return []
     points: dict[str, float] = {}
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for typed, weight in [(" ".join(map(_stem, words)), _TOGETHER), *((_stem(word), 1.0) for word in words)]:
         hits = await ledger.search(typed, thread_id=thread_id, limit=_LOOKED_AT)
         for place, hit in enumerate(hits):
-            found[hit.record.hash] = hit.record
+            records[hit.record.hash] = hit.record
             rarity = 1 / (1 + log2(1 + len(hits)))
             points[hit.record.hash] = points.get(hit.record.hash, 0.0) + weight * rarity / (1 + place)
     best: list[Record] = []
-    for key in sorted(found, key=lambda each: -points[each]):
+    for record_hash in sorted(records, key=lambda record_hash: -points[record_hash]):
         if len(best) == limit:
             break
-        if await keep(found[key]):
-            best.append(found[key])
+        if await keep(records[record_hash]):
+            best.append(records[record_hash])
     return best
 
 
@@ -132,7 +132,7 @@ _LONGEST_MEMORY = 2000
 """Characters of a message that are shown."""
 _DOCUMENTS = "knowledge"
 """The thread of documents, and the prefix of the names of such threads."""
-_OWN = frozenset({"memory_retrieval", "knowledge_base"})
+_SEARCH_TOOLS = frozenset({"memory_retrieval", "knowledge_base"})
 """Tools whose calls and results are not found: they only repeat other messages."""
 
 
@@ -162,36 +162,36 @@ def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str 
             limit: How many messages to return, 20 at most.
         """
         where = None if scope == "ledger" else _thread(thread_id)
-        keep = partial(_is_memory, own=_own_words())
-        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_FOUND)), keep=keep)
+        keep = partial(_is_memory, run_prefix=_run_prefix())
+        records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_RESULTS)), keep=keep)
         return [_memory(record) for record in records]
 
     return Tool[Any](remember, name="memory_retrieval", metadata=READS)
 
 
-def _thread(chosen: str | None) -> str:
+def _thread(thread_id: str | None) -> str:
     run = current_run()
-    found = chosen or (run.thread_id if run is not None else None)
-    if found is None:
+    searched = thread_id or (run.thread_id if run is not None else None)
+    if searched is None:
         raise RuntimeError("memory_retrieval needs a run (`async with ledger_run(...)`), a thread_id, or scope='ledger'")
-    return found
+    return searched
 
 
-def _own_words() -> str | None:
+def _run_prefix() -> str | None:
     """Return the prefix of the parent ids of this run's messages, which the conversation already contains."""
     run = current_run()
     return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
 
 
-async def _is_memory(record: Record, *, own: str | None) -> bool:
+async def _is_memory(record: Record, *, run_prefix: str | None) -> bool:
     message = record.message
     if message.lane != "talk" or (message.thread_id or "").partition("/")[0] == _DOCUMENTS:
         return False
-    if own is not None and (message.parent_id or "").startswith(own):
+    if run_prefix is not None and (message.parent_id or "").startswith(run_prefix):
         return False
     payload = message.payload
-    is_own = isinstance(payload, (OptionCallPayload, OptionResultPayload)) and payload.option_name in _OWN
-    return not is_own and bool(_text(message))
+    is_search = isinstance(payload, (OptionCallPayload, OptionResultPayload)) and payload.option_name in _SEARCH_TOOLS
+    return not is_search and bool(_text(message))
 
 
 def _memory(record: Record) -> MemoryMatch:
@@ -243,8 +243,8 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
         ConfigError: `antiphon.toml` is not valid.
         SetupError: it is not enabled.
     """
-    chosen = config or read_config().web
-    if not chosen.fetch:
+    settings = config or read_config().web
+    if not settings.fetch:
         raise _is_off("web_fetch", "fetch = true")
 
     async def fetch(url: str) -> WebPage | BinaryContent:
@@ -256,11 +256,11 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
         try:
             response = await safe_download(
                 url,
-                timeout=chosen.timeout,
+                timeout=settings.timeout,
                 headers={"Accept": "text/markdown, text/html;q=0.9, */*;q=0.8"},
-                allowed_domains=None if chosen.allowed_domains is None else list(chosen.allowed_domains),
-                blocked_domains=list(chosen.blocked_domains),
-                max_bytes=chosen.max_bytes,
+                allowed_domains=None if settings.allowed_domains is None else list(settings.allowed_domains),
+                blocked_domains=list(settings.blocked_domains),
+                max_bytes=settings.max_bytes,
             )
         except (ValueError, httpx2.InvalidURL, httpx2.HTTPStatusError, httpx2.RequestError) as exc:
             raise ModelRetry(f"Failed to fetch {url}: {exc}") from exc
@@ -269,11 +269,11 @@ def web_fetch(config: WebConfig | None = None) -> Tool[Any]:
             return BinaryContent(response.content, media_type=media_type)
         # Not on the event loop: the server chooses how long the page is, and its charset.
         title, text = await asyncio.to_thread(_read_page, response.content, response.encoding or "utf-8", media_type)
-        if len(text) > chosen.max_characters:
-            text = f"{text[: chosen.max_characters]}\n\n[Content truncated]"
+        if len(text) > settings.max_characters:
+            text = f"{text[: settings.max_characters]}\n\n[Content truncated]"
         return WebPage(url=url, title=title, content=text)
 
-    return _ours(Tool[Any](fetch), "web_fetch", chosen)
+    return _ours(Tool[Any](fetch), "web_fetch", settings)
 
 
 def _read_page(data: bytes, encoding: str, media_type: str) -> tuple[str, str]:
@@ -290,14 +290,14 @@ def web_search(config: WebConfig | None = None) -> Tool[Any]:
         ModuleNotFoundError: a package that it needs is not installed.
         SetupError: it is not enabled.
     """
-    chosen = config or read_config().web
-    if chosen.search is None:
+    settings = config or read_config().web
+    if settings.search is None:
         raise _is_off("web_search", 'search = "duckduckgo"')
     try:
         from pydantic_ai.common_tools.duckduckgo import duckduckgo_search_tool  # pyright: ignore[reportUnknownVariableType]  # noqa: PLC0415 (an extra)
     except ImportError as exc:
         raise ModuleNotFoundError(f"web_search needs ddgs: {_INSTALL}", name="ddgs") from exc
-    return _ours(duckduckgo_search_tool(max_results=chosen.max_results), "web_search", chosen)
+    return _ours(duckduckgo_search_tool(max_results=settings.max_results), "web_search", settings)
 
 
 _METADATA: dict[str, Any] = {"antiphon": {"effects": "none", "untrusted": True, "allows_untrusted": False}}
@@ -352,9 +352,9 @@ def builtin_tools(
             case "calculator":
                 return calculator()
             case "knowledge_base":
-                return of_ledger(lambda given: knowledge_base(given, retriever=retriever), name)
+                return of_ledger(lambda open_ledger: knowledge_base(open_ledger, retriever=retriever), name)
             case "memory_retrieval":
-                return of_ledger(lambda given: memory_retrieval(given, scope=memory), name)
+                return of_ledger(lambda open_ledger: memory_retrieval(open_ledger, scope=memory), name)
             case "web_fetch":
                 return web_fetch(web)
             case "web_search":

@@ -98,7 +98,7 @@ def calculate(expression: str) -> str:
         raise CalculationError(f"the expression has {len(expression)} characters; at most {_LONGEST} are calculated")
     with decimal.localcontext(_CONTEXT):
         try:
-            return _shown(_Parser(expression).whole())
+            return _shown(_Parser(expression).expression())
         except decimal.Overflow:
             raise CalculationError("it becomes too large") from None
         except (decimal.InvalidOperation, decimal.DivisionByZero, ValueError, OverflowError) as exc:
@@ -124,7 +124,7 @@ class _Parser:
         self._at = 0
         self._token = self._next()
 
-    def whole(self) -> Decimal:
+    def expression(self) -> Decimal:
         value = self._sum()
         if self._token.kind != "end":
             raise self._unexpected()
@@ -178,8 +178,8 @@ class _Parser:
         if name in _CONSTANTS:
             return _CONSTANTS[name]
         if name not in _OF_ONE and name not in _OF_SEVERAL:
-            known = ", ".join(sorted([*_CONSTANTS, *_OF_ONE, *_OF_SEVERAL]))
-            raise CalculationError(f"{token.text!r} at {token.place} is not known; known are {known}")
+            names = ", ".join(sorted([*_CONSTANTS, *_OF_ONE, *_OF_SEVERAL]))
+            raise CalculationError(f"{token.text!r} at {token.place} is not known; known are {names}")
         self._expect("(")
         values = [self._within(self._sum)]
         while self._token.text == ",":
@@ -203,7 +203,7 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if self._token.text != text:
-            raise self._unexpected(wanted=text)
+            raise self._unexpected(expected=text)
         self._taken()
 
     def _taken(self) -> _Token:
@@ -211,20 +211,20 @@ class _Parser:
         return taken
 
     def _next(self) -> _Token:
-        found = _TOKEN.match(self._expression, self._at)
-        if found is None:
+        match = _TOKEN.match(self._expression, self._at)
+        if match is None:
             strange = _STRANGE.match(self._expression, self._at)
             place = strange.start(1) if strange is not None else self._at
             raise CalculationError(f"{self._expression[place]!r} at {place + 1} is nothing that can be calculated")
-        self._at = found.end()
-        kind = found.lastgroup or "end"
-        text = found[kind]
-        return _Token(kind, _SPELLED.get(text, text), found.start(kind) + 1)
+        self._at = match.end()
+        kind = match.lastgroup or "end"
+        text = match[kind]
+        return _Token(kind, _SPELLED.get(text, text), match.start(kind) + 1)
 
-    def _unexpected(self, token: _Token | None = None, wanted: str = "a number") -> CalculationError:
+    def _unexpected(self, token: _Token | None = None, expected: str = "a number") -> CalculationError:
         token = token or self._token
         met = "it ends" if token.kind == "end" else f"{token.text!r} stands at {token.place}"
-        return CalculationError(f"{met} where {wanted} should be")
+        return CalculationError(f"{met} where {expected} should be")
 
 
 def _number(token: _Token) -> Decimal:

@@ -66,14 +66,14 @@ class FilePattern:
 
     def after(self, places: frozenset[int], name: str) -> frozenset[int]:
         """Return the positions of the pattern after one more name."""
-        further: list[int] = []
+        next_places: list[int] = []
         for place in places:
             part = self._parts[place] if place < len(self._parts) else _NOTHING
             if part is None:
-                further.append(place)
+                next_places.append(place)
             elif part.match(name):
-                further.append(place + 1)
-        return self._closed(further)
+                next_places.append(place + 1)
+        return self._closed(next_places)
 
     def fits(self, places: frozenset[int]) -> bool:
         """Whether a file at these positions matches."""
@@ -138,7 +138,7 @@ class Folder:
                 walk.into(number, "", walk.pattern.beginning, _DEEPEST)
         except OSError as exc:
             raise ModelRetry(f"the folder cannot be read: {exc.strerror}") from exc
-        return walk.found
+        return walk.paths
 
     def has(self, name: str) -> bool:
         """Whether there is a file or a folder of the name."""
@@ -259,9 +259,9 @@ class _Walk:
 
     def __init__(self, pattern: FilePattern, *, hidden: bool) -> None:
         self.pattern = pattern
-        self.found: list[str] = []
+        self.paths: list[str] = []
         self._hidden = hidden
-        self._left = _MOST_ENTRIES
+        self._entries_left = _MOST_ENTRIES
 
     def into(self, folder: int, above: str, before: frozenset[int], depth: int) -> None:
         """Walk an open folder; `before` are the positions of the pattern at it."""
@@ -270,8 +270,8 @@ class _Walk:
             if is_folder and depth and self.pattern.goes_on(after):
                 self._below(folder, name, above, after, depth - 1)
             elif not is_folder and self.pattern.fits(after):
-                self.found.append(above + name)
-            if len(self.found) == _MOST_FILES:
+                self.paths.append(above + name)
+            if len(self.paths) == _MOST_FILES:
                 return
 
     def _below(self, folder: int, name: str, above: str, before: frozenset[int], depth: int) -> None:
@@ -288,16 +288,16 @@ class _Walk:
 
     def _entries(self, folder: int) -> list[tuple[str, bool]]:
         """Return the names in a folder, in order, each with whether it is a folder."""
-        found: list[tuple[str, bool]] = []
+        shown: list[tuple[str, bool]] = []
         with os.scandir(folder) as entries:
             for entry in entries:
-                self._left -= 1
-                if self._left < 0:
+                self._entries_left -= 1
+                if self._entries_left < 0:
                     raise ModelRetry(f"there are more than {_MOST_ENTRIES} files; name a folder, such as docs/**/*.md")
                 is_shown = (self._hidden or not entry.name.startswith(".")) and _is_text(entry.name)
                 if is_shown and (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
-                    found.append((entry.name, entry.is_dir(follow_symlinks=False)))
-        return sorted(found)
+                    shown.append((entry.name, entry.is_dir(follow_symlinks=False)))
+        return sorted(shown)
 
 
 # ---------------------------------------------------------------- the tools
@@ -352,9 +352,9 @@ def _texts(folder: Folder) -> tuple[Callable[..., Any], ...]:
             path: One page, or a pattern such as **/*.md for all of them.
         """
         names, pages = folder.names(path), _Pages(folder)
-        found = [f"{name}, {problem}" for name in names for problem in pages.problems(name)]
-        more = {"problems_left_out": len(found) - _MOST_PROBLEMS} if len(found) > _MOST_PROBLEMS else {}
-        return {"pages": names, "problems": found[:_MOST_PROBLEMS], **more}
+        problems = [f"{name}, {problem}" for name in names for problem in pages.problems(name)]
+        surplus = {"problems_left_out": len(problems) - _MOST_PROBLEMS} if len(problems) > _MOST_PROBLEMS else {}
+        return {"pages": names, "problems": problems[:_MOST_PROBLEMS], **surplus}
 
     return list_files, read_file, check_markdown
 

@@ -64,8 +64,8 @@ class _Page:
 def problems_of(text: str, anchors: Callable[[str], Anchors]) -> list[str]:
     """Return the problems of a page, line by line. `anchors` returns the anchors of a link's target."""
     page = _read_page(text)
-    found = sorted((*_headings(page), *_links(page, anchors), *_rest(page)))
-    return [f"line {line}: {what}" for line, what in found]
+    problems = sorted((*_headings(page), *_links(page, anchors), *_rest(page)))
+    return [f"line {line}: {what}" for line, what in problems]
 
 
 def anchors_of(text: str) -> frozenset[str]:
@@ -92,7 +92,7 @@ def _read_page(text: str) -> _Page:
             case "fence":
                 page.open_fence = page.open_fence or (None if _is_closed(lines, token) else line)
             case "html_block":
-                page.todos |= {line + at for at, said in enumerate(token.content.split("\n")) if _TODO.search(said)}
+                page.todos |= {line + at for at, text_line in enumerate(token.content.split("\n")) if _TODO.search(text_line)}
             case _:
                 pass
     return page
@@ -144,15 +144,15 @@ def _headings(page: _Page) -> Iterator[tuple[int, str]]:
 def _links(page: _Page, anchors: Callable[[str], Anchors]) -> Iterator[tuple[int, str]]:
     for line, target in page.bare_images:
         yield line, f"image {_short(unquote(target))} has no description"
-    own = _anchors(page)
+    page_anchors = _anchors(page)
     for line, target in page.links:
         if _OUTSIDE.match(target):
             continue
         name, _, anchor = unquote(target).partition("#")
-        there = anchors(name) if name else own
-        if there is None:
+        target_anchors = anchors(name) if name else page_anchors
+        if target_anchors is None:
             yield line, f"link to {_short(name)} leads nowhere"
-        elif anchor and there != "unknown" and anchor not in there:
+        elif anchor and target_anchors != "unknown" and anchor not in target_anchors:
             yield line, f"link to {_short(unquote(target))} names a heading that is not there"
 
 
@@ -208,8 +208,8 @@ def columns_of(text: str) -> dict[str, Any]:
     """
     rows, names = _rows(text)
     with decimal.localcontext(_CONTEXT):
-        about = {_short(name): _column([_cell(row, place) for row in rows]) for name, place in names.items()}
-    return {"rows": len(rows), "columns": about}
+        summaries = {_short(name): _column([_cell(row, place) for row in rows]) for name, place in names.items()}
+    return {"rows": len(rows), "columns": summaries}
 
 
 def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
@@ -221,17 +221,17 @@ def grouped(text: str, by: str, column: str, how: How) -> dict[str, str]:
     rows, names = _rows(text)
     for name in (by, column):
         if name not in names:
-            there = ", ".join(_short(each) for each in [*names][:_MOST_GROUPS])
-            raise ModelRetry(f"there is no column {_short(name)!r}; there are {there}")
+            listed = ", ".join(_short(name_of_column) for name_of_column in [*names][:_MOST_GROUPS])
+            raise ModelRetry(f"there is no column {_short(name)!r}; there are {listed}")
     values: dict[str, list[Decimal]] = {}
     for row in rows:
-        said = _cell(row, names[column])
-        number = Decimal(1) if how == "count" and said else _number(said)
+        cell = _cell(row, names[column])
+        number = Decimal(1) if how == "count" and cell else _number(cell)
         if number is not None:
             values.setdefault(_cell(row, names[by]), []).append(number)
     with decimal.localcontext(_CONTEXT):
-        found = {group: _HOW[how](numbers) for group, numbers in values.items()}
-        largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:_MOST_GROUPS]
+        numbers_by_group = {group: _HOW[how](numbers) for group, numbers in values.items()}
+        largest = sorted(numbers_by_group.items(), key=lambda item: (-item[1], item[0]))[:_MOST_GROUPS]
         return {_short(group): _shown(number) for group, number in largest}
 
 
@@ -247,7 +247,7 @@ def totals(text: str) -> str:
     cells = {name: [cell for row in rows if (cell := _cell(row, place))] for name, place in names.items()}
     numbers = [name for name, there in cells.items() if there and all(_number(cell) is not None for cell in there)]
     if not numbers:
-        there = ", ".join(_short(each) for each in [*names][:_MOST_GROUPS])
+        there = ", ".join(_short(name_of_column) for name_of_column in [*names][:_MOST_GROUPS])
         raise ModelRetry(f"there is no column of numbers; there are {there}")
     words = [name for name in names if name not in numbers and 0 < len(set(cells[name])) <= _MOST_SUMMED]
     pairs = [(column, by) for column in numbers for by in words][:_MOST_TOTALS]
@@ -303,15 +303,15 @@ def _cell(row: list[str], place: int) -> str:
 
 
 def _column(values: list[str]) -> dict[str, Any]:
-    there = [value for value in values if value]
-    different = set(there)
-    numbers = [number for value in there if (number := _number(value)) is not None]
-    about: dict[str, Any] = {"empty": len(values) - len(there), "different": len(different)}
-    if numbers and len(numbers) == len(there):
-        return about | {how: _shown(_HOW[how](numbers)) for how in ("sum", "mean", "min", "max")}
+    filled = [value for value in values if value]
+    different = set(filled)
+    numbers = [number for value in filled if (number := _number(value)) is not None]
+    summary: dict[str, Any] = {"empty": len(values) - len(filled), "different": len(different)}
+    if numbers and len(numbers) == len(filled):
+        return summary | {how: _shown(_HOW[how](numbers)) for how in ("sum", "mean", "min", "max")}
     if len(different) <= _MOST_SHOWN:
-        about["values"] = sorted(_short(value) for value in different)
-    return about
+        summary["values"] = sorted(_short(value) for value in different)
+    return summary
 
 
 def _number(value: str) -> Decimal | None:
@@ -370,13 +370,13 @@ def letters_in(data: bytes, words: str = "") -> list[dict[str, Any]]:
     Raises:
         ModelRetry: there are too many.
     """
-    wanted = list(dict.fromkeys(word.casefold() for word in words.split()))[:_MOST_WORDS]
-    found = (
+    sought = list(dict.fromkeys(word.casefold() for word in words.split()))[:_MOST_WORDS]
+    letters = (
         _about(number, letter, text)
         for number, (letter, text) in enumerate(map(_taken_apart, _letters(data)), 1)
-        if not wanted or _has_one(f"{_header(letter, 'Subject')} {text}".casefold(), wanted)
+        if not sought or any(word in f"{_header(letter, 'Subject')} {text}".casefold() for word in sought)
     )
-    return list(islice(found, _MOST_LETTERS))
+    return list(islice(letters, _MOST_LETTERS))
 
 
 def letter_in(data: bytes, number: int) -> dict[str, Any]:
@@ -394,15 +394,11 @@ def letter_in(data: bytes, number: int) -> dict[str, Any]:
 
 def _letters(data: bytes) -> list[bytes]:
     """Return the letters of a mailbox: each starts with a line that starts with `From `."""
-    begins = [found.span() for found in islice(_FROM.finditer(data), _MOST_LOOKED_AT + 1)]
+    begins = [line.span() for line in islice(_FROM.finditer(data), _MOST_LOOKED_AT + 1)]
     if len(begins) > _MOST_LOOKED_AT:
         raise ModelRetry(f"the mailbox has more than {_MOST_LOOKED_AT} letters")
     ends = [*(begin for begin, _ in begins[1:]), len(data)]
     return [data[begin:end] for (_, begin), end in zip(begins, ends, strict=False)]
-
-
-def _has_one(text: str, words: list[str]) -> bool:
-    return any(word in text for word in words)
 
 
 def _about(number: int, letter: Message, text: str) -> dict[str, Any]:
@@ -418,11 +414,11 @@ def _about(number: int, letter: Message, text: str) -> dict[str, Any]:
 def _header(letter: Message, name: str) -> str:
     value = letter.get(name, "")
     try:
-        found = str(make_header(decode_header(value)))
-        found.encode()  # bytes that are not text are kept as lone surrogates, which cannot be stored
+        decoded = str(make_header(decode_header(value)))
+        decoded.encode()  # bytes that are not text are kept as lone surrogates, which cannot be stored
     except (LookupError, MessageError, ValueError):
         return str(value).encode("ascii", errors="replace").decode()
-    return found
+    return decoded
 
 
 def _date(letter: Message) -> str | None:
@@ -438,7 +434,11 @@ def _date(letter: Message) -> str | None:
 def _taken_apart(data: bytes) -> tuple[Message, str]:
     """Return the header of a letter, and the text of its first part that is plain text."""
     head, body = _divided(data)
-    texts = (_decoded(part, text) for part, text in islice(_parts(head, body, 0), _MOST_PARTS) if _is_plain(part))
+    texts = (
+        _decoded(part, text)
+        for part, text in islice(_parts(head, body, 0), _MOST_PARTS)
+        if part.get_content_type() == "text/plain"
+    )
     return head, next(texts, "")
 
 
@@ -458,12 +458,12 @@ def _between(body: bytes, boundary: bytes) -> Iterator[bytes]:
     """Yield the parts between boundary lines, up to the final one."""
     line = re.compile(rb"^--" + re.escape(boundary) + rb"(--)?[ \t]*$", re.MULTILINE)
     begin: int | None = None
-    for found in line.finditer(body):
+    for boundary_line in line.finditer(body):
         if begin is not None:
-            yield body[begin : found.start()]
-        if found[1]:
+            yield body[begin : boundary_line.start()]
+        if boundary_line[1]:
             return
-        begin = found.end() + 1
+        begin = boundary_line.end() + 1
     if begin is not None and begin < len(body):
         yield body[begin:]
 
@@ -472,24 +472,20 @@ def _divided(data: bytes) -> tuple[Message, bytes]:
     """Return the header of a letter or a part, as far as it is needed, and its body."""
     data = data.replace(b"\r\n", b"\n")
     head, _, body = (b"", b"", data[1:]) if data.startswith(b"\n") else data.partition(b"\n\n")
-    given = BytesHeaderParser().parsebytes(head[:_LONGEST_HEAD])
-    kept = Message()
+    headers = BytesHeaderParser().parsebytes(head[:_LONGEST_HEAD])
+    head_of_part = Message()
     for name in _HEADERS:
-        if (value := given.get(name)) is not None:
-            kept[name] = str(value)[:_LONGEST_HEADER]
-    return kept, body
-
-
-def _is_plain(part: Message) -> bool:
-    return part.get_content_type() == "text/plain"
+        if (value := headers.get(name)) is not None:
+            head_of_part[name] = str(value)[:_LONGEST_HEADER]
+    return head_of_part, body
 
 
 def _decoded(part: Message, body: bytes) -> str:
     part.set_payload(body.decode("ascii", errors="surrogateescape"))
     payload = _read_text(lambda: part.get_payload(decode=True))
     charset = _read_text(part.get_content_charset) or "utf-8"
-    found = payload if isinstance(payload, bytes) else b""
-    return text_in(found, charset)
+    data = payload if isinstance(payload, bytes) else b""
+    return text_in(data, charset)
 
 
 def _read_text(find: Callable[[], FoundT]) -> FoundT | None:

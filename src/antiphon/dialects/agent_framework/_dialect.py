@@ -166,12 +166,15 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
 def _read_error(content: object) -> OutcomeFields:
     failure = as_object(content) or {"error_message": content}
     kind, text, retryable = failure.get("error_type"), failure.get("error_message"), failure.get("retryable")
+    details = failure.get("details")
+    if details is None and not isinstance(text, str):
+        details = text  # a program may describe an error by data
     return {
         "is_error": True,
         "error_type": kind if isinstance(kind, str) and kind else "Error",
         "error_message": text if isinstance(text, str) else "",
         "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": failure.get("details"),
+        "result": details,
     }
 
 

@@ -187,8 +187,10 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
     if not isinstance(name, str) or not isinstance(invocation, str):
         unit.fail("expected a name and a call_id as text", "tool_results", index)
     outcome: OutcomeFields = {"result": result.get("result")}
-    if status == "error":
-        outcome = _failure(result, result.get("error"))
+    if status == "error" or result.get("error") or (status != "success" and result.get("result") is None):
+        outcome = _failed_tool(result, status)
+    elif status != "success":
+        noted = {"atlas": {**noted["atlas"], "outcome": status}}
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name, **outcome}
     first = unit.reading.calls.get(f"done {invocation}")
     if first is not None and first.payload == OptionResultPayload.model_validate(payload):
@@ -196,6 +198,18 @@ def _read_tool_result(unit: Unit, index: int, result: dict[str, Any], noted: dic
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=noted)
     unit.reading.calls.setdefault(f"done {invocation}", unit.messages[-1])
     return None
+
+
+def _failed_tool(result: dict[str, Any], status: object) -> OutcomeFields:
+    """Return the outcome of a tool that failed. Its error may be no text, and its status a word of the program."""
+    error = result.get("error")
+    if not isinstance(error, str) or not error:
+        error, details = "" if status == "error" else str(status), error or None
+    else:
+        details = None
+    outcome = _failure(result, error)
+    known = next((each for each in (outcome["result"], details, result.get("result")) if each is not None), None)
+    return {**outcome, "result": known}
 
 
 # ---------------------------------------------------------------- writing
@@ -313,7 +327,7 @@ def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]
         if payload.kind == "option_call":
             calls.append(_write_tool_call(payload, writing))
         elif payload.kind == "option_result":
-            results.append(_write_tool_result(payload, writing))
+            results.append(_write_tool_result(message, payload, writing))
         else:
             echoes = [invocation for part in payload.parts if (invocation := _echo(part)) is not None]
             rest = PartsPayload(parts=tuple(part for part in payload.parts if _echo(part) is None)) if echoes else payload
@@ -360,7 +374,7 @@ def _echoed(invocation: str, writing: Writing) -> dict[str, object]:
     result = writing.conversation.result(invocation)
     if result is None or not isinstance(result.payload, OptionResultPayload):
         return {"name": "unknown", "call_id": invocation, "result": None, "status": "success"}
-    return _write_tool_result(result.payload, Writing(writing.conversation))
+    return _write_tool_result(result, result.payload, Writing(writing.conversation))
 
 
 def _usual_type(first: str, *, is_user: bool) -> str:
@@ -374,9 +388,9 @@ def _write_tool_call(call: OptionCallPayload, writing: Writing) -> dict[str, obj
     return {"id": call.invocation_id, "name": call.option_name, "arguments": writing.json(call, "arguments")}
 
 
-def _write_tool_result(outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
-    result = writing.json(outcome, "result")
-    unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": "success"}
+def _write_tool_result(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, object]:
+    result, status = writing.json(outcome, "result"), notes_of(message, "atlas").get("outcome", "success")
+    unit = {"name": outcome.option_name, "call_id": outcome.invocation_id, "result": result, "status": status}
     if not outcome.is_error:
         return unit
     failure = {"result": None, "status": "error", "error": outcome.error_message}

@@ -76,19 +76,30 @@ _CLOSED = "DELETE FROM antiphon.open_calls WHERE tenant = $1 AND thread = $2 AND
 _TAKEN = "SELECT id_key FROM antiphon.messages WHERE tenant = $1 AND thread = $2 AND id_key = ANY($3::bigint[])"
 
 
-class KnownThread:
+class CachedThread:
     """A cached thread, with its state after all appends of this process. It answers the lookups of the admission."""
 
-    __slots__ = ("blinding", "called", "cipher", "is_keyed", "lock", "open_calls", "part", "state", "there", "thread")
+    __slots__ = (
+        "blinding",
+        "cipher",
+        "invocations",
+        "is_keyed",
+        "lock",
+        "open_calls",
+        "part",
+        "records_by_id",
+        "state",
+        "thread",
+    )
 
     def __init__(self, thread: Thread, open_calls: Iterable[OpenCall]) -> None:
         self.thread = thread
         """Its row as last written or read."""
         self.state = thread.state
         self.open_calls = OpenCalls(open_calls)
-        self.there: dict[str, list[Record]] = {}
+        self.records_by_id: dict[str, list[Record]] = {}
         """Stored messages by id, as far as they were looked up."""
-        self.called: set[tuple[bool, str]] = set()
+        self.invocations: set[tuple[bool, str]] = set()
         """Invocations that were called, as far as they were looked up."""
         self.is_keyed = False
         """Whether it is known whether the thread is encrypted."""
@@ -102,10 +113,10 @@ class KnownThread:
         """In a file, the part of the row's checksum that most appends do not change; None if it must be computed."""
 
     def with_id(self, id: str) -> Sequence[Record]:
-        return self.there.get(id, ())
+        return self.records_by_id.get(id, ())
 
     def was_called(self, is_effect: bool, invocation_id: str) -> bool:
-        return (is_effect, invocation_id) in self.called
+        return (is_effect, invocation_id) in self.invocations
 
     def dump_call(self, keys: Keyring, call: OpenCall) -> tuple[int, bytes]:
         """Return an open call as stored: the key of its option in the index, and the call itself."""
@@ -145,7 +156,7 @@ class CarefulAppends:
 
     def __init__(self) -> None:
         self._blinding: WrappedKey | None = None
-        self.known: dict[str, KnownThread] = {}
+        self.threads: dict[str, CachedThread] = {}
         """The threads that were appended to, in their state after the commit."""
 
     def write(self, requests: Sequence[AppendRequest]) -> Verb[list[tuple[Record, ...] | LedgerError]]:
@@ -154,20 +165,20 @@ class CarefulAppends:
         keys = yield from keyring()
         yield from lock_threads(names)
         # `FOR UPDATE`: a claim takes no advisory lock, and must not change the epoch before this transaction is committed.
-        found = yield from rows(_THREADS_AND_KEYS, sorted(names))
+        thread_rows = yield from rows(_THREADS_AND_KEYS, sorted(names))
         threads: list[Thread] = []
         locks: dict[int, WrappedKey] = {}
-        for *columns, master, wrapped, own_master, own_wrapped in found:
+        for *columns, master, wrapped, own_master, own_wrapped in thread_rows:
             self._blinding = None if own_master is None else WrappedKey(own_master, own_wrapped)
             if columns[0] is not None:
                 threads.append(thread_of(columns))
                 if master is not None:
                     locks[columns[0]] = WrappedKey(master, wrapped)
-        readable = [each for each in threads if each.key not in locks or _can_open(keys, locks[each.key])]
+        readable = [thread for thread in threads if thread.key not in locks or _can_open(keys, locks[thread.key])]
         calls = yield from find_open_calls(readable)
-        for each in threads:
-            known = self.known[each.state.thread_id] = KnownThread(each, calls.get(each.key, ()))
-            known.lock = locks.get(each.key)
+        for thread in threads:
+            cached = self.threads[thread.state.thread_id] = CachedThread(thread, calls.get(thread.key, ()))
+            cached.lock = locks.get(thread.key)
         outcomes: list[tuple[Record, ...] | LedgerError] = []
         for request in requests:
             try:
@@ -182,74 +193,74 @@ class CarefulAppends:
         Raises:
             LedgerError: it is refused; nothing was written.
         """
-        known = self.known.get(request.thread_id)
-        if known is None:
+        cached = self.threads.get(request.thread_id)
+        if cached is None:
             state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
-            known = KnownThread(Thread(0, state, 0, None, 0), ())
-        request = request.for_thread(known.state.is_redacted)
-        is_new_key = yield from self._look_for_key(known)
-        admission = yield from self._admitted(known, request)
+            cached = CachedThread(Thread(0, state, 0, None, 0), ())
+        request = request.for_thread(cached.state.is_redacted)
+        is_new_key = yield from self._look_for_key(cached)
+        admission = yield from self._admitted(cached, request)
         if admission.is_new and not request.is_empty:
-            if not known.thread.key:
-                key: int = yield PutThread(known.thread)
-                known.thread = known.thread._replace(key=key)
-                self.known[request.thread_id] = known
-            if is_new_key and known.lock is not None:
-                yield from store_key(known.thread.key, known.lock)
-                known.blinding = self._blinding = yield from ledger_key()
-            yield from self._write(known, admission, request)
+            if not cached.thread.key:
+                key: int = yield PutThread(cached.thread)
+                cached.thread = cached.thread._replace(key=key)
+                self.threads[request.thread_id] = cached
+            if is_new_key and cached.lock is not None:
+                yield from store_key(cached.thread.key, cached.lock)
+                cached.blinding = self._blinding = yield from ledger_key()
+            yield from self._write(cached, admission, request)
         return admission.records
 
-    def _look_for_key(self, known: KnownThread) -> Verb[bool]:
+    def _look_for_key(self, cached: CachedThread) -> Verb[bool]:
         """Look up the key of a thread, or make one for a new thread in a ledger with a master key; return whether it is new.
 
         Raises:
             EncryptionError: the key was forgotten, or the master key is missing or wrong.
             LedgerCorruptError: the key was altered.
         """
-        if known.is_keyed:
+        if cached.is_keyed:
             return False
-        before, is_new = known.lock, not known.state.seq and known.thread.base is None
+        before, is_new = cached.lock, not cached.state.seq and cached.thread.base is None
         keys = yield from keyring()
-        known.lock, known.cipher = keys.key_to_write(known.state.thread_id, before, self._blinding, is_new=is_new)
-        is_new_key = known.lock is not None and before is None
-        if is_new_key and known.lock is not None:
-            yield from hold_master(known.lock)
-        known.blinding, known.is_keyed = self._blinding, True
+        cached.lock, cached.cipher = keys.key_to_write(cached.state.thread_id, before, self._blinding, is_new=is_new)
+        is_new_key = cached.lock is not None and before is None
+        if is_new_key and cached.lock is not None:
+            yield from hold_master(cached.lock)
+        cached.blinding, cached.is_keyed = self._blinding, True
         return is_new_key
 
-    def _admitted(self, known: KnownThread, request: AppendRequest) -> Verb[Admission]:
-        known.there, known.called = {}, set()
-        if known.thread.key:
-            known.there = yield from records_with_ids(set(_ids_in(request)), (yield from lineage(known.row)))
+    def _admitted(self, cached: CachedThread, request: AppendRequest) -> Verb[Admission]:
+        cached.records_by_id, cached.invocations = {}, set()
+        if cached.thread.key:
+            cached.records_by_id = yield from records_with_ids(set(_ids_in(request)), (yield from lineage(cached.row)))
         try:
-            return admit(known.state, known.open_calls, request, known, known.cipher)
+            return admit(cached.state, cached.open_calls, request, cached, cached.cipher)
         except AppendRefusedError:
             # Whether an invocation was called before only decides which error is raised, so it is looked up only here.
-            yield from self._look_up_calls(known, request)
-            return admit(known.state, known.open_calls, request, known, known.cipher)
+            yield from self._look_up_calls(cached, request)
+            return admit(cached.state, cached.open_calls, request, cached, cached.cipher)
         finally:
-            known.there = {}  # the thread may be cached: a later append looks up its own
+            cached.records_by_id = {}  # the thread may be cached: a later append looks up its own
 
-    def _look_up_calls(self, known: KnownThread, request: AppendRequest) -> Verb[None]:
+    def _look_up_calls(self, cached: CachedThread, request: AppendRequest) -> Verb[None]:
         results = (entry.message for entry in request.entries if entry.message.kind == "option_result")
         names = {message.invocation_id for message in results if message.invocation_id is not None}
-        if known.thread.key and names:
-            found = yield from records_by_number("invocation", names, (yield from lineage(known.row)))
-            calls = (record.message for record in found if record.message.kind == "option_call")
-            known.called = {(call.lane == "effect", call.invocation_id or "") for call in calls}
+        if cached.thread.key and names:
+            records = yield from records_by_number("invocation", names, (yield from lineage(cached.row)))
+            calls = (record.message for record in records if record.message.kind == "option_call")
+            cached.invocations = {(call.lane == "effect", call.invocation_id or "") for call in calls}
 
-    def _write(self, known: KnownThread, admission: Admission, request: AppendRequest) -> Verb[None]:
-        places = yield from put_rows(known.thread.key, admission.rows, request.micros)
-        yield from put_open_calls(known, admission.pairing.opened.values(), places)
+    def _write(self, cached: CachedThread, admission: Admission, request: AppendRequest) -> Verb[None]:
+        places = yield from put_rows(cached.thread.key, admission.rows, request.micros)
+        yield from put_open_calls(cached, admission.pairing.opened.values(), places)
         if admission.pairing.closed:
-            yield from write(_CLOSED, known.thread.key, list(admission.pairing.closed))
-        known.take_over(admission)
-        known.thread = known.row
-        yield ChangeThreads((known.thread,), is_whole=True)
+            yield from write(_CLOSED, cached.thread.key, list(admission.pairing.closed))
+        cached.take_over(admission)
+        cached.thread = cached.row
+        yield ChangeThreads((cached.thread,), is_whole=True)
         if request.snapshot is not None:
-            state = known.state
-            yield from write_one(PUT_SNAPSHOT, *known.snapshot_row(request.snapshot, state.seq, state.hash))
+            state = cached.state
+            yield from write_one(PUT_SNAPSHOT, *cached.snapshot_row(request.snapshot, state.seq, state.hash))
 
 
 def _can_open(keys: Keyring, lock: WrappedKey) -> bool:
@@ -286,42 +297,42 @@ def put_rows(thread: int, admitted: Sequence[AdmittedRow], micros: int | Sequenc
         return {}
     times = [micros] * len(admitted) if isinstance(micros, int) else micros
     id_keys = yield from _free_keys(thread, admitted)
-    made: list[MessageRow] = []
+    message_rows: list[MessageRow] = []
     for row, id_key, time in zip(admitted, id_keys, times, strict=True):
         seq = row.record.seq
         rest, holes = split(row.record.stored)
         _, invocation_key, correlation_key = message_keys(row.message)
         for place, text in holes:
             yield from put_medium(thread, seq, place, text)
-        made.append(
+        message_rows.append(
             MessageRow(seq, id_key, invocation_key, correlation_key, row.open_from, time, row.hash, len(holes) or None, rest)
         )
-    places: dict[int, CommitPlace] = yield PutMessages(thread, made)
+    places: dict[int, CommitPlace] = yield PutMessages(thread, message_rows)
     return places
 
 
 def _free_keys(thread: int, admitted: Sequence[AdmittedRow]) -> Verb[list[int]]:
     """Return for each message the first key of its id that no other message of the thread has."""
     ids = [row.message.id for row in admitted]
-    keys, salt, left = [key_of(name) for name in ids], 0, list(range(len(ids)))
+    keys, salt, unplaced = [key_of(name) for name in ids], 0, list(range(len(ids)))
     used: set[int] = set()
-    while left:
-        taken = {each[0] for each in (yield from rows(_TAKEN, thread, [keys[index] for index in left]))}
-        again: list[int] = []
-        for index in left:
+    while unplaced:
+        taken = {row[0] for row in (yield from rows(_TAKEN, thread, [keys[index] for index in unplaced]))}
+        collided: list[int] = []
+        for index in unplaced:
             if keys[index] in taken or keys[index] in used:
-                again.append(index)
+                collided.append(index)
             else:
                 used.add(keys[index])
         salt += 1
-        left = again
-        for index in left:
+        unplaced = collided
+        for index in unplaced:
             keys[index] = key_of(ids[index], salt)
     return keys
 
 
 _PUT_MEDIUM = "INSERT INTO antiphon.media (tenant, hash, text) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
-_KEPT_MEDIUM = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE"
+_LOCK_MEDIUM = "SELECT 1 FROM antiphon.media WHERE tenant = $1 AND hash = $2 FOR SHARE"
 _USE_MEDIUM = "INSERT INTO antiphon.media_uses (tenant, thread, seq, place, hash) VALUES ($1, $2, $3, $4, $5)"
 
 
@@ -331,14 +342,14 @@ def put_medium(thread: int, seq: int, place: int, text: bytes) -> Verb[None]:
     # A deletion of the last message that used the medium locks it too, and looks for uses under the lock (`branches`). If the
     # deletion was first, the medium is gone after the wait, and is stored again.
     yield from write(_PUT_MEDIUM, digest, text)
-    while not (yield from value(_KEPT_MEDIUM, digest)):
+    while not (yield from value(_LOCK_MEDIUM, digest)):
         yield from write_one(_PUT_MEDIUM, digest, text)
     yield from write_one(_USE_MEDIUM, thread, seq, place, digest)
 
 
-def put_open_calls(known: KnownThread, calls: Iterable[OpenCall], places: dict[int, CommitPlace]) -> Verb[None]:
+def put_open_calls(cached: CachedThread, calls: Iterable[OpenCall], places: dict[int, CommitPlace]) -> Verb[None]:
     """Write open calls; the place of each message must be known."""
     keys = yield from keyring()
-    opened = [(known.thread.key, call.seq, *known.dump_call(keys, call), *places[call.seq]) for call in calls]
+    opened = [(cached.thread.key, call.seq, *cached.dump_call(keys, call), *places[call.seq]) for call in calls]
     if opened:
         yield WriteMany(_OPENED, opened)

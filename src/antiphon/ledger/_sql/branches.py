@@ -12,7 +12,7 @@ from antiphon.ledger._listing import head_of
 from antiphon.ledger._records import OpenCall, Pairing, genesis, to_micros
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger._sql.appends import CarefulAppends, KnownThread, lock_threads, put_open_calls, put_rows
+from antiphon.ledger._sql.appends import CachedThread, CarefulAppends, lock_threads, put_open_calls, put_rows
 from antiphon.ledger._sql.keys import forget_keys, hold_master, ledger_key, store_key
 from antiphon.ledger._sql.rows import (
     LOCKED_THREADS,
@@ -57,29 +57,29 @@ def branch(head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> Ver
     state = new_state(closing.thread_id, closing.micros)
     state = state._replace(seq=at, run=at, hash=link, forked_from=head.thread_id, forked_at=at)
     state = state._replace(open_from=pairing.open_from, is_redacted=origin.state.is_redacted, kind=origin.state.kind)
-    keys, own = (yield from keyring()), (yield from ledger_key())
-    lock, cipher = keys.key_to_write(closing.thread_id, None, own, is_new=True)
+    keys, blinding = (yield from keyring()), (yield from ledger_key())
+    lock, cipher = keys.key_to_write(closing.thread_id, None, blinding, is_new=True)
     thread = Thread(0, state, pairing.count, origin.key, at)
-    known = yield from _inserted(thread, pairing.open, lock, cipher)
-    yield from put_open_calls(known, pairing.open, (yield from _places(known.thread.key, pairing.open)))
+    cached = yield from _inserted(thread, pairing.open, lock, cipher)
+    yield from put_open_calls(cached, pairing.open, (yield from _places(cached.thread.key, pairing.open)))
     appends = CarefulAppends()
-    appends.known[closing.thread_id] = known
+    appends.threads[closing.thread_id] = cached
     yield from appends.append(closing)
-    return known.row
+    return cached.row
 
 
 def _inserted(
     thread: Thread, calls: Iterable[OpenCall], lock: WrappedKey | None, cipher: ThreadKey | None
-) -> Verb[KnownThread]:
+) -> Verb[CachedThread]:
     """Insert a thread with its key, if it has one."""
     key: int = yield PutThread(thread)
-    known = KnownThread(thread._replace(key=key), calls)
-    known.lock, known.cipher, known.is_keyed = lock, cipher, True
+    cached = CachedThread(thread._replace(key=key), calls)
+    cached.lock, cached.cipher, cached.is_keyed = lock, cipher, True
     if lock is not None:
         yield from hold_master(lock)
         yield from store_key(key, lock)
-        known.blinding = yield from ledger_key()
-    return known
+        cached.blinding = yield from ledger_key()
+    return cached
 
 
 def _places(key: int, calls: Iterable[OpenCall]) -> Verb[dict[int, CommitPlace]]:
@@ -88,10 +88,10 @@ def _places(key: int, calls: Iterable[OpenCall]) -> Verb[dict[int, CommitPlace]]
     sql = "SELECT m.era, m.xid, m.ord FROM antiphon.messages AS m WHERE m.tenant = $1 AND m.thread = $2 AND m.seq = $3"
     for call in calls:
         line = yield from line_to(key, call.seq)
-        found = yield from row(sql, line[-1].key, call.seq)
-        if found is None:
+        place = yield from row(sql, line[-1].key, call.seq)
+        if place is None:
             raise LedgerCorruptError("it is missing; restore a backup, and run verify on it", seq=call.seq)
-        places[call.seq] = CommitPlace(*found)
+        places[call.seq] = CommitPlace(*place)
     return places
 
 
@@ -110,10 +110,10 @@ def restore(journals: Sequence[tuple[ThreadJournal, Head]], redaction: LedgerRed
     names = [journal.thread_id for journal, _ in journals]
     yield from rows(_MAY_IDLE)
     yield from lock_threads([*names, *(journal.forked_from or "" for journal, _ in journals)])
-    made: list[Thread] = []
+    restored_threads: list[Thread] = []
     for journal, head in journals:
-        made.append((yield from _restore(journal, head, redaction)))
-    return made
+        restored_threads.append((yield from _restore(journal, head, redaction)))
+    return restored_threads
 
 
 def _restore(journal: ThreadJournal, head: Head, redaction: LedgerRedaction) -> Verb[Thread]:
@@ -121,15 +121,15 @@ def _restore(journal: ThreadJournal, head: Head, redaction: LedgerRedaction) -> 
         raise existing(journal.thread_id)
     origin, base = yield from _base_of(journal)
     keys = yield from keyring()
-    found = restored(journal, head, base, redaction, keys)
-    calls = found.pairing.open
-    thread = Thread(0, found.state, len(calls), origin, base.seq)
+    content = restored(journal, head, base, redaction, keys)
+    calls = content.pairing.open
+    thread = Thread(0, content.state, len(calls), origin, base.seq)
     cipher = None if journal.key is None else keys.key(journal.thread_id, journal.key)
-    known = yield from _inserted(thread, calls, journal.key, cipher)
-    times = [to_micros(each.record.recorded_at) for each in found.rows]
-    yield from put_rows(known.thread.key, found.rows, times)
-    yield from put_open_calls(known, calls, (yield from _places(known.thread.key, calls)))
-    return known.thread
+    cached = yield from _inserted(thread, calls, journal.key, cipher)
+    times = [to_micros(row.record.recorded_at) for row in content.rows]
+    yield from put_rows(cached.thread.key, content.rows, times)
+    yield from put_open_calls(cached, calls, (yield from _places(cached.thread.key, calls)))
+    return cached.thread
 
 
 def _base_of(journal: ThreadJournal) -> Verb[tuple[int | None, Base]]:
@@ -215,7 +215,7 @@ def _locked_family(thread_id: str) -> Verb[list[tuple[int, str]]]:
 
 def _remove(keys: Sequence[int]) -> Verb[None]:
     """Delete threads, and media that no message uses any longer."""
-    media = [each[0] for each in (yield from rows(_USED_MEDIA, keys))]
+    media = [columns[0] for columns in (yield from rows(_USED_MEDIA, keys))]
     for table in _OF_THREADS:
         sql = f"DELETE FROM antiphon.{table} WHERE tenant = $1 AND thread = ANY($2::bigint[])"  # noqa: S608 (names of ours)
         yield from write(sql, keys)
@@ -237,12 +237,12 @@ def forget(thread_id: str, with_branches: bool) -> Verb[tuple[str, ...]]:
         ValueError: there are branches, and `with_branches` is False.
     """
     keys = [key for key, _ in (yield from _locked_family(thread_id))]
-    family = [thread_of(each) for each in (yield from rows(LOCKED_THREADS, keys))]
+    family = [thread_of(columns) for columns in (yield from rows(LOCKED_THREADS, keys))]
     if not family:
         raise UnknownThreadError("there is no such thread", thread_id)
     changed = yield from forget_keys(family, with_branches=with_branches)
     yield ChangeThreads(changed, is_whole=True)
-    return tuple(each.state.thread_id for each in changed)
+    return tuple(thread.state.thread_id for thread in changed)
 
 
 # ---------------------------------------------------------------- expiry
@@ -278,22 +278,22 @@ class OldThread(NamedTuple):
 def old_threads(before: int) -> Verb[list[list[OldThread]]]:
     """Return the threads that have not changed since a time, as batches to delete; each branch before its origin."""
     batches: list[list[OldThread]] = []
-    left = 0
-    for each in [OldThread(*columns) for columns in (yield from rows(_OLD, before))]:
-        if not batches or left < each.messages or len(batches[-1]) == _MOST_EXPIRED:
+    room = 0
+    for thread in [OldThread(*columns) for columns in (yield from rows(_OLD, before))]:
+        if not batches or room < thread.messages or len(batches[-1]) == _MOST_EXPIRED:
             batches.append([])
-            left = max(_MOST_EXPIRED_MESSAGES, each.messages)
-        batches[-1].append(each)
-        left -= each.messages
+            room = max(_MOST_EXPIRED_MESSAGES, thread.messages)
+        batches[-1].append(thread)
+        room -= thread.messages
     return batches
 
 
 def expire(batch: Sequence[OldThread], before: int) -> Verb[tuple[str, ...]]:
     """Delete those of some threads that still have not changed since a time, and that no branch needs."""
-    yield from lock_threads([each.thread_id for each in batch])  # no branch of them is made from here on
+    yield from lock_threads([thread.thread_id for thread in batch])  # no branch of them is made from here on
     gone: dict[int, str] = {}
     needed: set[int | None] = set()
-    for key, name, base, is_free in (yield from rows(_STILL_OLD, [each.key for each in batch], before)):
+    for key, name, base, is_free in (yield from rows(_STILL_OLD, [thread.key for thread in batch], before)):
         if is_free and key not in needed:
             gone[key] = name
         else:

@@ -48,14 +48,14 @@ from antiphon.ledger._sql.statements import (
 )
 from antiphon.ledger._stored import TakeRequest, Thread, checksum_of
 
-_HOSTS = """
+HOSTS = """
 SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum FROM antiphon.hosts
 WHERE tenant = $1
 """
 _BY_NAME = " ORDER BY name, since, key"
-_ONE_HOST = f"{_HOSTS} AND name = $2 AND instance = $3 AND left_at IS NULL"
+_ONE_HOST = f"{HOSTS} AND name = $2 AND instance = $3 AND left_at IS NULL"
 _CONCERNED = f"""
-{_HOSTS} AND (left_at IS NOT NULL OR boot <> $2 OR ends <= $3 OR ends > $3 + lease
+{HOSTS} AND (left_at IS NOT NULL OR boot <> $2 OR ends <= $3 OR ends > $3 + lease
     OR substr(instance, 1, length($4::text)) = $4::text OR name = $5 AND instance = $6 AND left_at IS NULL){_BY_NAME}
 """
 """A host, and the hosts that may be dead: their leases have ended, or the caller can see that their processes have ended."""
@@ -78,7 +78,7 @@ _FORGET = """
 DELETE FROM antiphon.hosts WHERE tenant = $1 AND key = ANY($2::bigint[])
     AND NOT EXISTS (SELECT 1 FROM antiphon.threads AS t WHERE t.tenant = $1 AND t.owner = hosts.key)
 """
-_KEPT = "SELECT key FROM antiphon.hosts WHERE tenant = $1 AND key = $2 FOR KEY SHARE"
+_LOCK_HOST = "SELECT key FROM antiphon.hosts WHERE tenant = $1 AND key = $2 FOR KEY SHARE"
 _TO_FORGET = "SELECT key, ends FROM antiphon.hosts WHERE tenant = $1 AND key = ANY($2::bigint[]) ORDER BY key FOR UPDATE"
 _COUNTS = "SELECT owner, count(*) FROM antiphon.threads WHERE tenant = $1 AND owner IS NOT NULL GROUP BY owner"
 _RULES = Spelled(
@@ -151,21 +151,21 @@ def host_of(columns: Row) -> HostRow:
 
 def all_hosts() -> Verb[list[HostRow]]:
     """Return all hosts, by name."""
-    return [host_of(each) for each in (yield from rows(_HOSTS + _BY_NAME))]
+    return [host_of(columns) for columns in (yield from rows(HOSTS + _BY_NAME))]
 
 
 def _find(host: Host, *, lock: str = "") -> Verb[HostRow | None]:
     """Return the row of a host that has registered and not left, even if its lease has ended."""
-    found = yield from row(_ONE_HOST + lock, host.name, host.instance)
-    return None if found is None else host_of(found)
+    columns = yield from row(_ONE_HOST + lock, host.name, host.instance)
+    return None if columns is None else host_of(columns)
 
 
 def concerned(host: Host, moment: Moment) -> Verb[tuple[HostRow | None, list[HostRow]]]:
     """Return the row of a host, and those of dead hosts, by name."""
-    asked = (moment.boot, moment.now(), moment.visible, host.name, host.instance)
-    found = [host_of(each) for each in (yield from rows(_CONCERNED, *asked))]
-    own = next((each for each in found if _is_of(each, host)), None)
-    return own, [each for each in found if each is not own and not each.is_alive(moment)]
+    values = (moment.boot, moment.now(), moment.visible, host.name, host.instance)
+    host_rows = [host_of(columns) for columns in (yield from rows(_CONCERNED, *values))]
+    lease = next((host_row for host_row in host_rows if _is_of(host_row, host)), None)
+    return lease, [host_row for host_row in host_rows if host_row is not lease and not host_row.is_alive(moment)]
 
 
 def _is_of(row: HostRow, host: Host) -> bool:
@@ -188,9 +188,9 @@ def living(lease: HostRow | None, host: Host, now: datetime, moment: Moment) -> 
 def _put_host(host: HostRow) -> Verb[int]:
     """Write the row of a host, and return how many hosts are registered."""
     covered = (host.key, *host.columns)
-    found = yield from rows(_HOST, *covered, checksum_of(covered))
-    check_written(len(found), 1)
-    return int(found[0][0])
+    counts = yield from rows(_HOST, *covered, checksum_of(covered))
+    check_written(len(counts), 1)
+    return int(counts[0][0])
 
 
 # ---------------------------------------------------------------- the rules of redaction
@@ -198,8 +198,8 @@ def _put_host(host: HostRow) -> Verb[int]:
 
 def rules() -> Verb[int]:
     """Return the digest of the redaction rules of the hosts; 0: none yet."""
-    found = yield from value(_RULES)
-    return found if isinstance(found, int) else 0
+    digest = yield from value(_RULES)
+    return digest if isinstance(digest, int) else 0
 
 
 def adopt_rules(redaction: LedgerRedaction, now: datetime) -> Verb[None]:
@@ -237,15 +237,15 @@ def renew(host: Host, now: datetime, redaction: LedgerRedaction) -> Verb[Registr
     Raises:
         OtherRedactionError: the ledger has other rules.
     """
-    known = yield from _find(host, lock=" FOR UPDATE")
+    registered = yield from _find(host, lock=" FOR UPDATE")
     at, digest = (yield from moment()), (yield from rules())
-    if known is None or not known.has_lease(at) or not digest:
+    if registered is None or not registered.has_lease(at) or not digest:
         return None
     redaction.check_digest(digest)
-    count = yield from _put_host(_beaten(host, now, at)._replace(key=known.key, since=known.since))
-    dead = [each.key for each in (yield from concerned(host, at))[1]]
-    owners = {each[0] for each in (yield from rows(_OWNERS, dead))} if dead else set[int]()
-    return Registration(known.key, count, not owners.issuperset(dead))
+    count = yield from _put_host(_beaten(host, now, at)._replace(key=registered.key, since=registered.since))
+    dead = [host_row.key for host_row in (yield from concerned(host, at))[1]]
+    owners = {columns[0] for columns in (yield from rows(_OWNERS, dead))} if dead else set[int]()
+    return Registration(registered.key, count, not owners.issuperset(dead))
 
 
 def _beaten(host: Host, now: datetime, at: Moment) -> HostRow:
@@ -265,18 +265,20 @@ def beat(host: Host, now: datetime, redaction: LedgerRedaction) -> Verb[Registra
     if not digest:
         yield from write_one(_SET_RULES, redaction.digest)
     # The rows are locked before the time is read: one of them may just be renewed.
-    named = [host_of(each) for each in (yield from rows(f"{_HOSTS} AND name = $2 ORDER BY key FOR UPDATE", host.name))]
+    host_rows = [
+        host_of(columns) for columns in (yield from rows(f"{HOSTS} AND name = $2 ORDER BY key FOR UPDATE", host.name))
+    ]
     at = yield from moment()
-    for each in named:
-        if each.host.instance != host.instance and each.is_alive(at):
-            raise HostError("HOST_NAME_TAKEN", host.name, each.until(now, at))
-    known, lease = next((each for each in named if _is_of(each, host)), None), _beaten(host, now, at)
-    if known is None:
-        made = yield from rows(_NEW_HOST, *lease.columns)
-        check_written(len(made), 1)
-        lease = lease._replace(key=int(made[0][0]))
+    for host_row in host_rows:
+        if host_row.host.instance != host.instance and host_row.is_alive(at):
+            raise HostError("HOST_NAME_TAKEN", host.name, host_row.until(now, at))
+    registered, lease = next((host_row for host_row in host_rows if _is_of(host_row, host)), None), _beaten(host, now, at)
+    if registered is None:
+        keys = yield from rows(_NEW_HOST, *lease.columns)
+        check_written(len(keys), 1)
+        lease = lease._replace(key=int(keys[0][0]))
     else:
-        lease = lease._replace(key=known.key, since=known.since)
+        lease = lease._replace(key=registered.key, since=registered.since)
     yield from _put_host(lease)  # also after an insert: the checksum covers the key
     yield from _forget((yield from concerned(host, at))[1])
     count = yield from value("SELECT count(*) FROM antiphon.hosts WHERE tenant = $1 AND left_at IS NULL")
@@ -300,19 +302,19 @@ def forget_dead(host: Host) -> Verb[None]:
 def _forget(dead: Sequence[HostRow]) -> Verb[None]:
     """Remove dead hosts that own no thread."""
     if dead:
-        # A statement of its own: it waits for claims (see `_keep`), and the next one sees the owners that they have set. The
-        # end of the lease is compared under the lock: a host that seemed dead may have renewed it meanwhile.
-        locked = {each[0]: each[1] for each in (yield from rows(_TO_FORGET, [each.key for each in dead]))}
-        yield from write(_FORGET, [each.key for each in dead if locked.get(each.key) == each.ends], table="hosts")
+        # A statement of its own: it waits for claims (see `_lock_host`), and the next one sees the owners that they have set.
+        # The end of the lease is compared under the lock: a host that seemed dead may have renewed it meanwhile.
+        locked = {columns[0]: columns[1] for columns in (yield from rows(_TO_FORGET, [lease.key for lease in dead]))}
+        yield from write(_FORGET, [lease.key for lease in dead if locked.get(lease.key) == lease.ends], table="hosts")
 
 
 def hosts(now: datetime) -> Verb[tuple[HostStatus, ...]]:
     """Return all hosts."""
     at = yield from moment()
-    owned = {each[0]: each[1] for each in (yield from rows(_COUNTS))}
+    owned = {columns[0]: columns[1] for columns in (yield from rows(_COUNTS))}
     return tuple(
-        HostStatus(each.host, each.is_alive(at), from_micros(each.since), each.until(now, at), owned.get(each.key, 0))
-        for each in (yield from all_hosts())
+        HostStatus(lease.host, lease.is_alive(at), from_micros(lease.since), lease.until(now, at), owned.get(lease.key, 0))
+        for lease in (yield from all_hosts())
     )
 
 
@@ -336,7 +338,7 @@ class Claim(NamedTuple):
     taken_from: str | None
 
 
-def claim_thread(wanted: ClaimRequest, thread: Thread | None = None) -> Verb[Claim]:
+def claim_thread(request: ClaimRequest, thread: Thread | None = None) -> Verb[Claim]:
     """Give a thread its next epoch and owner. `thread` is the thread as it is, if that is known.
 
     Raises:
@@ -344,31 +346,31 @@ def claim_thread(wanted: ClaimRequest, thread: Thread | None = None) -> Verb[Cla
         HostError: the host has never beaten or has left, or its lease is over.
         SecretNameError: the thread is new, and its name looks like a secret.
     """
-    by, now = wanted.by, wanted.now
-    thread = thread or (yield from _locked(wanted.thread_id))
+    by, now = request.by, request.now
+    thread = thread or (yield from _locked(request.thread_id))
     if thread is None:
-        yield from lock(wanted.thread_id)  # another process may be creating it at this moment
-        thread = yield from _locked(wanted.thread_id)
+        yield from lock(request.thread_id)  # another process may be creating it at this moment
+        thread = yield from _locked(request.thread_id)
     at = yield from moment()
     owner = None if by is None else living((yield from _find(by)), by, now, at).key
     if by is not None and owner is not None:
-        yield from _keep(by, owner, now)
+        yield from _lock_host(by, owner, now)
     if thread is None:
-        wanted.redaction.check_name(wanted.thread_id, "the name of a thread")
-        state = new_state(wanted.thread_id, to_micros(now), is_redacted=wanted.redaction.is_on)
-        thread = Thread(0, claimed(state, owner, wanted.kind), 0, None, 0)
+        request.redaction.check_name(request.thread_id, "the name of a thread")
+        state = new_state(request.thread_id, to_micros(now), is_redacted=request.redaction.is_on)
+        thread = Thread(0, claimed(state, owner, request.kind), 0, None, 0)
         key: int = yield PutThread(thread)
         return Claim(thread._replace(key=key), None)
     before = None if thread.state.owner == owner else (yield from _owner(thread.state))
     if owner is not None:
         _refuse_owned(before, thread.state, now, at)
-    state = claimed(thread.state, owner, wanted.kind, build=None if by is None else by.build)
+    state = claimed(thread.state, owner, request.kind, build=None if by is None else by.build)
     thread = thread._replace(state=state)
     yield ChangeThreads((thread,))
     return Claim(thread, None if before is None or before.left_at is not None else before.host.name)
 
 
-def _keep(host: Host, owner: int, now: datetime) -> Verb[None]:
+def _lock_host(host: Host, owner: int, now: datetime) -> Verb[None]:
     """Lock the row of a host that becomes an owner against removal, until the end of the transaction.
 
     The host may have waited for the row of the thread until its lease was over. If another host removed its row meanwhile,
@@ -377,23 +379,23 @@ def _keep(host: Host, owner: int, now: datetime) -> Verb[None]:
     Raises:
         HostError: the row is gone.
     """
-    if (yield from value(_KEPT, owner)) is None:
+    if (yield from value(_LOCK_HOST, owner)) is None:
         raise HostError("HOST_EXPIRED", host.name, now)
 
 
 def _owner(state: State) -> Verb[HostRow | None]:
     """Return the host that owns a thread; None if no host does."""
-    found = None if state.owner is None else (yield from row(f"{_HOSTS} AND key = $2", state.owner))
-    return None if found is None else host_of(found)
+    columns = None if state.owner is None else (yield from row(f"{HOSTS} AND key = $2", state.owner))
+    return None if columns is None else host_of(columns)
 
 
 def _locked(thread_id: str) -> Verb[Thread | None]:
     """Return a thread's row, locked until the end of the transaction."""
-    found = yield from row(_LOCKED, thread_id)
-    return None if found is None else thread_of(found)
+    columns = yield from row(_LOCKED, thread_id)
+    return None if columns is None else thread_of(columns)
 
 
-def _there(thread_id: str, thread: Thread | None) -> Verb[Thread]:
+def _existing(thread_id: str, thread: Thread | None) -> Verb[Thread]:
     """Return a thread that must exist, locked.
 
     Raises:
@@ -418,7 +420,7 @@ def move(thread_id: str, to: str, now: datetime, thread: Thread | None = None) -
         ThreadMovedError: it was moved to another place before.
         UnknownThreadError: there is no such thread.
     """
-    thread = yield from _there(thread_id, thread)
+    thread = yield from _existing(thread_id, thread)
     at = yield from moment()
     _refuse_owned((yield from _owner(thread.state)), thread.state, now, at, OWNED)
     thread = thread._replace(state=moved(thread.state, to, to_micros(now)))
@@ -426,16 +428,16 @@ def move(thread_id: str, to: str, now: datetime, thread: Thread | None = None) -
     return thread
 
 
-def release(thread_id: str, wanted: Release, thread: Thread | None = None) -> Verb[Thread]:
+def release(thread_id: str, request: Release, thread: Thread | None = None) -> Verb[Thread]:
     """Release a thread, and return it. `thread` is the thread as it is, if that is known.
 
     Raises:
         FencedError: the epoch is not the owner's.
         UnknownThreadError: there is no such thread.
     """
-    thread = yield from _there(thread_id, thread)
-    is_plain = wanted.unfit is None or (yield from find_key(thread.key)) is None
-    thread = thread._replace(state=released(thread.state, wanted if is_plain else withheld(wanted)))
+    thread = yield from _existing(thread_id, thread)
+    is_plain = request.unfit is None or (yield from find_key(thread.key)) is None
+    thread = thread._replace(state=released(thread.state, request if is_plain else withheld(request)))
     yield ChangeThreads((thread,))
     return thread
 
@@ -456,52 +458,52 @@ def is_owned_so(threads: Sequence[Thread]) -> Verb[bool]:
 # ---------------------------------------------------------------- threads with work
 
 
-def take(wanted: TakeRequest) -> Verb[list[tuple[Thread, TakenThread]]]:
+def take(request: TakeRequest) -> Verb[list[tuple[Thread, TakenThread]]]:
     """Claim due threads, the longest due first; return their rows, and the values for the caller.
 
     Raises:
         HostError: the host has never beaten or has left, or its lease is over.
     """
     at = yield from moment()
-    lease, dead = yield from concerned(wanted.by, at)
-    owner, micros = living(lease, wanted.by, wanted.now, at).key, to_micros(wanted.now)
-    names = {each.key: each.host.name for each in dead if each.left_at is None}
+    lease, dead = yield from concerned(request.by, at)
+    owner, micros = living(lease, request.by, request.now, at).key, to_micros(request.now)
+    names = {owner_row.key: owner_row.host.name for owner_row in dead if owner_row.left_at is None}
     taken: list[tuple[Thread, TakenThread]] = []
-    for since, thread in (yield from _due(wanted, dead))[: wanted.limit]:
+    for since, thread in (yield from _due(request, dead))[: request.limit]:
         state = claimed(thread.state, owner)
         why, before = why_due(thread.state, micros), names.get(thread.state.owner or 0)
         summary = TakenThread(state.thread_id, Epoch(state.epoch, state.seq, before), state.kind, why, from_micros(since))
         taken.append((thread._replace(state=state), summary))
     if taken:
-        yield from _keep(wanted.by, owner, wanted.now)
+        yield from _lock_host(request.by, owner, request.now)
         yield ChangeThreads([thread for thread, _ in taken])
     return taken
 
 
-def has_due(wanted: TakeRequest) -> Verb[bool]:
+def has_due(request: TakeRequest) -> Verb[bool]:
     """Whether `take` must be called: a thread is due, or the host has no lease, which `take` reports as an error."""
     at = yield from moment()
-    lease, dead = yield from concerned(wanted.by, at)
+    lease, dead = yield from concerned(request.by, at)
     if lease is None or not lease.has_lease(at):
         return True
-    return wanted.limit > 0 and bool((yield from _due(wanted._replace(limit=1), dead, locks=False)))
+    return request.limit > 0 and bool((yield from _due(request._replace(limit=1), dead, locks=False)))
 
 
-def _due(wanted: TakeRequest, dead: Sequence[HostRow], *, locks: bool = True) -> Verb[list[tuple[int, Thread]]]:
+def _due(request: TakeRequest, dead: Sequence[HostRow], *, locks: bool = True) -> Verb[list[tuple[int, Thread]]]:
     """Return the threads that a host may take, each with the time at which it became due, the longest due first."""
     due, abandoned = (DUE, ABANDONED) if locks else (_DUE_UNLOCKED, _ABANDONED_UNLOCKED)
-    micros, ended_at = to_micros(wanted.now), {each.key: each.ended_at for each in dead}
-    has_none = None in wanted.kinds
-    asked: tuple[Any, ...] = (micros, wanted.by.build, list(wanted.kinds), has_none)
-    found = [thread_of(each) for each in (yield from rows(due, *asked, wanted.limit))]
-    due_threads = [(thread.state.due_at or 0, thread) for thread in found]
+    micros, ended_at = to_micros(request.now), {lease.key: lease.ended_at for lease in dead}
+    has_none = None in request.kinds
+    values: tuple[Any, ...] = (micros, request.by.build, list(request.kinds), has_none)
+    unowned = [thread_of(columns) for columns in (yield from rows(due, *values, request.limit))]
+    due_threads = [(thread.state.due_at or 0, thread) for thread in unowned]
     if dead:
-        for each in (yield from rows(abandoned, *asked, list(ended_at), wanted.limit)):
-            thread = thread_of(each)
+        for columns in (yield from rows(abandoned, *values, list(ended_at), request.limit)):
+            thread = thread_of(columns)
             since = due_since(thread.state, thread.open_calls > 0, micros, ended_at[thread.state.owner or 0])
             if since is not None:
                 due_threads.append((since, thread))
-    return sorted(due_threads, key=lambda each: (each[0], each[1].key))
+    return sorted(due_threads, key=lambda due_thread: (due_thread[0], due_thread[1].key))
 
 
 _DUE_UNLOCKED, _ABANDONED_UNLOCKED = (
@@ -518,8 +520,8 @@ def note_seen(by: Host, seen: Mapping[str, int]) -> Verb[tuple[list[Thread], tup
     """Record which posted messages a host has seen; return the changed threads, and those with other posted messages."""
     lease = yield from _find(by)
     changed: list[Thread] = []
-    for each in [] if lease is None else (yield from rows(_SEEN, list(seen), lease.key)):
-        thread = thread_of(each)
+    for columns in [] if lease is None else (yield from rows(_SEEN, list(seen), lease.key)):
+        thread = thread_of(columns)
         state = seen_upto(thread.state, seen[thread.state.thread_id])
         if state != thread.state:
             changed.append(thread._replace(state=state))

@@ -48,8 +48,8 @@ _LEDGER = 0
 
 def find_key(thread: int) -> Verb[WrappedKey | None]:
     """Return the wrapped key of a thread; None if it is not encrypted."""
-    found = yield from row(_KEY, thread)
-    return None if found is None else WrappedKey(*found)
+    columns = yield from row(_KEY, thread)
+    return None if columns is None else WrappedKey(*columns)
 
 
 def ledger_key() -> Verb[WrappedKey | None]:
@@ -64,8 +64,8 @@ def thread_key(thread: int) -> Verb[ThreadKey | None]:
         EncryptionError: it was forgotten, or the master key is missing or wrong.
         LedgerCorruptError: it was altered.
     """
-    found = yield from row(_NAMED, thread)
-    return None if found is None else (yield from keyring()).key(found[0], WrappedKey(found[1], found[2]))
+    columns = yield from row(_NAMED, thread)
+    return None if columns is None else (yield from keyring()).key(columns[0], WrappedKey(columns[1], columns[2]))
 
 
 def check_remembered(thread: Thread) -> Verb[None]:
@@ -106,9 +106,9 @@ def store_key(thread: int, key: WrappedKey) -> Verb[None]:
     """Store the key of a new thread. With the first one, the ledger gets a key of its own."""
     if (yield from ledger_key()) is None:
         keys = yield from keyring()
-        own = keys.new_key(LEDGER_KEY)
+        blinding = keys.new_key(LEDGER_KEY)
         # Another process may do the same: this waits for its transaction, and the first key stays.
-        yield from write(f"{_INSERT} ON CONFLICT DO NOTHING", _LEDGER, *own, key_checksum(_LEDGER, own))
+        yield from write(f"{_INSERT} ON CONFLICT DO NOTHING", _LEDGER, *blinding, key_checksum(_LEDGER, blinding))
         keys.check((yield from ledger_key()))
     yield from write_one(_INSERT, thread, *key, key_checksum(thread, key))
 
@@ -139,13 +139,13 @@ def forget_keys(family: Sequence[Thread], *, with_branches: bool) -> Verb[list[T
     keys: dict[str, WrappedKey | None] = {}
     for thread in family:
         keys[thread.state.thread_id] = yield from find_key(thread.key)
-    chosen = to_forget(list(keys.items()), with_branches=with_branches)
+    names = to_forget(list(keys.items()), with_branches=with_branches)
     changed: list[Thread] = []
     for thread in family:
-        found = keys[thread.state.thread_id]
-        if found is None or thread.state.thread_id not in chosen:
+        key = keys[thread.state.thread_id]
+        if key is None or thread.state.thread_id not in names:
             continue
-        yield from _update(thread.key, WrappedKey(found.master, None))
+        yield from _update(thread.key, WrappedKey(key.master, None))
         yield from write("DELETE FROM antiphon.open_calls WHERE tenant = $1 AND thread = $2", thread.key)
         yield from write("DELETE FROM antiphon.snapshots WHERE tenant = $1 AND thread = $2", thread.key)
         changed.append(thread._replace(state=forgotten(thread.state), open_calls=0))
@@ -171,8 +171,8 @@ def rotate(new: MasterKey) -> Verb[int]:
 
 def encryption() -> Verb[EncryptionStatus | None]:
     """Return how much is encrypted."""
-    own = yield from ledger_key()
-    if own is None:
+    blinding = yield from ledger_key()
+    if blinding is None:
         return (yield from keyring()).unused
     encrypted, forgotten_ones = (yield from rows(_STATUS, _LEDGER))[0]
-    return EncryptionStatus(own.master, encrypted, forgotten_ones)
+    return EncryptionStatus(blinding.master, encrypted, forgotten_ones)

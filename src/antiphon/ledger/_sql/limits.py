@@ -15,7 +15,7 @@ from antiphon.ledger._sql.hosts import HOSTS_LOCK, all_hosts, concerned, living
 from antiphon.ledger._sql.statements import Row, Spelled, Verb, lock, moment, rows, write, write_one
 from antiphon.ledger._stored import checksum_of
 
-_LIMITS = "SELECT model, state, checksum FROM antiphon.limits WHERE tenant = $1 ORDER BY model"
+LIMITS = "SELECT model, state, checksum FROM antiphon.limits WHERE tenant = $1 ORDER BY model"
 _LOCKED = """
 SELECT model, state, checksum FROM antiphon.limits WHERE tenant = $1 AND model = ANY($2::text[]) ORDER BY model FOR UPDATE
 """
@@ -57,19 +57,19 @@ def set_limit(limit: Limit) -> Verb[None]:
         yield from write(_REMOVE, limit.model, table="limits")
         return
     yield from lock(HOSTS_LOCK)  # two programs may set the first limit of a model at the same time
-    found = yield from rows(_LOCKED, [limit.model])
-    before = _state_of(found[0]) if found else LimitState(limit)
+    limit_rows = yield from rows(_LOCKED, [limit.model])
+    before = _state_of(limit_rows[0]) if limit_rows else LimitState(limit)
     yield from _put(before.set(limit))
 
 
 def limits(now: datetime) -> Verb[tuple[LimitStatus, ...]]:
     """Return all limits and their use."""
-    found = [_state_of(each) for each in (yield from rows(_LIMITS))]
-    if not found:
+    states = [_state_of(columns) for columns in (yield from rows(LIMITS))]
+    if not states:
         return ()
     at = yield from moment()
-    names = {each.key: each.host.name for each in (yield from all_hosts()) if each.is_alive(at)}
-    return tuple(each.now(names, at, now).status(names) for each in found)
+    names = {lease.key: lease.host.name for lease in (yield from all_hosts()) if lease.is_alive(at)}
+    return tuple(state.now(names, at, now).status(names) for state in states)
 
 
 def permits(by: Host, wants: Mapping[str, PermitWants], now: datetime) -> Verb[dict[str, PermitGrant]]:
@@ -78,14 +78,18 @@ def permits(by: Host, wants: Mapping[str, PermitWants], now: datetime) -> Verb[d
     Raises:
         HostError: the host has never beaten or has left, or its lease is over.
     """
-    found = yield from rows(_LOCKED, list(wants))
+    limit_rows = yield from rows(_LOCKED, list(wants))
     at = yield from moment()
     lease, dead = yield from concerned(by, at)
-    own = living(lease, by, now, at).key
+    holder = living(lease, by, now, at).key
     grants = dict.fromkeys(wants, PermitGrant())
-    for before in map(_state_of, found):
+    for before in map(_state_of, limit_rows):
         model = before.limit.model
-        gone = {each.key for each in dead} | {each[0] for each in (yield from rows(_REMOVED, list(before.holdings)))}
-        state, grants[model] = before.now({own, *before.holdings.keys() - gone}, at, now).give(own, wants[model], at.now())
+        gone = {removed.key for removed in dead} | {
+            removed[0] for removed in (yield from rows(_REMOVED, list(before.holdings)))
+        }
+        state, grants[model] = before.now({holder, *before.holdings.keys() - gone}, at, now).give(
+            holder, wants[model], at.now()
+        )
         yield from _put(state)
     return grants

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._admission import new_state
-from antiphon.ledger._encryption import WrappedKey, is_sealed
+from antiphon.ledger._encryption import WrappedKey, is_sealed, not_searchable
 from antiphon.ledger._listing import head_of
 from antiphon.ledger._records import Record, snapshot_hash
 from antiphon.ledger._sql.keys import blinded, check_remembered, find_key, thread_key
@@ -16,7 +16,7 @@ from antiphon.ledger._sql.rows import (
     MESSAGES,
     THREAD,
     CommitPlace,
-    FoundRecord,
+    PlacedRecord,
     find_open_calls,
     find_thread,
     line_to,
@@ -31,7 +31,7 @@ from antiphon.ledger._sql.rows import (
     thread_of,
 )
 from antiphon.ledger._sql.statements import Row, Spelled, Verb, row, rows, value
-from antiphon.ledger._stored import PageOfThread, PageRequest
+from antiphon.ledger._stored import PageOfThread, PageRequest, ThreadSegment
 from antiphon.ledger._values import CallPage, Head, ThreadSummary
 from antiphon.messages import Json
 from antiphon.messages.json_values import parse
@@ -47,8 +47,8 @@ def head(thread_id: str) -> Verb[Head]:
 
 def heads() -> Verb[tuple[Head, ...]]:
     """Return the heads of all threads."""
-    found = yield from rows(f"{THREAD} WHERE t.tenant = $1 ORDER BY t.thread_id")
-    return tuple(head_of(thread_of(each).state) for each in found)
+    thread_rows = yield from rows(f"{THREAD} WHERE t.tenant = $1 ORDER BY t.thread_id")
+    return tuple(head_of(thread_of(columns).state) for columns in thread_rows)
 
 
 def summary(thread_id: str) -> Verb[ThreadSummary | None]:
@@ -78,7 +78,7 @@ def page(thread_id: str, request: PageRequest) -> Verb[PageOfThread | None]:
     thread = yield from find_thread(thread_id)
     if request.key is not None and (thread is None or thread.key != request.key):
         raise UnknownThreadError("it was deleted while it was read", thread_id)
-    records = [each.record for each in (yield from page_of_thread(thread, request))]
+    records = [placed.record for placed in (yield from page_of_thread(thread, request))]
     return PageOfThread(thread.key, thread.state.seq, records) if thread is not None and records else None
 
 
@@ -101,9 +101,9 @@ def snapshot(thread_id: str, fold: str, upto: int) -> Verb[tuple[int, Json] | No
     """
     thread = yield from find_thread(thread_id)
     for holder in [] if thread is None else (yield from line_to(thread.key, 0)):
-        found = yield from row(_SNAPSHOT, holder.key, fold, upto)
-        if found is not None:
-            seq, digest, state = found
+        columns = yield from row(_SNAPSHOT, holder.key, fold, upto)
+        if columns is not None:
+            seq, digest, state = columns
             link = yield from link_at(holder.key, seq)
             if link is None or snapshot_hash(link, fold, state) != digest:
                 raise LedgerCorruptError(f"the snapshot of {fold!r} was altered", thread_id, seq)
@@ -122,8 +122,8 @@ def by_name(kind: str, name: str, thread_id: str | None) -> Verb[tuple[Record, .
     if thread_id is not None:
         thread = yield from find_thread(thread_id)
         segments = [] if thread is None else (yield from lineage(thread))
-    found = yield from records_by_number(kind, [name], segments)
-    return tuple(record for record in found if getattr(record.message, f"{kind}_id") == name)
+    records = yield from records_by_number(kind, [name], segments)
+    return tuple(record for record in records if getattr(record.message, f"{kind}_id") == name)
 
 
 def open_calls(thread_id: str) -> Verb[tuple[Record, ...]]:
@@ -134,10 +134,10 @@ def open_calls(thread_id: str) -> Verb[tuple[Record, ...]]:
     calls = (yield from find_open_calls([thread])).get(thread.key, [])
     if not calls:
         yield from check_remembered(thread)
-    found: list[Record] = []
+    records: list[Record] = []
     for call in calls:
-        found += [each.record for each in (yield from page_of_thread(thread, PageRequest(None, call.seq, call.seq)))]
-    return tuple(found)
+        records += [placed.record for placed in (yield from page_of_thread(thread, PageRequest(None, call.seq, call.seq)))]
+    return tuple(records)
 
 
 _CALLS = """
@@ -172,13 +172,25 @@ def open_calls_of(option_name: str, is_reversed: bool, start: CommitPlace | None
     """
     first = (END if is_reversed else BEGINNING) if start is None else start
     sql = CALLS_BACK if is_reversed else CALLS
-    found = list((yield from rows(sql, option_key(option_name), *first, limit + 1)))
+    call_rows = list((yield from rows(sql, option_key(option_name), *first, limit + 1)))
     if (hidden := (yield from blinded(option_name))) is not None:
-        found += yield from rows(sql, option_key(hidden), *first, limit + 1)
-        found.sort(key=lambda each: (*place_in(each), each[0]), reverse=is_reversed)
-    records = yield from records_of(found[:limit])
-    after = str(records[-1].place) if len(found) > limit > 0 and records else None
-    return CallPage(tuple(each.record for each in records), after)
+        call_rows += yield from rows(sql, option_key(hidden), *first, limit + 1)
+        call_rows.sort(key=lambda row: (*place_in(row), row[0]), reverse=is_reversed)
+    records = yield from records_of(call_rows[:limit])
+    after = str(records[-1].place) if len(call_rows) > limit > 0 and records else None
+    return CallPage(tuple(placed.record for placed in records), after)
+
+
+def searched_segments(thread_id: str) -> Verb[list[ThreadSegment]]:
+    """Return the segments of a thread whose words are searched.
+
+    Raises:
+        NotSearchableError: it is encrypted.
+    """
+    thread = yield from find_thread(thread_id)
+    if thread is not None and (yield from find_key(thread.key)) is not None:
+        raise not_searchable(thread_id)
+    return [] if thread is None else (yield from lineage(thread))
 
 
 # ---------------------------------------------------------------- order of all threads
@@ -217,7 +229,7 @@ _HELD_BACK = Spelled(
 class TailPage(NamedTuple):
     """The next messages of a tail."""
 
-    found: list[FoundRecord]
+    records: list[PlacedRecord]
     upto: CommitPlace
     """The place of the last message that was read: those of forgotten threads are left out of the result."""
     is_more_coming: bool
@@ -226,8 +238,8 @@ class TailPage(NamedTuple):
 
 def horizon() -> Verb[CommitPlace]:
     """Return the place of the last message that all readers have at the same place."""
-    found = yield from row(_LAST)
-    return BEGINNING if found is None else CommitPlace(*found)
+    place = yield from row(_LAST)
+    return BEGINNING if place is None else CommitPlace(*place)
 
 
 def tail_lag(now: int) -> Verb[float]:
@@ -238,15 +250,17 @@ def tail_lag(now: int) -> Verb[float]:
 
 def since(place: CommitPlace, thread_id: str | None) -> Verb[TailPage]:
     """Return the next messages after a place, of all threads or one."""
-    found: list[Row] = []
+    message_rows: list[Row] = []
     if thread_id is None:
-        found = yield from rows(SINCE, *place)
+        message_rows = yield from rows(SINCE, *place)
     else:
         thread = yield from find_thread(thread_id)
         for segment in [] if thread is None else (yield from lineage(thread)):
-            found += yield from rows(_SINCE_IN, *place, *segment)
-    found = found[:_MOST_TAILED]
-    records = yield from records_of(found, with_forgotten=thread_id is not None)
-    is_more = not found and bool((yield from value(_ABOVE, *place)))
-    upto = records[-1].place if records else place_in(found[-1]) if found else place  # all of them are of forgotten threads
+            message_rows += yield from rows(_SINCE_IN, *place, *segment)
+    message_rows = message_rows[:_MOST_TAILED]
+    records = yield from records_of(message_rows, with_forgotten=thread_id is not None)
+    is_more = not message_rows and bool((yield from value(_ABOVE, *place)))
+    upto = (
+        records[-1].place if records else place_in(message_rows[-1]) if message_rows else place
+    )  # all of them are of forgotten threads
     return TailPage(records, upto, is_more)

@@ -119,13 +119,13 @@ def find_thread(thread_id: str) -> Verb[Thread | None]:
     check_type("a thread's id", thread_id, str, "'order-42'")
     if not is_storable(thread_id):
         return None
-    found = yield from row(f"{OWNED_THREAD} WHERE t.tenant = $1 AND t.thread_id = $2", thread_id)
-    return None if found is None else thread_of(found)
+    columns = yield from row(f"{OWNED_THREAD} WHERE t.tenant = $1 AND t.thread_id = $2", thread_id)
+    return None if columns is None else thread_of(columns)
 
 
 def line_to(key: int, seq: int) -> Verb[list[Ancestor]]:
     """Return a thread and its origins, down to the one that holds a message."""
-    return [Ancestor(*each) for each in (yield from rows(_LINE, key, seq))]
+    return [Ancestor(*columns) for columns in (yield from rows(_LINE, key, seq))]
 
 
 def lineage(thread: Thread) -> Verb[list[ThreadSegment]]:
@@ -141,8 +141,8 @@ def link_at(key: int, seq: int) -> Verb[bytes | None]:
     holder = line[-1]
     if seq > holder.base_seq:
         sql = "SELECT hash FROM antiphon.messages WHERE tenant = $1 AND thread = $2 AND seq = $3"
-        found: bytes | None = yield from value(sql, holder.key, seq)
-        return found
+        digest: bytes | None = yield from value(sql, holder.key, seq)
+        return digest
     return genesis(holder.thread_id) if holder.base is None else None
 
 
@@ -174,16 +174,16 @@ def _loaded_call(thread_id: int, seq: int, stored: bytes) -> OpenCall:
 
 def find_open_calls(threads: Iterable[Thread]) -> Verb[dict[int, list[OpenCall]]]:
     """Return the calls of some threads that have no result, in order, by the key of the thread."""
-    found: dict[int, list[OpenCall]] = {}
+    calls: dict[int, list[OpenCall]] = {}
     if keys := [thread.key for thread in threads if thread.open_calls]:
         ciphers: dict[int, ThreadKey | None] = {}
-        for key, seq, call in (yield from rows(_CALLS, keys)):
-            if is_sealed(call) and key not in ciphers:
+        for key, seq, stored in (yield from rows(_CALLS, keys)):
+            if is_sealed(stored) and key not in ciphers:
                 ciphers[key] = yield from thread_key(key)
             cipher = ciphers.get(key)
-            opened = _loaded_call(key, seq, call) if cipher is None else cipher.open_call(seq, call)
-            found.setdefault(key, []).append(opened)
-    return found
+            opened = _loaded_call(key, seq, stored) if cipher is None else cipher.open_call(seq, stored)
+            calls.setdefault(key, []).append(opened)
+    return calls
 
 
 # ---------------------------------------------------------------- numbers in place of names
@@ -233,7 +233,7 @@ LEFT JOIN antiphon.messages AS p ON p.tenant = m.tenant AND p.thread = m.thread 
 """Messages with the link before each, to which a caller adds the conditions."""
 
 
-class FoundRecord(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record, the key of the thread that holds it, and its place."""
 
     thread: int
@@ -246,7 +246,7 @@ def place_in(columns: Row) -> CommitPlace:
     return CommitPlace(columns[2], columns[3], columns[4])
 
 
-def records_of(found_rows: Iterable[Row], *, with_forgotten: bool = False) -> Verb[list[FoundRecord]]:
+def records_of(message_rows: Iterable[Row], *, with_forgotten: bool = False) -> Verb[list[PlacedRecord]]:
     """Return rows of `MESSAGES` as records, after their links have been checked; up to the first altered one.
 
     Rows of forgotten threads are left out, unless `with_forgotten` asks for an error.
@@ -255,15 +255,15 @@ def records_of(found_rows: Iterable[Row], *, with_forgotten: bool = False) -> Ve
         EncryptionError: a row is encrypted, and its key is missing.
         LedgerCorruptError: the first of them was altered.
     """
-    found: list[FoundRecord] = []
+    records: list[PlacedRecord] = []
     keys: dict[int, ThreadKey | None] = {}
-    for key, seq, era, xid, number, recorded_at, digest, media, body, previous in found_rows:
+    for key, seq, era, xid, number, recorded_at, digest, media, body, previous in message_rows:
         stored = body if not media or not isinstance(body, bytes) else join(body, (yield from media_at(key, seq)))
         before = previous or (yield from link_at(key, seq - 1))
         # A file may hold a value of any type in any column.
         is_typed = isinstance(stored, bytes) and isinstance(before, bytes) and isinstance(recorded_at, int)
         if not is_typed or link(cast("bytes", before), recorded_at, stored) != digest:
-            if found:
+            if records:
                 break
             reason = "it was altered, or the message before it is missing; restore a backup, and run verify on it"
             raise LedgerCorruptError(reason, (yield from name_of(key)), seq)
@@ -274,18 +274,18 @@ def records_of(found_rows: Iterable[Row], *, with_forgotten: bool = False) -> Ve
                 raise
             continue
         record = Record(seq, house, digest.hex(), from_micros(recorded_at), stored=stored)
-        found.append(FoundRecord(key, CommitPlace(era, xid, number), record))
-    return found
+        records.append(PlacedRecord(key, CommitPlace(era, xid, number), record))
+    return records
 
 
-def all_records_of(found_rows: Sequence[Row], *, with_forgotten: bool = False) -> Verb[list[FoundRecord]]:
+def all_records_of(message_rows: Sequence[Row], *, with_forgotten: bool = False) -> Verb[list[PlacedRecord]]:
     """Return rows as records, all of them.
 
     Raises:
         LedgerCorruptError: one of them was altered.
     """
-    records: list[FoundRecord] = []
-    rest = list(found_rows)
+    records: list[PlacedRecord] = []
+    rest = list(message_rows)
     while rest:
         batch = yield from records_of(rest, with_forgotten=with_forgotten)
         records += batch
@@ -313,15 +313,15 @@ WHERE u.tenant = $1 AND u.thread = $2 AND u.seq = $3 ORDER BY u.place
 
 def media_at(key: int, seq: int) -> Verb[list[Hole]]:
     """Return the media of a message; a missing or altered one is left out."""
-    found = yield from rows(_MEDIA, key, seq)
-    return [Hole(place, text) for place, text in found if isinstance(place, int) and isinstance(text, bytes)]
+    uses = yield from rows(_MEDIA, key, seq)
+    return [Hole(place, text) for place, text in uses if isinstance(place, int) and isinstance(text, bytes)]
 
 
 _RANGE = f"{MESSAGES} WHERE m.tenant = $1 AND m.thread = $2 AND m.seq BETWEEN $3 AND $4 ORDER BY m.seq"
 _FORWARD, _BACKWARD = f"{_RANGE} LIMIT $5", f"{_RANGE} DESC LIMIT $5"
 
 
-def page_of_thread(thread: Thread | None, request: PageRequest) -> Verb[list[FoundRecord]]:
+def page_of_thread(thread: Thread | None, request: PageRequest) -> Verb[list[PlacedRecord]]:
     """Return the next messages of a thread; none if there are no more.
 
     Raises:
@@ -335,21 +335,21 @@ def page_of_thread(thread: Thread | None, request: PageRequest) -> Verb[list[Fou
     if thread.base is not None and thread.state.epoch < 0:  # a forgotten branch may have no row of its own
         yield from check_remembered(thread)
     edge, step = (last, -1) if request.reverse else (first, 1)
-    found: list[FoundRecord] = []
-    for each in (yield from _stretch(thread, first, last, request.most, reverse=request.reverse)):
-        if each.record.seq != edge + step * len(found):
+    records: list[PlacedRecord] = []
+    for placed in (yield from _stretch(thread, first, last, request.most, reverse=request.reverse)):
+        if placed.record.seq != edge + step * len(records):
             break
-        found.append(each)
-    if not found:
+        records.append(placed)
+    if not records:
         reason = f"the thread has {thread.state.seq} messages, and this one is missing"
         raise LedgerCorruptError(reason, thread.state.thread_id, edge)
-    return found
+    return records
 
 
-def _stretch(thread: Thread, first: int, last: int, most: int, *, reverse: bool = False) -> Verb[list[FoundRecord]]:
+def _stretch(thread: Thread, first: int, last: int, most: int, *, reverse: bool = False) -> Verb[list[PlacedRecord]]:
     """Return messages of a range, forwards or backwards, from all threads that hold them; up to the first altered one."""
     segments = yield from lineage(thread)
-    found: list[FoundRecord] = []
+    records: list[PlacedRecord] = []
     size = 0
     place = last if reverse else first
     for key, low, high in reversed(segments) if reverse else segments:
@@ -357,21 +357,21 @@ def _stretch(thread: Thread, first: int, last: int, most: int, *, reverse: bool 
             continue
         place = low - 1 if reverse else high + 1
         sql = _BACKWARD if reverse else _FORWARD
-        segment = yield from rows(sql, key, max(first, low), min(last, high), most - len(found))
+        message_rows = yield from rows(sql, key, max(first, low), min(last, high), most - len(records))
         try:
-            some = yield from records_of(segment, with_forgotten=True)
+            batch = yield from records_of(message_rows, with_forgotten=True)
         except LedgerCorruptError:
-            if not found:
+            if not records:
                 raise
             break
-        for each in some:
-            found.append(each)
-            size += len(each.record.body)
-            if len(found) == most or size >= MOST_BYTES:
-                return found
-        if len(some) < len(segment):
+        for placed in batch:
+            records.append(placed)
+            size += len(placed.record.body)
+            if len(records) == most or size >= MOST_BYTES:
+                return records
+        if len(batch) < len(message_rows):
             break
-    return found
+    return records
 
 
 def open_at(thread: Thread, seq: int) -> Verb[Pairing]:
@@ -382,8 +382,8 @@ def open_at(thread: Thread, seq: int) -> Verb[Pairing]:
     pairing = Pairing(first - 1)
     while first <= seq:
         page = yield from _stretch(thread, first, seq, seq - first + 1)
-        for each in page:
-            pairing.add(each.record.seq, each.record.message)
+        for placed in page:
+            pairing.add(placed.record.seq, placed.record.message)
         if not page:
             break
         first = page[-1].record.seq + 1
@@ -394,8 +394,8 @@ def open_from(thread: Thread, seq: int) -> Verb[int | None]:
     """Return the place of the first call since no call was open, as of a message."""
     line = yield from line_to(thread.key, seq)
     sql = "SELECT open_from FROM antiphon.messages WHERE tenant = $1 AND thread = $2 AND seq = $3"
-    found: int | None = (yield from value(sql, line[-1].key, seq)) if line else None
-    return found
+    first: int | None = (yield from value(sql, line[-1].key, seq)) if line else None
+    return first
 
 
 _KEYS = """
@@ -410,29 +410,29 @@ def records_with_ids(ids: Iterable[str], segments: Iterable[ThreadSegment]) -> V
     Raises:
         LedgerCorruptError: one of them is not as it was written.
     """
-    found: dict[str, list[Record]] = {}
-    wanted = set(ids)
+    records: dict[str, list[Record]] = {}
+    names = set(ids)
     for segment in segments:
         seqs: list[int] = []
-        salt, names = 0, _by_key(wanted, 0)
-        while names:
-            taken = yield from rows(_KEYS, segment.key, segment.last, list(names))
+        salt, names_by_key = 0, _by_key(names, 0)
+        while names_by_key:
+            taken = yield from rows(_KEYS, segment.key, segment.last, list(names_by_key))
             seqs += [seq for seq, _ in taken]
             salt += 1
-            names = _by_key({name for _, key in taken for name in names[key]}, salt)
-        some = (yield from rows(_AT, segment.key, sorted(set(seqs)))) if seqs else []
-        for each in (yield from all_records_of(some, with_forgotten=True)):
-            if each.record.message.id in wanted:
-                found.setdefault(each.record.message.id, []).append(each.record)
-    return found
+            names_by_key = _by_key({name for _, key in taken for name in names_by_key[key]}, salt)
+        message_rows = (yield from rows(_AT, segment.key, sorted(set(seqs)))) if seqs else []
+        for placed in (yield from all_records_of(message_rows, with_forgotten=True)):
+            if placed.record.message.id in names:
+                records.setdefault(placed.record.message.id, []).append(placed.record)
+    return records
 
 
 def _by_key(names: Iterable[str], salt: int) -> dict[int, list[str]]:
     """Return names by their index key: two names may have the same."""
-    found: dict[int, list[str]] = {}
+    names_by_key: dict[int, list[str]] = {}
     for name in names:
-        found.setdefault(key_of(name, salt), []).append(name)
-    return found
+        names_by_key.setdefault(key_of(name, salt), []).append(name)
+    return names_by_key
 
 
 _BY_NUMBER = {
@@ -454,6 +454,6 @@ def records_by_number(kind: str, names: Iterable[str], segments: Sequence[Thread
     """
     names = check_each("names", names, str, "'call-1'")
     ends = None if segments is None else {segment.key: segment.last for segment in segments}
-    found = yield from rows(_BY_NUMBER[kind], [number_of(name) for name in names], None if ends is None else list(ends))
-    chosen = [each for each in found if ends is None or each[1] <= ends[each[0]]]
-    return [each.record for each in (yield from all_records_of(chosen, with_forgotten=segments is not None))]
+    message_rows = yield from rows(_BY_NUMBER[kind], [number_of(name) for name in names], None if ends is None else list(ends))
+    visible = [row for row in message_rows if ends is None or row[1] <= ends[row[0]]]
+    return [placed.record for placed in (yield from all_records_of(visible, with_forgotten=segments is not None))]

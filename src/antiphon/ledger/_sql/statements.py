@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._encryption import Keyring
-from antiphon.ledger._hosts import LeaseClock
+from antiphon.ledger._hosts import BootClock, LeaseClock
 from antiphon.ledger._stored import Thread
 
 ResultT = TypeVar("ResultT")
@@ -69,7 +69,7 @@ class Lock(NamedTuple):
 
 
 class ReadClock(NamedTuple):
-    """Answered with a `Moment`, read now: a verb that waits for a lock reads the clock after it."""
+    """Answered with the clock that measures leases; None for that of the database."""
 
 
 class ReadKeyring(NamedTuple):
@@ -110,6 +110,10 @@ class PutMessages(NamedTuple):
     rows: Sequence[MessageRow]
 
 
+class LoadVectors(NamedTuple):
+    """Loads what compares vectors into a connection to a file, which has it in no other way."""
+
+
 class RemoveMessages(NamedTuple):
     """Deletes the messages of threads, and the words and terms of these messages."""
 
@@ -117,7 +121,17 @@ class RemoveMessages(NamedTuple):
 
 
 Request: TypeAlias = (
-    Read | Write | WriteMany | Lock | ReadClock | ReadKeyring | PutThread | ChangeThreads | PutMessages | RemoveMessages
+    Read
+    | Write
+    | WriteMany
+    | Lock
+    | ReadClock
+    | ReadKeyring
+    | PutThread
+    | ChangeThreads
+    | PutMessages
+    | RemoveMessages
+    | LoadVectors
 )
 Verb: TypeAlias = Generator[Request, Any, ResultT]
 
@@ -144,20 +158,20 @@ class Moment:
 
 def rows(sql: Sql, *values: Any) -> Verb[list[Row]]:
     """Return all rows."""
-    found: list[Row] = yield Read(sql, values)
-    return found
+    answer: list[Row] = yield Read(sql, values)
+    return answer
 
 
 def row(sql: Sql, *values: Any) -> Verb[Row | None]:
     """Return the first row, if there is one."""
-    found: list[Row] = yield Read(sql, values)
-    return found[0] if found else None
+    answer: list[Row] = yield Read(sql, values)
+    return answer[0] if answer else None
 
 
 def value(sql: Sql, *values: Any) -> Verb[Any]:
     """Return the first value of the first row, if there is one."""
-    found: list[Row] = yield Read(sql, values)
-    return found[0][0] if found else None
+    answer: list[Row] = yield Read(sql, values)
+    return answer[0][0] if answer else None
 
 
 def write(sql: Sql, *values: Any, table: str | None = None) -> Verb[int]:
@@ -192,16 +206,23 @@ def lock(*names: str) -> Verb[None]:
     yield Lock(names)
 
 
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision WHERE $1::text IS NOT NULL"
+_LOCAL = BootClock()
+"""It detects which processes of this machine have ended, so that their leases end at once."""
+
+
 def moment() -> Verb[Moment]:
-    """Read the clock that measures leases."""
-    found: Moment = yield ReadClock()
-    return found
+    """Read the clock that measures leases. A verb that waits for a lock reads it after the lock."""
+    clock: LeaseClock | None = yield ReadClock()
+    if clock is None:
+        return Moment("database", float((yield from value(_CLOCK))), _LOCAL, _LOCAL.visible)
+    return Moment(clock.boot, clock.now(), clock, getattr(clock, "visible", ""))
 
 
 def keyring() -> Verb[Keyring]:
     """Return the keys of encrypted threads."""
-    found: Keyring = yield ReadKeyring()
-    return found
+    answer: Keyring = yield ReadKeyring()
+    return answer
 
 
 # ---------------------------------------------------------------- SQLite's spelling

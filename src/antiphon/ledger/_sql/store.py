@@ -9,11 +9,11 @@ nobody.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, UnknownThreadError
@@ -30,11 +30,13 @@ from antiphon.ledger._sql import branches, hosts, keys, limits, lists, threads, 
 from antiphon.ledger._sql.rows import CommitPlace, place_of
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._stored import Subject, TakeRequest, Thread, read_pages
+from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
     Head,
+    Hit,
     Snapshot,
     Tailed,
     ThreadCount,
@@ -51,6 +53,48 @@ from antiphon.ledger._verification import missing_threads, proven
 from antiphon.messages import Json, Message, current_port
 
 ResultT = TypeVar("ResultT")
+
+
+class WordVerbs(Protocol):
+    """The verbs of an index of words: each database has a full text of its own."""
+
+    def index_words(self, after: CommitPlace | None) -> Verb[CommitPlace | None]:
+        """Add the next messages to the index; return where to continue, or None if it has all of them."""
+        ...
+
+    def find_words(self, typed: str, thread_id: str | None, limit: int) -> Verb[tuple[Hit, ...]]:
+        """Return the best matches, of all threads or one."""
+        ...
+
+
+class TermVerbs(Protocol):
+    """The verbs of the indexes of terms, and of the vectors beside them."""
+
+    def find(self, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches]:
+        """Return the best matches, and the figures of the index."""
+        ...
+
+    def drop(self, name: str) -> Verb[None]:
+        """Remove all entries of an index."""
+        ...
+
+    def without_vectors(self, index: TermIndex, space: VectorSpace, limit: int) -> Verb[tuple[Record, ...]]:
+        """Return messages that have no vector yet."""
+        ...
+
+    def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> Verb[None]:
+        """Store vectors of messages that are in the index."""
+        ...
+
+    def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
+    ) -> Verb[tuple[TermMatch, ...]]:
+        """Return the messages whose vectors are nearest."""
+        ...
+
+    def drop_vectors(self, name: str) -> Verb[None]:
+        """Remove all vectors of an index."""
+        ...
 
 
 class SqlLedger(Verbs, ABC):
@@ -88,6 +132,13 @@ class SqlLedger(Verbs, ABC):
     @abstractmethod
     async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
         """Run a verb that changes the row of one thread only. It gets the thread, if the driver knows it."""
+
+    _words: WordVerbs
+    _terms: TermVerbs
+
+    @abstractmethod
+    async def _update_terms(self, index: TermIndex) -> None:
+        """Add missing messages to an index of terms."""
 
     _planner: threads.Planner | None = None
     """Chooses how a list finds its threads, if the database cannot."""
@@ -203,11 +254,11 @@ class SqlLedger(Verbs, ABC):
     async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         check_name(thread_id, "a thread's id")
         check_kind(kind, self.redaction)
-        wanted = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
+        request = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
 
         def claim(thread: Thread | None) -> Verb[tuple[Thread, hosts.Claim]]:
-            made = yield from hosts.claim_thread(wanted, thread)
-            return made.thread, made
+            claim_result = yield from hosts.claim_thread(request, thread)
+            return claim_result.thread, claim_result
 
         thread, taken_from = await self._change_thread(thread_id, claim)
         return Epoch(thread.state.epoch, thread.state.seq, taken_from)
@@ -222,14 +273,14 @@ class SqlLedger(Verbs, ABC):
         unfit: str | None = None,
         reason: str | None = None,
     ) -> None:
-        wanted = make_release(
+        request = make_release(
             thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
         )
         skew = self._skew // timedelta(microseconds=1)
-        wanted = wanted._replace(now=wanted.now + skew, wake_at=None if wanted.wake_at is None else wanted.wake_at + skew)
+        request = request._replace(now=request.now + skew, wake_at=None if request.wake_at is None else request.wake_at + skew)
 
         def release(thread: Thread | None) -> Verb[tuple[Thread, None]]:
-            return (yield from hosts.release(thread_id, wanted, thread)), None
+            return (yield from hosts.release(thread_id, request, thread)), None
 
         await self._change_thread(thread_id, release)
         if unfit is not None:
@@ -249,13 +300,13 @@ class SqlLedger(Verbs, ABC):
 
     async def take(self, by: Host, *, kinds: Iterable[str | None] | None = None, limit: int = 10) -> tuple[TakenThread, ...]:
         check_limit(limit)
-        wanted = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
+        request = TakeRequest(by, kinds_wanted(by, kinds), limit, self._now())
         # A read comes first, so a host that polls an idle ledger never writes. Another host may be faster between the two:
         # `take` searches again inside its own transaction.
-        if not await self._look(partial(hosts.has_due, wanted)):
+        if not await self._look(partial(hosts.has_due, request)):
             return ()
         taken = await self._change_once(
-            partial(hosts.take, wanted), lambda some: hosts.is_owned_so([thread for thread, _ in some])
+            partial(hosts.take, request), lambda result: hosts.is_owned_so([thread for thread, _ in result])
         )
         self._remember(thread for thread, _ in taken)
         return tuple(summary for _, summary in taken)
@@ -281,16 +332,16 @@ class SqlLedger(Verbs, ABC):
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared."""
-        made = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
+        thread = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
         self._note_commit()
-        return made.summary
+        return thread.summary
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
-        chosen = proven(journals, heads)
-        weight = sum(len(record.body) + 100 for journal, _ in chosen for record in journal.records)
-        made = await self._change_once(partial(branches.restore, chosen, self.redaction), weight=weight)
+        proofs = proven(journals, heads)
+        weight = sum(len(record.body) + 100 for journal, _ in proofs for record in journal.records)
+        restored = await self._change_once(partial(branches.restore, proofs, self.redaction), weight=weight)
         self._note_commit()
-        return tuple(thread.summary for thread in made)
+        return tuple(thread.summary for thread in restored)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._change_once(partial(branches.delete, thread_id, with_branches))
@@ -360,8 +411,8 @@ class SqlLedger(Verbs, ABC):
         while True:
             seen = self._commits.count  # before the read: a commit between the read and the wait then ends the wait at once
             page = await self._since(place, thread_id)
-            for each in page.found:
-                yield Tailed(each.record, str(each.place))
+            for placed in page.records:
+                yield Tailed(placed.record, str(placed.place))
             is_end, place = page.upto == place, page.upto
             if is_end:
                 await self._wait_for_commit(seen, page.is_more_coming)
@@ -396,15 +447,54 @@ class SqlLedger(Verbs, ABC):
         """Return the place and the state of a fold's latest snapshot up to a message."""
         return await self._look(partial(lists.snapshot, thread_id, fold, upto))
 
+    # ------------------------------------------------------------ words and terms
+
+    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
+        check_limit(limit)
+        after: CommitPlace | None = None
+        while (after := await self._change(partial(self._words.index_words, after))) is not None:
+            pass  # in steps, so that appends get in between
+        return await self._read(partial(self._words.find_words, text, thread_id, limit))
+
+    async def find_terms(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        check_limit(limit)
+        unique = check_terms(terms)
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.find, index, unique, source, limit))
+
+    async def rebuild_terms(self, index: TermIndex) -> int:
+        await self._change(partial(self._terms.drop, index.name))
+        await self._update_terms(index)
+        return (await self._read(partial(self._terms.find, index, (), None, 0))).entries
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.without_vectors, index, space, limit))
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        await self._change(partial(self._terms.store_vectors, index, space, vectors))
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        await self._update_terms(index)
+        return await self._read(partial(self._terms.find_vectors, index, space, vector, source=source, limit=limit))
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        await self._change(partial(self._terms.drop_vectors, index.name))
+
     # ------------------------------------------------------------ verification
 
     async def _damages_before(self) -> list[Damage]:
         """Return what makes every other answer worthless, such as an altered schema."""
         return []
 
-    @abstractmethod
     async def _damages_outside(self) -> list[Damage]:
         """Return damages outside of threads."""
+        return await self._read(verify.strays)
 
     _check_words: verify.WordsCheck | None = None
     """Compares an index of words with the rows of a thread, if the store has one that can be read."""
@@ -422,12 +512,12 @@ class SqlLedger(Verbs, ABC):
         names, total = await self._read(verify.names)
         if thread_id is not None and thread_id not in names:
             raise UnknownThreadError("there is no such thread", thread_id)
-        known = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
-        damages, messages = missing_threads(known, names), 0
-        chosen = names if thread_id is None else [thread_id]
-        for name in chosen:
+        heads_by_thread = {head.thread_id: head for head in heads if thread_id in (None, head.thread_id)}
+        damages, messages = missing_threads(heads_by_thread, names), 0
+        examined = names if thread_id is None else [thread_id]
+        for name in examined:
             try:
-                damage, looked_at = await self._examined(name, known)
+                damage, looked_at = await self._examined(name, heads_by_thread)
             except LedgerCorruptError as exc:
                 damage, looked_at = Damage(name, exc.seq, str(exc)), 0
             messages += looked_at
@@ -436,7 +526,7 @@ class SqlLedger(Verbs, ABC):
                 progress(messages, total)
         if thread_id is None:
             damages += await self._damages_outside()
-        return Verification(len(chosen), messages, tuple(damages))
+        return Verification(len(examined), messages, tuple(damages))
 
     async def _examined(self, name: str, heads: Mapping[str, Head]) -> tuple[Damage | None, int]:
         subject = await self._read(partial(verify.begin, name))

@@ -84,26 +84,26 @@ def _texts(sql: Sql) -> Spelled:
 
 def conditions_of(filter: ThreadFilter, values: list[Any]) -> dict[str, Spelled]:
     """Return the conditions of a filter by field, except `open_calls`, and add their values."""
-    found: dict[str, Spelled] = {}
+    conditions: dict[str, Spelled] = {}
     for name, condition in _CONDITIONS.items():
-        if (wanted := getattr(filter, name)) is not None:
-            plain = _plain(wanted)
+        if (operand := getattr(filter, name)) is not None:
+            plain = _plain(operand)
             if isinstance(plain, str) and not is_storable(plain):
-                found[name] = Spelled("false", "false")
+                conditions[name] = Spelled("false", "false")
                 continue
-            found[name] = _numbered(_texts(condition), values, plain)
+            conditions[name] = _numbered(_texts(condition), values, plain)
     for name, (no, yes) in _YES_OR_NO.items():
-        if (wanted := getattr(filter, name)) is not None:
-            found[name] = _texts(yes if wanted else no)
-    return found
+        if (operand := getattr(filter, name)) is not None:
+            conditions[name] = _texts(yes if operand else no)
+    return conditions
 
 
 def _numbered(condition: Spelled, values: list[Any], *new: int | str) -> Spelled:
     """Return a condition with the numbers of its values, which are added to the others."""
     names: list[str] = []
-    for each in new:
-        values.append(each)
-        names.append(f"${len(values) + 1}::{'text' if isinstance(each, str) else 'bigint'}")
+    for operand in new:
+        values.append(operand)
+        names.append(f"${len(values) + 1}::{'text' if isinstance(operand, str) else 'bigint'}")
     return Spelled(*(text.format(*names) for text in condition))
 
 
@@ -146,15 +146,15 @@ def threads(
     field, _ = order_of(order)
     plan = NO_PLAN if planner is None else (yield from planner(filter, order))
     sql, values = threads_statement(filter, order, page, limit, plan)
-    found = [thread_of(each) for each in (yield from rows(sql, *values))]
-    last = found[limit - 1] if len(found) > limit > 0 else None
+    candidates = [thread_of(columns) for columns in (yield from rows(sql, *values))]
+    last = candidates[limit - 1] if len(candidates) > limit > 0 else None
     after = None if last is None else page_of(getattr(last.state, field), last.key)
     least = filter.min_cost  # SQLite compares it as a floating-point number, so a page may have fewer threads than asked for
-    exact = [each for each in found[:limit] if least is None or Decimal(each.state.cost) >= least]
-    return ThreadPage(tuple(each.summary for each in exact), after)
+    exact = [thread for thread in candidates[:limit] if least is None or Decimal(thread.state.cost) >= least]
+    return ThreadPage(tuple(thread.summary for thread in exact), after)
 
 
 def count_threads(system: bool | None) -> Verb[tuple[ThreadCount, ...]]:
     """Return how many threads there are of each status and pattern."""
     condition = "true" if system is None else _YES_OR_NO["system"][system]
-    return sorted_counts(ThreadCount(*each) for each in (yield from rows(_COUNTS.format(condition))))
+    return sorted_counts(ThreadCount(*columns) for columns in (yield from rows(_COUNTS.format(condition))))

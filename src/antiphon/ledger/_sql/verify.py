@@ -14,7 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 from antiphon.errors import NoMasterKeyError
 from antiphon.ledger._encryption import WrappedKey
 from antiphon.ledger._records import OpenCall, Pairing, snapshot_hash
+from antiphon.ledger._sql.hosts import HOSTS
 from antiphon.ledger._sql.keys import find_key, key_checksum, ledger_key
+from antiphon.ledger._sql.limits import LIMITS
 from antiphon.ledger._sql.rows import (
     find_open_calls,
     find_thread,
@@ -74,9 +76,9 @@ WordsCheck: TypeAlias = Callable[[Thread, Sequence[StoredRow]], Verb[Damage | No
 
 def names() -> Verb[tuple[list[str], int]]:
     """Return the names of all threads, and the number of all messages."""
-    found = yield from rows("SELECT thread_id FROM antiphon.threads WHERE tenant = $1 ORDER BY thread_id")
+    thread_rows = yield from rows("SELECT thread_id FROM antiphon.threads WHERE tenant = $1 ORDER BY thread_id")
     total = yield from value("SELECT count(*) FROM antiphon.messages WHERE tenant = $1")
-    return [each[0] for each in found], int(total)
+    return [columns[0] for columns in thread_rows], int(total)
 
 
 def begin(thread_id: str) -> Verb[Subject | Damage | None]:
@@ -104,7 +106,7 @@ def _has_wrong_option(thread: Thread, calls: Sequence[OpenCall]) -> Verb[bool]:
     keys, blinding = (yield from keyring()), None
     if (yield from find_key(thread.key)) is not None:
         blinding = yield from ledger_key()
-    stored = {each[0]: each[1] for each in (yield from rows(_OPTIONS, thread.key))}
+    stored = {columns[0]: columns[1] for columns in (yield from rows(_OPTIONS, thread.key))}
     names = {call.seq: call.option_name if blinding is None else keys.blind(blinding, call.option_name) for call in calls}
     return any(stored.get(seq) != option_key(name) for seq, name in names.items())
 
@@ -129,9 +131,9 @@ def _open_at_base(thread: Thread) -> Verb[Pairing | None]:
     pairing, keys = Pairing(first - 1), (yield from keyring())
     for key, low, high in (yield from lineage(thread._replace(state=thread.state._replace(seq=thread.base_seq)))):
         opener = row_opener(keys, (yield from name_of(key)), (yield from find_key(key)))
-        for each in (yield from rows(_ROWS, key, max(low, first) - 1, high, _ALL_ROWS)):
-            columns = _Columns(*each)
-            if not add_row(pairing, columns.seq, (yield from _body(key, columns))[0], opener):
+        for columns in (yield from rows(_ROWS, key, max(low, first) - 1, high, _ALL_ROWS)):
+            row = _Columns(*columns)
+            if not add_row(pairing, row.seq, (yield from _body(key, row))[0], opener):
                 return None
     return pairing
 
@@ -170,13 +172,13 @@ def look(subject: Subject, after: int, heads: Mapping[str, Head], check_words: W
     """Check the next rows of a thread. Return where to continue, or the damage, or None at the end."""
     thread, examination = subject.thread, subject.examination
     name, key = thread.state.thread_id, thread.key
-    found = [_Columns(*each) for each in (yield from rows(_ROWS, key, after, thread.state.seq, _STEP))]
-    wanted = frozenset({heads[name].seq} if name in heads else ())
+    batch = [_Columns(*values) for values in (yield from rows(_ROWS, key, after, thread.state.seq, _STEP))]
+    remembered = frozenset({heads[name].seq} if name in heads else ())
     stored: list[StoredRow] = []
     doubts: list[tuple[_Columns, str]] = []
-    for columns in found:
+    for columns in batch:
         stored += [(yield from _stored(key, columns, doubts))]
-    damage = examination.rows(stored, wanted)
+    damage = examination.rows(stored, remembered)
     for columns, name_of_message in doubts:
         is_first = damage is None or damage.seq is None or columns.seq < damage.seq
         if is_first and not (yield from _is_found(key, columns, name_of_message)):
@@ -185,8 +187,8 @@ def look(subject: Subject, after: int, heads: Mapping[str, Head], check_words: W
         damage = yield from check_words(thread, stored)
     if damage is not None:
         return damage
-    if len(found) == _STEP:
-        return int(found[-1].seq)
+    if len(batch) == _STEP:
+        return int(batch[-1].seq)
     return examination.end(thread.state, subject.open_calls, heads) or (yield from _snapshot_damage(thread))
 
 
@@ -283,11 +285,6 @@ SELECT t.thread_id, min(m.seq) FROM antiphon.messages AS m
 JOIN antiphon.threads AS t ON t.tenant = m.tenant AND t.key = m.thread
 WHERE m.tenant = $1 AND (m.seq > t.seq OR m.seq <= t.base_seq) GROUP BY t.thread_id
 """
-_HOSTS = """
-SELECT key, name, instance, build, kinds, lease, boot, ends, since, beaten_at, left_at, checksum FROM antiphon.hosts
-WHERE tenant = $1
-"""
-_LIMITS = "SELECT model, state, checksum FROM antiphon.limits WHERE tenant = $1"
 _KEYS = "SELECT thread, master, wrapped, checksum FROM antiphon.thread_keys WHERE tenant = $1"
 
 
@@ -298,8 +295,8 @@ def strays() -> Verb[list[Damage]]:
         if (yield from row(f"{sql} LIMIT 1" if isinstance(sql, str) else sql)) is not None:
             complaints.append(complaint)
     outside = yield from rows(_OUTSIDE)
-    complaints += _altered("host", (yield from rows(_HOSTS)), 1)
-    complaints += _altered("limit of", (yield from rows(_LIMITS)), 0)
+    complaints += _altered("host", (yield from rows(HOSTS)), 1)
+    complaints += _altered("limit of", (yield from rows(LIMITS)), 0)
     for thread, master, wrapped, checksum in (yield from rows(_KEYS)):
         if checksum != key_checksum(thread, WrappedKey(master, wrapped)):
             complaints.append("the key of a thread is not what it was")
@@ -309,8 +306,8 @@ def strays() -> Verb[list[Damage]]:
     ]
 
 
-def _altered(kind: str, found: Sequence[Row], name: int) -> Iterator[str]:
+def _altered(kind: str, protected_rows: Sequence[Row], name: int) -> Iterator[str]:
     """Yield a complaint for each row whose checksum, the last column, is not that of the others."""
-    for *covered, checksum in found:
+    for *covered, checksum in protected_rows:
         if checksum != checksum_of(covered):
             yield f"the {kind} {str(covered[name])!r} is not what it was"

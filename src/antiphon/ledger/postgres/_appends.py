@@ -44,7 +44,7 @@ from antiphon.ledger._admission import admit
 from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import ANYBODY, EVERYBODY
-from antiphon.ledger._sql.appends import CarefulAppends, KnownThread
+from antiphon.ledger._sql.appends import CachedThread, CarefulAppends
 from antiphon.ledger._stored import Thread, split
 from antiphon.ledger.postgres._connection import Pool, Session
 from antiphon.ledger.postgres._driver import answered
@@ -79,7 +79,7 @@ class Appender:
     def __init__(self, pool: Pool, committed: Callable[[], None]) -> None:
         self._pool = pool
         self._committed = committed
-        self._known: dict[str, KnownThread] = {}
+        self._threads: dict[str, CachedThread] = {}
         self._waiting: deque[WaitingAppend] = deque()
         self._writers: set[asyncio.Task[None]] = set()
         self._working = 0
@@ -132,35 +132,35 @@ class Appender:
     async def close(self) -> None:
         """Write the waiting appends, and refuse later ones."""
         self._is_closed = True
-        while running := [each for each in (*self._writers, self._alone) if each is not None and not each.done()]:
+        while running := [write for write in (*self._writers, self._alone) if write is not None and not write.done()]:
             await asyncio.wait(running)
 
     def remember(self, thread: Thread) -> None:
         """Take over the row of a thread that a claim or release has written."""
-        known = self._known.get(thread.state.thread_id)
-        if known is not None and known.state.seq == thread.state.seq and known.state.hash == thread.state.hash:
-            known.thread = thread
-            known.state = thread.state
+        cached = self._threads.get(thread.state.thread_id)
+        if cached is not None and cached.state.seq == thread.state.seq and cached.state.hash == thread.state.hash:
+            cached.thread = thread
+            cached.state = thread.state
         # A row that is older than the appends written since is harmless: the next statement does not match, and the careful
         # path reads the thread again.
         elif thread.open_calls or thread.base is not None:
             self.forget(thread.state.thread_id)
         else:
-            self._known[thread.state.thread_id] = KnownThread(thread, ())
+            self._threads[thread.state.thread_id] = CachedThread(thread, ())
 
     def owner_of(self, thread_id: str) -> str:
         """Return the addressee of a hint about a thread to which this process has just appended."""
-        known = self._known.get(thread_id)
-        owner = None if known is None else known.state.owner
-        return EVERYBODY if known is None else ANYBODY if owner is None else str(owner)
+        cached = self._threads.get(thread_id)
+        owner = None if cached is None else cached.state.owner
+        return EVERYBODY if cached is None else ANYBODY if owner is None else str(owner)
 
     def forget(self, thread_id: str) -> None:
         """Forget a thread: the next append reads its row."""
-        self._known.pop(thread_id, None)
+        self._threads.pop(thread_id, None)
 
     def forget_all(self) -> None:
         """Forget all threads."""
-        self._known.clear()
+        self._threads.clear()
 
     # ------------------------------------------------------------ groups
 
@@ -196,7 +196,7 @@ class Appender:
         try:
             await self._write(group)
         except BaseException as exc:
-            self._known.clear()  # the cached states include admissions that may not be written
+            self._threads.clear()  # the cached states include admissions that may not be written
             for waiting in group:
                 _fail(waiting, exc)
             if not isinstance(exc, Exception):
@@ -206,15 +206,15 @@ class Appender:
 
     def _next_group(self) -> list[WaitingAppend]:
         """Take the next appends to threads that are in no other group."""
-        left, busy = self._waiting, self._busy
+        queue, busy = self._waiting, self._busy
         # A single append that is being written leaves the server with as little work as none.
-        is_divided = len(left) >= _FEWEST_DIVIDED and len(busy) <= 1
-        most = min((len(left) + 1) // 2 if is_divided else len(left), _MOST_APPENDS)
+        is_divided = len(queue) >= _FEWEST_DIVIDED and len(busy) <= 1
+        most = min((len(queue) + 1) // 2 if is_divided else len(queue), _MOST_APPENDS)
         group: list[WaitingAppend] = []
         passed: list[WaitingAppend] = []
         weight = 0
-        while left and len(group) < most and len(passed) < _MOST_LOOKED_AT and weight < _MOST_BYTES:
-            waiting = left.popleft()
+        while queue and len(group) < most and len(passed) < _MOST_LOOKED_AT and weight < _MOST_BYTES:
+            waiting = queue.popleft()
             if waiting.request.thread_id in busy:
                 passed.append(waiting)
                 continue
@@ -231,42 +231,42 @@ class Appender:
             careful = await self._write_quickly(quick) + careful
         if careful:
             await self._write_carefully(careful)
-        if len(self._known) > _MOST_REMEMBERED:
-            self._known.clear()
+        if len(self._threads) > _MOST_REMEMBERED:
+            self._threads.clear()
 
     def _prepare(self, group: Sequence[WaitingAppend]) -> tuple[list[_Prepared], list[WaitingAppend]]:
         """Admit the appends to cached threads; return them, and the appends for the careful path."""
         quick: list[_Prepared] = []
         careful: list[WaitingAppend] = []
-        held: set[str] = set()
+        delayed: set[str] = set()
         """Threads with an append on the careful path: later appends must follow it."""
         for waiting in group:
             name = waiting.request.thread_id
-            prepared = None if name in held else self._admitted(waiting)
+            prepared = None if name in delayed else self._admitted(waiting)
             if prepared is None:
-                held.add(name)
+                delayed.add(name)
                 careful.append(waiting)
             else:
                 quick.append(prepared)
         return quick, careful
 
     def _admitted(self, waiting: WaitingAppend) -> _Prepared | None:
-        known = self._known.get(waiting.request.thread_id)
-        if known is None or known.thread.base is not None or waiting.request.allow_foreign or waiting.request.is_outside:
+        cached = self._threads.get(waiting.request.thread_id)
+        if cached is None or cached.thread.base is not None or waiting.request.allow_foreign or waiting.request.is_outside:
             return None
-        if not known.is_keyed and self._pool.keyring.master is not None:
+        if not cached.is_keyed and self._pool.keyring.master is not None:
             return None  # whether the thread is encrypted is looked up first
         try:
-            request = waiting.request.for_thread(known.state.is_redacted)
-            admission = admit(known.state, known.open_calls, request, known, known.cipher)
+            request = waiting.request.for_thread(cached.state.is_redacted)
+            admission = admit(cached.state, cached.open_calls, request, cached, cached.cipher)
         except LedgerError:
             return None  # the cached state may be out of date: only the careful path refuses
         if not admission.is_new or request.is_empty or any(split(row.record.stored)[1] for row in admission.rows):
             return None
         # Before the write, so that the next append of this group to the thread is admitted after this one. If the statement
         # does not write the rows, the thread is forgotten.
-        known.take_over(admission)
-        return waiting, PreparedAppend(known, request, admission)
+        cached.take_over(admission)
+        return waiting, PreparedAppend(cached, request, admission)
 
     async def _write_quickly(self, prepared: Sequence[_Prepared]) -> list[WaitingAppend]:
         """Write appends in one statement, and return those whose threads did not match the cached state."""
@@ -280,9 +280,9 @@ class Appender:
             # A repeated id, a broken connection, or a deadlock: whether anything was written is unknown.
             written = set()
         missed: list[WaitingAppend] = []
-        for waiting, (known, request, admission) in prepared:
-            if known.thread.key in written:
-                known.thread, known.is_keyed = known.row, True
+        for waiting, (cached, request, admission) in prepared:
+            if cached.thread.key in written:
+                cached.thread, cached.is_keyed = cached.row, True
                 _succeed(waiting, admission.records)
             else:
                 self.forget(request.thread_id)
@@ -297,7 +297,7 @@ class Appender:
             return appends, await answered(session, appends.write([waiting.request for waiting in group]))
 
         appends, outcomes = await self._pool.change(work)
-        self._known |= appends.known
+        self._threads |= appends.threads
         self._committed()
         for waiting, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, tuple):

@@ -50,7 +50,7 @@ _NO_KEYS = Keyring()
 _MOST_CONNECTIONS = 10
 _CHANNEL = "antiphon"
 _LISTEN_AGAIN = 1.0
-_KEPT_FOR = 60.0
+_RETAINED_FOR = 60.0
 """Seconds after which a connection that `Pool.fetch` has kept is returned to the pool. Until then, its statements stay
 prepared: the first use of one on a connection takes several times as long."""
 _IDLE_FOR = 30.0
@@ -190,7 +190,7 @@ class Pool:
         """Whether there is a pooler in front of the server, so that a connection keeps no state between transactions."""
         self._patience = patience
         self._is_closed = False
-        self._kept: list[_PoolConnection] = []
+        self._retained: list[_PoolConnection] = []
         """Connections that `fetch` keeps for its next call."""
         self._timer: asyncio.TimerHandle | None = None
         self._returning: asyncio.Task[None] | None = None
@@ -238,7 +238,7 @@ class Pool:
         cancellations = _cancellations()
         try:
             # A kept connection may have broken: then the statement fails, as it does when the connection breaks later.
-            connection = self._kept.pop() if self._kept else await self._pool.acquire(timeout=self._patience)
+            connection = self._retained.pop() if self._retained else await self._pool.acquire(timeout=self._patience)
             try:
                 await self._check_format(connection)
                 rows = await connection.fetch(sql, *values)
@@ -248,26 +248,26 @@ class Pool:
                 raise
         except _FOREIGN as exc:
             raise _mapped(exc, cancellations) from exc
-        await self._keep_for_next(connection)
+        await self._retain(connection)
         return rows
 
-    async def _keep_for_next(self, connection: _PoolConnection) -> None:
+    async def _retain(self, connection: _PoolConnection) -> None:
         """Keep a connection for a while; then return it to the pool, where others can use it and it is renewed."""
         if self._is_closed:
             await self._pool.release(connection)  # `close` waits for it
             return
-        self._kept.append(connection)
+        self._retained.append(connection)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_KEPT_FOR, self._start_returning)
+            self._timer = asyncio.get_running_loop().call_later(_RETAINED_FOR, self._start_returning)
 
     def _start_returning(self) -> None:
         self._timer = None
-        self._returning = asyncio.create_task(self._return_kept())
+        self._returning = asyncio.create_task(self._return_retained())
 
-    async def _return_kept(self) -> None:
-        while self._kept:
+    async def _return_retained(self) -> None:
+        while self._retained:
             with suppress(*_FOREIGN):
-                await self._pool.release(self._kept.pop())
+                await self._pool.release(self._retained.pop())
 
     @asynccontextmanager
     async def session(self) -> AsyncGenerator[Session, None]:
@@ -334,16 +334,16 @@ class Pool:
             LedgerUnavailableError: the server failed for too long, or was replaced and `is_stored` is not given: whether the
                 change is stored is unknown.
         """
-        made: list[tuple[str, ResultT]] = []
+        unconfirmed: list[tuple[str, ResultT]] = []
         """The transaction whose commit was not confirmed, and what it has returned."""
 
         async def once(session: Session) -> ResultT:
-            if made and await self._is_committed(session, *made[0], is_stored):
-                return made[0][1]
-            made.clear()
+            if unconfirmed and await self._is_committed(session, *unconfirmed[0], is_stored):
+                return unconfirmed[0][1]
+            unconfirmed.clear()
             result = await work(session)
-            if (own := session.transaction or await session.connection.fetchval(_TRANSACTION)) is not None:
-                made.append((own, result))
+            if (transaction := session.transaction or await session.connection.fetchval(_TRANSACTION)) is not None:
+                unconfirmed.append((transaction, result))
             return result
 
         return await self.change(once)
@@ -404,7 +404,7 @@ class Pool:
             async with asyncio.timeout(5):
                 if self._returning is not None:
                     await self._returning
-                await self._return_kept()
+                await self._return_retained()
                 await self._pool.close()
         except TimeoutError:
             self._pool.terminate()
@@ -492,8 +492,8 @@ async def open_pool(
     """
     if not is_name(tenant):
         raise ValueError(f"a tenant is a name of 1 to 512 visible characters, not {tenant!r}")
-    made, is_pooled = await _connected(url, tenant, patience)
-    pool = Pool(made, tenant, patience, keyring, clock, is_pooled=is_pooled)
+    connections, is_pooled = await _connected(url, tenant, patience)
+    pool = Pool(connections, tenant, patience, keyring, clock, is_pooled=is_pooled)
     try:
         yield pool
     finally:
@@ -564,9 +564,9 @@ def tenant_in(url: str) -> tuple[str, str | None]:
         parts = urlsplit(url)
     except ValueError as exc:
         raise unreadable(url, exc) from None
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    named = [value for name, value in given if name == "tenant"]
-    rest = urlencode([(name, value) for name, value in given if name != "tenant"])
+    parameters = parse_qsl(parts.query, keep_blank_values=True)
+    named = [value for name, value in parameters if name == "tenant"]
+    rest = urlencode([(name, value) for name, value in parameters if name != "tenant"])
     return (urlunsplit(parts._replace(query=rest)), named[-1]) if named else (url, None)
 
 
@@ -577,7 +577,7 @@ def shown_url(url: str, tenant: str | None = None) -> str:
     return without_password(url)
 
 
-_SAID: dict[type[Exception], str] = {
+_ADVICE: dict[type[Exception], str] = {
     asyncpg.InvalidPasswordError: "the password is wrong; check the URL, or PGPASSWORD and ~/.pgpass",
     asyncpg.InvalidAuthorizationSpecificationError: "the user may not log in; check the URL, and pg_hba.conf",
     asyncpg.InvalidCatalogNameError: "there is no such database; create it with createdb, or check the URL",
@@ -595,7 +595,7 @@ _SAID: dict[type[Exception], str] = {
 def translated(exc: BaseException, place: str | None = None) -> LedgerError:
     """Map an error of asyncpg or the network to a ledger error."""
     where = "PostgreSQL" if place is None else f"PostgreSQL at {place}"
-    for kind, advice in _SAID.items():
+    for kind, advice in _ADVICE.items():
         if isinstance(exc, kind):
             return LedgerUnavailableError(f"{where}: {advice}")
     match exc:

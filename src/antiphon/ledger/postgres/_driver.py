@@ -11,13 +11,12 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from antiphon.ledger._admission import State
-from antiphon.ledger._hosts import BootClock, LeaseClock
+from antiphon.ledger._encryption import Keyring
+from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import (
     ChangeThreads,
     Lock,
-    Moment,
     PutMessages,
     PutThread,
     Read,
@@ -29,7 +28,7 @@ from antiphon.ledger._sql.statements import (
     Write,
     WriteMany,
 )
-from antiphon.ledger._stored import Thread
+from antiphon.ledger._stored import changed_columns
 from antiphon.ledger.postgres._connection import TRANSACTION, Session
 from antiphon.ledger.postgres._schema import ERA
 
@@ -61,18 +60,6 @@ def _text(sql: Sql) -> str:
     return sql if isinstance(sql, str) else sql.postgres
 
 
-async def _read(session: Session, request: Read) -> list[Any]:
-    return await session.fetch(_text(request.sql), *request.values)
-
-
-async def _write(session: Session, request: Write) -> int:
-    return await session.execute(_text(request.sql), *request.values)
-
-
-async def _write_many(session: Session, request: WriteMany) -> None:
-    await session.connection.executemany(_text(request.sql), [(session.tenant, *each) for each in request.rows])
-
-
 # ---------------------------------------------------------------- locks and time
 
 
@@ -95,20 +82,6 @@ INDEXES = "\nindexes"
 Whoever indexes messages shares it, and a deletion waits for them before it removes words. Otherwise the words of a message
 that is deleted meanwhile would stay in the index.
 """
-_LOCAL = BootClock()
-"""It detects which processes of this machine have ended, so that their leases end at once."""
-_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-
-
-async def _moment(session: Session, request: ReadClock) -> Moment:
-    clock: LeaseClock | None = session.clock
-    if clock is not None:
-        return Moment(clock.boot, clock.now(), clock, "")
-    return Moment("database", float(await session.connection.fetchval(_CLOCK)), _LOCAL, _LOCAL.visible)
-
-
-async def _keyring(session: Session, request: ReadKeyring) -> Any:
-    return session.keyring
 
 
 # ---------------------------------------------------------------- threads
@@ -131,43 +104,19 @@ RETURNING {TRANSACTION}
 
 async def _put_thread(session: Session, request: PutThread) -> int:
     thread = request.thread
-    made = await session.fetchrow(_NEW_THREAD, *thread.state, thread.open_calls, thread.base, thread.base_seq)
-    assert made is not None  # noqa: S101 (one row is inserted)
-    key, session.transaction = made
+    columns = await session.fetchrow(_NEW_THREAD, *thread.state, thread.open_calls, thread.base, thread.base_seq)
+    assert columns is not None  # noqa: S101 (one row is inserted)
+    key, session.transaction = columns
     return int(key)
 
 
 async def _change_threads(session: Session, request: ChangeThreads) -> None:
     """Write the rows of threads. Several are sent together and cost one round trip."""
     if len(request.threads) == 1:
-        session.transaction = await session.fetchval(_THREAD, *_thread_values(request.threads[0]))
+        session.transaction = await session.fetchval(_THREAD, request.threads[0].key, *changed_columns(request.threads[0]))
     elif request.threads:
-        values = [(session.tenant, *_thread_values(each)) for each in request.threads]
+        values = [(session.tenant, thread.key, *changed_columns(thread)) for thread in request.threads]
         await session.connection.executemany(_THREAD, values)
-
-
-def _thread_values(thread: Thread) -> tuple[Any, ...]:
-    state: State = thread.state
-    return (
-        thread.key,
-        state.seq,
-        state.hash,
-        state.epoch,
-        state.run,
-        state.open_from,
-        state.status,
-        state.pattern,
-        state.updated_at,
-        state.input_tokens,
-        state.output_tokens,
-        state.cost,
-        state.owner,
-        state.kind,
-        state.due_at,
-        state.posted,
-        state.unfit,
-        thread.open_calls,
-    )
 
 
 # ---------------------------------------------------------------- messages
@@ -190,9 +139,9 @@ async def _put_messages(session: Session, request: PutMessages) -> dict[int, Com
     numbers = range(session.written + 1, session.written + 1 + len(request.rows))
     session.written = numbers[-1] if numbers else session.written
     seqs, *columns = map(list, zip(*request.rows, strict=True))
-    made = await session.fetchrow(_MESSAGES, request.thread, seqs, list(numbers), *columns)
-    assert made is not None  # noqa: S101 (as many rows as were given)
-    return {seq: CommitPlace(made["era"], made["xid"], number) for seq, number in zip(seqs, numbers, strict=True)}
+    first = await session.fetchrow(_MESSAGES, request.thread, seqs, list(numbers), *columns)
+    assert first is not None  # noqa: S101 (as many rows as were given)
+    return {seq: CommitPlace(first["era"], first["xid"], number) for seq, number in zip(seqs, numbers, strict=True)}
 
 
 _REMOVED = ("words", "term_entries")
@@ -209,12 +158,22 @@ async def _remove_messages(session: Session, request: RemoveMessages) -> None:
         await session.execute(sql, keys)
 
 
+async def _clock(session: Session, request: ReadClock) -> LeaseClock | None:
+    return session.clock
+
+
+async def _keyring(session: Session, request: ReadKeyring) -> Keyring:
+    return session.keyring
+
+
 _ANSWERS: dict[type, Callable[[Session, Any], Awaitable[Any]]] = {
-    Read: _read,
-    Write: _write,
-    WriteMany: _write_many,
+    Read: lambda session, request: session.fetch(_text(request.sql), *request.values),
+    Write: lambda session, request: session.execute(_text(request.sql), *request.values),
+    WriteMany: lambda session, request: session.connection.executemany(
+        _text(request.sql), [(session.tenant, *values) for values in request.rows]
+    ),
     Lock: _lock,
-    ReadClock: _moment,
+    ReadClock: _clock,
     ReadKeyring: _keyring,
     PutThread: _put_thread,
     ChangeThreads: _change_threads,

@@ -24,7 +24,7 @@ import orjson
 from antiphon.ledger._admission import Admission
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger._sql.appends import KnownThread, message_keys
+from antiphon.ledger._sql.appends import CachedThread, message_keys
 from antiphon.ledger.postgres._driver import lock_of
 from antiphon.ledger.postgres._schema import ERA
 
@@ -32,7 +32,7 @@ from antiphon.ledger.postgres._schema import ERA
 class PreparedAppend(NamedTuple):
     """An admitted append: its thread, the request in the form for the thread, and the admission."""
 
-    known: KnownThread
+    cached: CachedThread
     request: AppendRequest
     admission: Admission
 
@@ -192,9 +192,9 @@ def assembled(first: Part, parts: tuple[Part, ...], last: str) -> str:
     shared = {name: number for number, name in enumerate(first.names, 1)}
     used, pieces = len(shared), [_numbered(first.sql, shared)]
     for part in parts:
-        own = {name: number for number, name in enumerate(part.names, used + 1)}
-        used += len(own)
-        pieces.append(_numbered(part.sql, shared | own))
+        numbers = {name: number for number, name in enumerate(part.names, used + 1)}
+        used += len(numbers)
+        pieces.append(_numbered(part.sql, shared | numbers))
     return "".join((*pieces, _numbered(last, shared)))
 
 
@@ -348,26 +348,26 @@ def statement_of(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppen
 
 
 def _of_one(tenant: str, keyring: Keyring, append: PreparedAppend) -> tuple[str, list[Any]]:
-    known, request, admission = append
+    cached, request, admission = append
     record, message, _, _ = admission.rows[0]
     values: list[Any] = [
         tenant,
         lock_of(tenant, request.thread_id),
-        *_changed(known)[:-1],
+        *_changed(cached)[:-1],
         *OnlyMessage(*message_keys(message), record.stored),
     ]
     parts: list[Part] = []
-    key, pairing = known.thread.key, admission.pairing
+    key, pairing = cached.thread.key, admission.pairing
     for call in pairing.opened.values():
         parts.append(ONE_OPENED)
-        values += OpenedCall(key, call.seq, *known.dump_call(keyring, call), 1)
+        values += OpenedCall(key, call.seq, *cached.dump_call(keyring, call), 1)
     for seq in pairing.closed:
         parts.append(ONE_CLOSED)
         values += ClosedCall(key, seq)
     if request.snapshot is not None:
         parts.append(ONE_SNAPSHOT)
-        values += known.snapshot_row(request.snapshot, admission.state.seq, admission.state.hash)
-    return assembled(ONE if known.is_sure else ONE_UNSURE, tuple(parts), ONE_END), values
+        values += cached.snapshot_row(request.snapshot, admission.state.seq, admission.state.hash)
+    return assembled(ONE if cached.is_sure else ONE_UNSURE, tuple(parts), ONE_END), values
 
 
 def _of_group(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend]) -> tuple[str, list[Any]]:
@@ -376,28 +376,30 @@ def _of_group(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend])
     opened: dict[tuple[int, int], OpenedCall] = {}
     closed: list[ClosedCall] = []
     snapshots: dict[tuple[int, str], SnapshotRow] = {}
-    for known, request, admission in prepared:
-        key = known.thread.key
+    for cached, request, admission in prepared:
+        key = cached.thread.key
         before = len(messages) + 1 - admission.rows[0].record.seq if admission.rows else 0
         for record, message, digest, open_from in admission.rows:
             messages.append((key, record.seq, *message_keys(message), open_from, request.micros, digest))
             bodies.append(record.stored)
         for call in admission.pairing.opened.values():
-            opened[key, call.seq] = OpenedCall(key, call.seq, *known.dump_call(keyring, call), before + call.seq)
+            opened[key, call.seq] = OpenedCall(key, call.seq, *cached.dump_call(keyring, call), before + call.seq)
         # A call that an earlier append of the same group has opened is not in the table yet.
         closed += [ClosedCall(key, seq) for seq in admission.pairing.closed if opened.pop((key, seq), None) is None]
         if request.snapshot is not None:
-            row = SnapshotRow(*known.snapshot_row(request.snapshot, admission.state.seq, admission.state.hash))
+            row = SnapshotRow(*cached.snapshot_row(request.snapshot, admission.state.seq, admission.state.hash))
             snapshots[key, row.fold] = row
-    threads = {each.request.thread_id: each.known for each in prepared}
+    threads = {append.request.thread_id: append.cached for append in prepared}
     lengths = [len(body) for body in bodies]
     places = accumulate(lengths[:-1], initial=1)
-    rows = [(*each[:-1], place, length, each[-1]) for each, place, length in zip(messages, places, lengths, strict=False)]
+    rows = [
+        (*columns[:-1], place, length, columns[-1]) for columns, place, length in zip(messages, places, lengths, strict=False)
+    ]
     values: list[Any] = [
         tenant,
         _numbers(sorted({lock_of(tenant, thread_id) for thread_id in threads})),
         _NO_LIMIT,
-        *_arrays(ThreadChange, [_changed(known) for known in threads.values()]),
+        *_arrays(ThreadChange, [_changed(cached) for cached in threads.values()]),
         *_arrays(MessageRow, rows),
         b"".join(bodies),
     ]
@@ -407,18 +409,18 @@ def _of_group(tenant: str, keyring: Keyring, prepared: Sequence[PreparedAppend])
         (GROUP_CLOSED, ClosedCall, closed),
         (GROUP_SNAPSHOT, SnapshotRow, snapshots.values()),
     )
-    for part, row_type, some in optional:
-        if some:
+    for part, row_type, part_rows in optional:
+        if part_rows:
             parts.append(part)
-            values += _arrays(row_type, some)
+            values += _arrays(row_type, part_rows)
     return assembled(GROUP, tuple(parts), GROUP_END), values
 
 
-def _changed(known: KnownThread) -> ThreadChange:
+def _changed(cached: CachedThread) -> ThreadChange:
     """Return the row of a thread, as it must be and as it becomes."""
-    before, after = known.thread.state, known.state
+    before, after = cached.thread.state, cached.state
     return ThreadChange(
-        key=known.thread.key,
+        key=cached.thread.key,
         old_seq=before.seq,
         old_hash=before.hash,
         epoch=before.epoch,
@@ -435,6 +437,6 @@ def _changed(known: KnownThread) -> ThreadChange:
         kind=after.kind,
         due_at=after.due_at,
         posted=after.posted,
-        open_calls=len(known.open_calls),
-        is_sure=known.is_sure,
+        open_calls=len(cached.open_calls),
+        is_sure=cached.is_sure,
     )

@@ -11,7 +11,7 @@ a second. Behind a pooler in transaction mode, LISTEN does not work, so all read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,20 +25,18 @@ from antiphon.ledger._encryption import Keyring, Mastering, MasterKey
 from antiphon.ledger._hosts import Host, LeaseClock
 from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
-from antiphon.ledger._request import AppendRequest, check_limit
+from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import Hints, NoSignals, ScopedSignals, Signalling, Signals, carrying, signal_subject
-from antiphon.ledger._sql import hosts, lists, verify
+from antiphon.ledger._sql import hosts, lists
 from antiphon.ledger._sql.keys import ledger_key
 from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
-from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
+from antiphon.ledger._terms import TermIndex
 from antiphon.ledger._values import (
-    Damage,
     Diagnosis,
     Head,
-    Hit,
     ThreadSummary,
 )
 from antiphon.ledger.postgres import _search, _terms, _verify
@@ -194,7 +192,7 @@ class PostgresLedger(SqlLedger):
 
     async def _change_thread(self, thread_id: str, make: Callable[[Thread | None], Verb[tuple[Thread, ResultT]]]) -> ResultT:
         # The appender knows the thread, but not whether another process has changed it since: the verb reads its row, locked.
-        thread, result = await self._change_once(partial(make, None), lambda made: hosts.is_owned_so([made[0]]))
+        thread, result = await self._change_once(partial(make, None), lambda changed: hosts.is_owned_so([changed[0]]))
         self._appender.remember(thread)
         return result
 
@@ -270,60 +268,16 @@ class PostgresLedger(SqlLedger):
 
     # ------------------------------------------------------------ words and terms
 
-    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
-        check_limit(limit)
-        after: CommitPlace | None = None
-        while True:
-            start = after
-            after = await self._change(lambda: _search.index_words(start))  # noqa: B023
-            if after is None:
-                break
-        return await self._read(lambda: _search.find_words(text, thread_id, limit))
+    _words = _search
+    _terms = _terms
 
-    # ------------------------------------------------------------ terms and vectors
-
-    async def find_terms(
-        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
-    ) -> TermMatches:
-        check_limit(limit)
-        wanted = check_terms(terms)
-        await self._update_terms(index)
-        return await self._read(lambda: _terms.find(index, wanted, source, limit))
-
-    async def rebuild_terms(self, index: TermIndex) -> int:
-        await self._change(lambda: _terms.drop(index.name))
-        return (await self.find_terms(index, (), limit=0)).entries
-
-    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
-        await self._update_terms(index)
-        return await self._read(lambda: _terms.without_vectors(index, space, limit))
-
-    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
-        await self._change(lambda: _terms.store_vectors(index, space, vectors))
-
-    async def find_vectors(
-        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
-    ) -> tuple[TermMatch, ...]:
-        check_limit(limit)
-        await self._update_terms(index)
-        return await self._read(lambda: _terms.find_vectors(index, space, vector, source=source, limit=limit))
-
-    async def drop_vectors(self, index: TermIndex) -> None:
-        await self._change(lambda: _terms.drop_vectors(index.name))
-
+    @override
     async def _update_terms(self, index: TermIndex) -> None:
-        """Add missing messages to an index."""
         after: CommitPlace | None = None
-        while True:
-            start = after
-            after = await self._change(lambda: _terms.update(index, start))  # noqa: B023
-            if after is None:
-                return
+        while (after := await self._change(partial(_terms.update, index, after))) is not None:
+            pass  # in steps, so that appends get in between
 
     # ------------------------------------------------------------ maintenance
-
-    async def _damages_outside(self) -> list[Damage]:
-        return await self._read(verify.strays)
 
     async def diagnose(self) -> tuple[Diagnosis, ...]:
         """Examine the server, its settings and its clock."""

@@ -358,9 +358,9 @@ async def _check(connection: Connection) -> None:
     """Compare the tables with those that `_create` creates."""
     await check_format(connection)
     stored, _, expected = await _state(connection)
-    found = await connection.fetchval(_COLUMNS)
-    if found != expected:
-        differing = sorted(set(found.split("\n")) ^ set(expected.split("\n")))
+    actual = await connection.fetchval(_COLUMNS)
+    if actual != expected:
+        differing = sorted(set(actual.split("\n")) ^ set(expected.split("\n")))
         raise LedgerCorruptError(
             f"the tables of the ledger (format {stored}) were altered: {', '.join(differing[:3])}; "
             "undo that, or restore a dump"

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from antiphon.ledger._encryption import not_searchable
 from antiphon.ledger._listing import Term, fold_words, snippet, terms_of, words_of
-from antiphon.ledger._sql.keys import find_key
-from antiphon.ledger._sql.lists import horizon
-from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, find_thread, lineage, place_in, records_of
+from antiphon.ledger._sql.lists import horizon, searched_segments
+from antiphon.ledger._sql.rows import BEGINNING, MESSAGES, CommitPlace, place_in, records_of
 from antiphon.ledger._sql.statements import Lock, Verb, row, rows, write
 from antiphon.ledger._values import Hit
 from antiphon.ledger.postgres._driver import INDEXES
@@ -60,23 +58,23 @@ def index_words(after: CommitPlace | None) -> Verb[CommitPlace | None]:
     safe = yield from horizon()
     progress = yield from row(INDEXED, WORDS)
     indexed = BEGINNING if progress is None else CommitPlace(*progress[1:])
-    found = yield from rows(_UNINDEXED, *(after or indexed), _STEP)
-    if not found:
+    unindexed = yield from rows(_UNINDEXED, *(after or indexed), _STEP)
+    if not unindexed:
         return None
-    texts = [(thread, seq, vector_of(fold_words(words_of(body)))) for thread, seq, *_, body in found]
+    texts = [(thread, seq, vector_of(fold_words(words_of(body)))) for thread, seq, *_, body in unindexed]
     yield from write(_ADD_WORDS, *map(list, zip(*texts, strict=True)))
-    last = place_in(found[-1])
+    last = place_in(unindexed[-1])
     upto = min(last, safe)
     if progress is None or upto > indexed:
         yield from write(SET_INDEXED, WORDS, "1", *upto)
-    return last if len(found) == _STEP else None
+    return last if len(unindexed) == _STEP else None
 
 
 def vector_of(words: Sequence[str]) -> str:
     """Return words as the text of a `tsvector`. They have letters and digits only, so nothing needs to be escaped."""
     places: dict[str, list[int]] = {}
     size = 0
-    for number, word in enumerate((each[:_LONGEST_WORD] for each in words[:_MOST_WORDS]), start=1):
+    for number, word in enumerate((folded[:_LONGEST_WORD] for folded in words[:_MOST_WORDS]), start=1):
         size += 2 if word in places else len(word.encode()) + 6  # a position; with a new word, also their number and padding
         if size > _MOST_BYTES:
             break
@@ -89,17 +87,14 @@ def find_words(typed: str, thread_id: str | None, limit: int) -> Verb[tuple[Hit,
     terms = terms_of(typed)
     if not terms:
         return ()
-    wanted = " & ".join(map(_sought, terms))
+    tsquery = " & ".join(map(_sought, terms))
     segments: Iterable[tuple[int | None, int, int]] = [(None, 0, 0)]
     if thread_id is not None:
-        thread = yield from find_thread(thread_id)
-        if thread is not None and (yield from find_key(thread.key)) is not None:
-            raise not_searchable(thread_id)
-        segments = [] if thread is None else (yield from lineage(thread))
+        segments = yield from searched_segments(thread_id)
     hits: list[Hit] = []
     for key, first, last in segments:
-        found = yield from records_of((yield from rows(_FIND, wanted, key, first, last, limit)))
-        hits += [Hit(each.record, snippet(terms, words_of(each.record.body))) for each in found]
+        matches = yield from records_of((yield from rows(_FIND, tsquery, key, first, last, limit)))
+        hits += [Hit(match.record, snippet(terms, words_of(match.record.body))) for match in matches]
     return tuple(hits[:limit])
 
 

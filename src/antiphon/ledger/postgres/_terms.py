@@ -28,16 +28,13 @@ from antiphon.ledger._terms import (
     VectorSpace,
     check_vector,
     cosine,
+    selectors_of,
 )
 from antiphon.ledger.postgres._driver import INDEXES
 from antiphon.ledger.postgres._search import INDEXED, SET_INDEXED
 
 _STEP = 200
 """Messages whose terms are added in one transaction."""
-_COMMON = 0.2
-"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
-_MANY = 2000
-"""The number of entries up to which common terms select candidates, too."""
 
 _NEXT = """
 SELECT m.thread, m.seq, m.era, m.xid, m.ord, m.body FROM antiphon.messages AS m
@@ -72,15 +69,15 @@ def update(index: TermIndex, after: CommitPlace | None) -> Verb[CommitPlace | No
         progress, after = None, None
     indexed = BEGINNING if progress is None else CommitPlace(*progress[1:])
     safe = yield from horizon()  # before the messages, as for words
-    found = yield from rows(_NEXT, *(after or indexed), index.name, _STEP)
-    for thread, seq, *_, body in found:
+    message_rows = yield from rows(_NEXT, *(after or indexed), index.name, _STEP)
+    for thread, seq, *_, body in message_rows:
         if (entry := index.entry_in(body)) is not None:
             yield from _add(index.name, thread, seq, entry)
-    is_last = len(found) < _STEP
-    upto = safe if is_last else min(safe, place_in(found[-1]))
+    is_last = len(message_rows) < _STEP
+    upto = safe if is_last else min(safe, place_in(message_rows[-1]))
     if progress is None or upto > indexed:
         yield from write(SET_INDEXED, _name(index), index.version, *max(upto, indexed))
-    return None if is_last else place_in(found[-1])
+    return None if is_last else place_in(message_rows[-1])
 
 
 def _name(index: TermIndex) -> str:
@@ -142,16 +139,14 @@ WHERE m.tenant = $1
 def find(index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches]:
     """Return the best matches, and the figures of the index."""
     entries, length = (yield from rows(_FIGURES, index.name))[0]
-    frequency: dict[str, int] = {each[0]: each[1] for each in (yield from rows(_FREQUENCY, index.name, list(terms)))}
-    there = [term for term, count in frequency.items() if count]
-    rare = [term for term in there if frequency[term] <= _COMMON * entries]
-    chosen = rare if rare and entries > _MANY else there
-    weights = {term: log(1 + entries / (1 + frequency[term])) for term in there}
-    if not chosen or not limit:
+    frequency: dict[str, int] = {columns[0]: columns[1] for columns in (yield from rows(_FREQUENCY, index.name, list(terms)))}
+    selectors = selectors_of(frequency, entries)
+    weights = {term: log(1 + entries / (1 + count)) for term, count in frequency.items() if count}
+    if not selectors or not limit:
         return TermMatches((), entries, length, frequency)
     sources = yield from _fitting(index, source)
-    found = yield from rows(_CANDIDATES, index.name, chosen, [weights[term] for term in chosen], sources, 4 * limit)
-    best = sorted(found, key=lambda entry: -_score(entry, weights))[:limit]
+    candidates = yield from rows(_CANDIDATES, index.name, selectors, [weights[term] for term in selectors], sources, 4 * limit)
+    best = sorted(candidates, key=lambda entry: -_score(entry, weights))[:limit]
     return TermMatches((yield from _matches(best)), entries, length, frequency)
 
 
@@ -176,8 +171,8 @@ def _matches(entries: Sequence[Row]) -> Verb[tuple[TermMatch, ...]]:
         LedgerCorruptError: one of the messages was altered.
     """
     places = [(thread, seq) for thread, seq, *_ in entries]
-    found = (yield from rows(_AT, *map(list, zip(*places, strict=True)))) if places else []
-    records = {(each.thread, each.record.seq): each.record for each in (yield from all_records_of(found))}
+    columns = (yield from rows(_AT, *map(list, zip(*places, strict=True)))) if places else []
+    records = {(placed.thread, placed.record.seq): placed.record for placed in (yield from all_records_of(columns))}
     matches = zip(places, (TermEntry(*columns[2:6]) for columns in entries), strict=True)
     return tuple(TermMatch(records[place], entry) for place, entry in matches if place in records)
 
@@ -211,8 +206,8 @@ def space_of(index: TermIndex) -> Verb[VectorSpace | None]:
 def without_vectors(index: TermIndex, space: VectorSpace, limit: int) -> Verb[tuple[Record, ...]]:
     """Return messages that have no vector yet."""
     check_vector(space, (yield from space_of(index)))
-    found = yield from records_of((yield from rows(_WITHOUT, index.name, limit)))
-    return tuple(each.record for each in found)
+    messages = yield from records_of((yield from rows(_WITHOUT, index.name, limit)))
+    return tuple(placed.record for placed in messages)
 
 
 def store_vectors(index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> Verb[None]:

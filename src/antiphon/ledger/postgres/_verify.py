@@ -22,9 +22,9 @@ SELECT w.seq, w.words = v.words::tsvector FROM antiphon.words AS w JOIN unnest($
 
 def words_damage(thread: Thread, stored: Sequence[StoredRow]) -> Verb[Damage | None]:
     """Compare the index of words with the messages, where it has them."""
-    texts = [vector_of(fold_words(words_of(each.body))) for each in stored]
-    found = yield from rows(_WORDS, thread.key, [each.seq for each in stored], texts)
-    wrong = [seq for seq, is_same in found if not is_same]
+    texts = [vector_of(fold_words(words_of(row.body))) for row in stored]
+    comparison = yield from rows(_WORDS, thread.key, [row.seq for row in stored], texts)
+    wrong = [seq for seq, is_same in comparison if not is_same]
     return Damage(thread.state.thread_id, min(wrong), "the index of words has other words for it") if wrong else None
 
 
@@ -64,8 +64,8 @@ WHERE $1::text IS NOT NULL
 
 def diagnose(skew: timedelta, now: int) -> Verb[tuple[Diagnosis, ...]]:
     """Examine the server; `skew` is how far its clock is from this machine's."""
-    (found,) = yield from rows(_LOOK)
-    return tuple(_diagnoses(found, skew, (yield from tail_lag(now))))
+    (figures,) = yield from rows(_LOOK)
+    return tuple(_diagnoses(figures, skew, (yield from tail_lag(now))))
 
 
 def _diagnoses(row: Any, skew: timedelta, lag: float) -> Iterator[Diagnosis]:
@@ -79,11 +79,13 @@ def _diagnoses(row: Any, skew: timedelta, lag: float) -> Iterator[Diagnosis]:
         is_off = row[name] in ("off", "local") if name == "synchronous_commit" else row[name] == "off"
         yield Diagnosis(name, row[name], f"set {name} = on in postgresql.conf: without it, {danger}" if is_off else None)
     oldest = row["oldest"] or 0.0
-    held = f"{row['who']} has had a transaction open for {oldest:.0f} s" if oldest else "none is open"
-    held += f"; and {row['hidden']} of other users, for a time that only pg_read_all_stats shows" if row["hidden"] else ""
+    open_transactions = f"{row['who']} has had a transaction open for {oldest:.0f} s" if oldest else "none is open"
+    open_transactions += (
+        f"; and {row['hidden']} of other users, for a time that only pg_read_all_stats shows" if row["hidden"] else ""
+    )
     yield Diagnosis(
         "oldest transaction",
-        held,
+        open_transactions,
         "end it, or set idle_in_transaction_session_timeout: it holds every tail back" if oldest > _OPEN_TOO_LONG else None,
     )
     yield Diagnosis(
@@ -100,8 +102,8 @@ def _diagnoses(row: Any, skew: timedelta, lag: float) -> Iterator[Diagnosis]:
         "not bound by row-level security" if row["is_above_rules"] else "bound by row-level security",
         "use an ordinary user, so that row-level security keeps tenants apart" if row["is_above_rules"] else None,
     )
-    kept = f"{row['standbys']} standbys, synchronous: {row['standby_names'] or 'none'}"
-    yield Diagnosis("replication", kept)  # a single server may suffice, so this gives no advice
+    standbys = f"{row['standbys']} standbys, synchronous: {row['standby_names'] or 'none'}"
+    yield Diagnosis("replication", standbys)  # a single server may suffice, so this gives no advice
     yield Diagnosis("disk", f"{row['size']} used; only the machine of the server shows how much is free")
     seconds = abs(skew.total_seconds())
     yield Diagnosis(

@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, LedgerError
 from antiphon.ledger._admission import Admission, AdmittedRow, State, admit, new_state
-from antiphon.ledger._records import Pairing, Record
+from antiphon.ledger._records import Record
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger._sql.appends import CarefulAppends, KnownThread, message_keys, put_medium
+from antiphon.ledger._sql.appends import CachedThread, CarefulAppends, message_keys, put_medium
 from antiphon.ledger._sql.keys import find_key, ledger_key, store_key
 from antiphon.ledger._sql.rows import find_open_calls, find_thread
 from antiphon.ledger._sql.statements import MessageRow, Verb, check_written
@@ -60,7 +60,7 @@ class Appends:
     """Admits appends inside a transaction, and writes their rows with `flush`."""
 
     def __init__(self) -> None:
-        self._known: dict[str, KnownThread] = {}
+        self._threads: dict[str, CachedThread] = {}
         self._version: object = None
         self._schema: object = None
         """The version of the schema that was last compared with the expected one."""
@@ -72,9 +72,9 @@ class Appends:
         self._messages: list[tuple[Any, ...]] = []
         self._opened: list[tuple[Any, ...]] = []
         self._closed: list[tuple[int, int]] = []
-        self._changed: dict[int, KnownThread] = {}
-        self._posted: dict[int, KnownThread] = {}
-        self._figures: dict[int, KnownThread] = {}
+        self._changed: dict[int, CachedThread] = {}
+        self._posted: dict[int, CachedThread] = {}
+        self._figures: dict[int, CachedThread] = {}
 
     def begin(self, connection: Connection, *, is_careful: bool) -> None:
         """Begin the appends of a transaction: forget the threads if another connection has committed since the last one.
@@ -85,17 +85,14 @@ class Appends:
         """
         if connection.data_version() != self._version:
             check_format(connection, connection.filename)
-            self._check_schema(connection)
+            schema_version = connection.setting("schema_version")
+            if schema_version != self._schema:
+                check_schema(connection, connection.filename)
+                self._schema = schema_version
             self.forget()
-        elif is_careful or len(self._known) > _MOST_THREADS:
+        elif is_careful or len(self._threads) > _MOST_THREADS:
             self.forget()
         self._is_careful = is_careful
-
-    def _check_schema(self, connection: Connection) -> None:
-        version = connection.setting("schema_version")
-        if version != self._schema:
-            check_schema(connection, connection.filename)
-            self._schema = version
 
     def end(self, connection: Connection) -> None:
         """Remember the file's version after a commit: our own commits change it too."""
@@ -110,17 +107,17 @@ class Appends:
         Raises:
             LedgerError: it is refused; nothing has changed.
         """
-        known = self._known.get(thread_id)
-        thread, result = run(connection, change(None if known is None else known.row))
-        if known is not None:
-            known.thread, known.state, known.part = thread, thread.state, None
+        cached = self._threads.get(thread_id)
+        thread, result = run(connection, change(None if cached is None else cached.row))
+        if cached is not None:
+            cached.thread, cached.state, cached.part = thread, thread.state, None
         elif not thread.open_calls:
-            self._known[thread_id] = KnownThread(thread, ())
+            self._threads[thread_id] = CachedThread(thread, ())
         return thread, result
 
     def forget(self) -> None:
         """Forget all threads, and all rows that are admitted and not written."""
-        self._known.clear()
+        self._threads.clear()
         self._last = self._has_keys = None
         for pending in (self._messages, self._opened, self._closed, self._changed, self._posted, self._figures):
             pending.clear()
@@ -139,27 +136,27 @@ class Appends:
         """
         if self._is_careful or request.allow_foreign or request.is_outside:
             return self._take_carefully(connection, request)
-        known = self._known.get(request.thread_id) or self._look_up(connection, request)
-        if known.thread.base is not None:
+        cached = self._threads.get(request.thread_id) or self._look_up(connection, request)
+        if cached.thread.base is not None:
             return self._take_carefully(connection, request)
-        if not known.is_keyed:
-            self._look_for_key(connection, known)
-        request = request.for_thread(known.state.is_redacted)
+        if not cached.is_keyed:
+            self._look_for_key(connection, cached)
+        request = request.for_thread(cached.state.is_redacted)
         try:
-            admission = admit(known.state, known.open_calls, request, known, known.cipher)
+            admission = admit(cached.state, cached.open_calls, request, cached, cached.cipher)
         except (AppendConflictError, AppendRefusedError):
             # Without a lookup of its ids, a repeated append looks like a conflict or a broken rule.
             return self._take_carefully(connection, request)
         if not request.is_empty or admission.rows:
-            self._write(connection, known, admission, request)
+            self._write(connection, cached, admission, request)
         return admission.records
 
     def _take_carefully(self, connection: Connection, request: AppendRequest) -> tuple[Record, ...]:
         self.flush(connection)  # the lookups read the file, so all rows before this append must be in it
         before, careful = connection.total_changes(), CarefulAppends()
         (outcome,) = run(connection, careful.write([request]))
-        self._known.pop(request.thread_id, None)
-        self._known |= careful.known
+        self._threads.pop(request.thread_id, None)
+        self._threads |= careful.threads
         self._last = self._has_keys = None
         if isinstance(outcome, LedgerError):
             raise outcome
@@ -170,57 +167,60 @@ class Appends:
             check_written(connection.changes(), 1)
         return outcome
 
-    def _look_up(self, connection: Connection, request: AppendRequest) -> KnownThread:
+    def _look_up(self, connection: Connection, request: AppendRequest) -> CachedThread:
         thread = run(connection, find_thread(request.thread_id))
         if thread is None:
             state = new_state(request.thread_id, request.micros, is_redacted=request.redaction.is_on)
-            return KnownThread(Thread(0, state, 0, None, 0), ())  # remembered by `_write` only: a refusal creates no thread
+            return CachedThread(Thread(0, state, 0, None, 0), ())  # remembered by `_write` only: a refusal creates no thread
         calls = run(connection, find_open_calls([thread])) if thread.open_calls else {}
-        known = self._known[request.thread_id] = KnownThread(thread, calls.get(thread.key, ()))
-        return known
+        cached = self._threads[request.thread_id] = CachedThread(thread, calls.get(thread.key, ()))
+        return cached
 
-    def _look_for_key(self, connection: Connection, known: KnownThread) -> None:
+    def _look_for_key(self, connection: Connection, cached: CachedThread) -> None:
         """Look up the key of a thread, or make one for a new thread in a ledger with a master key.
 
         Raises:
             EncryptionError: the key was forgotten, or the master key is missing or wrong.
             LedgerCorruptError: the key was altered.
         """
-        keyring, key = connection.keyring, known.thread.key
+        keyring, key = connection.keyring, cached.thread.key
         if keyring.master is not None or self.has_keys(connection):
             stored = run(connection, find_key(key)) if key else None
-            is_new = not known.state.seq and known.thread.base is None
-            known.blinding = run(connection, ledger_key())
-            known.lock, known.cipher = keyring.key_to_write(known.state.thread_id, stored, known.blinding, is_new=is_new)
-            known.is_keyed = stored is not None or known.lock is None  # a new key is stored with the first append
+            is_new = not cached.state.seq and cached.thread.base is None
+            cached.blinding = run(connection, ledger_key())
+            cached.lock, cached.cipher = keyring.key_to_write(cached.state.thread_id, stored, cached.blinding, is_new=is_new)
+            cached.is_keyed = stored is not None or cached.lock is None  # a new key is stored with the first append
         else:
-            known.is_keyed = True
+            cached.is_keyed = True
 
-    def _write(self, connection: Connection, known: KnownThread, admission: Admission, request: AppendRequest) -> None:
-        if not known.thread.key:
-            known.thread = known.thread._replace(key=put_thread(connection, known.thread))
-            self._known[request.thread_id] = known
-        if known.lock is not None and not known.is_keyed:
-            run(connection, store_key(known.thread.key, known.lock))
-            known.blinding, known.is_keyed, self._has_keys = run(connection, ledger_key()), True, True
-        key = known.thread.key
+    def _write(self, connection: Connection, cached: CachedThread, admission: Admission, request: AppendRequest) -> None:
+        if not cached.thread.key:
+            cached.thread = cached.thread._replace(key=put_thread(connection, cached.thread))
+            self._threads[request.thread_id] = cached
+        if cached.lock is not None and not cached.is_keyed:
+            run(connection, store_key(cached.thread.key, cached.lock))
+            cached.blinding, cached.is_keyed, self._has_keys = run(connection, ledger_key()), True, True
+        key = cached.thread.key
         for row in admission.rows:
             self._write_row(connection, key, row, request.micros)
         if admission.pairing.changed:
-            self._note_calls(connection, known, admission.pairing, (self._last or 0) - admission.state.seq)
-        before, state = known.state, admission.state
-        known.take_over(admission)
+            offset = (self._last or 0) - admission.state.seq  # between a position and the place in the thread
+            for call in admission.pairing.opened.values():
+                self._opened.append((key, call.seq, *cached.dump_call(connection.keyring, call), offset + call.seq))
+            self._closed += [(key, seq) for seq in admission.pairing.closed]
+        before, state = cached.state, admission.state
+        cached.take_over(admission)
         if request.status or request.pattern:
-            known.part = None  # the checksum covers both
-            self._figures[key] = known
+            cached.part = None  # the checksum covers both
+            self._figures[key] = cached
         elif state[_USED] != before[_USED]:
-            self._figures[key] = known
-        self._changed[key] = known
+            self._figures[key] = cached
+        self._changed[key] = cached
         if request.is_post:
-            known.part = None  # the checksum covers kind and due time
-            self._posted[key] = known
+            cached.part = None  # the checksum covers kind and due time
+            self._posted[key] = cached
         if request.snapshot is not None:
-            connection.run(_SNAPSHOT, known.snapshot_row(request.snapshot, state.seq, state.hash))
+            connection.run(_SNAPSHOT, cached.snapshot_row(request.snapshot, state.seq, state.hash))
             check_written(connection.changes(), 1)
 
     def _write_row(self, connection: Connection, thread: int, row: AdmittedRow, micros: int) -> None:
@@ -231,13 +231,6 @@ class Appends:
         self._messages.append(message_columns(position, thread, columns))
         for place, text in holes:
             run(connection, put_medium(thread, record.seq, place, text))
-
-    def _note_calls(self, connection: Connection, known: KnownThread, pairing: Pairing, before: int) -> None:
-        """Note which calls are open; `before` is the difference between a position and the place in the thread."""
-        key = known.thread.key
-        for call in pairing.opened.values():
-            self._opened.append((key, call.seq, *known.dump_call(connection.keyring, call), before + call.seq))
-        self._closed += [(key, seq) for seq in pairing.closed]
 
     def flush(self, connection: Connection) -> None:
         """Write the admitted rows. A thread with several appends is updated once, to its last state.
@@ -259,37 +252,37 @@ class Appends:
             connection.run_all(_CLOSED, self._closed)
             self._closed.clear()
         if self._changed:
-            connection.run_all(_THREAD, [_changed(known) for known in self._changed.values()])
+            connection.run_all(_THREAD, [_changed(cached) for cached in self._changed.values()])
             self._changed.clear()
         if self._figures:
-            connection.run_all(_FIGURES, [_figures(known) for known in self._figures.values()])
+            connection.run_all(_FIGURES, [_figures(cached) for cached in self._figures.values()])
             self._figures.clear()
         if self._posted:
-            connection.run_all(_DUE, [_due(known) for known in self._posted.values()])
+            connection.run_all(_DUE, [_due(cached) for cached in self._posted.values()])
             self._posted.clear()
         check_written(connection.total_changes() - before, expected)
 
 
-def _changed(known: KnownThread) -> tuple[Any, ...]:
-    state, part = known.state, known.part
+def _changed(cached: CachedThread) -> tuple[Any, ...]:
+    state, part = cached.state, cached.part
     if part is None:
-        part = known.part = state_checksum(known.thread.key, state)
+        part = cached.part = state_checksum(cached.thread.key, state)
     return (
         state.seq,
         state.hash,
         state.run,
         state.open_from,
         state.updated_at,
-        len(known.open_calls),
+        len(cached.open_calls),
         thread_checksum(part, state.updated_at),
-        known.thread.key,
+        cached.thread.key,
     )
 
 
-def _figures(known: KnownThread) -> tuple[Any, ...]:
-    state = known.state
-    return state.status, state.pattern, state.input_tokens, state.output_tokens, state.cost, known.thread.key
+def _figures(cached: CachedThread) -> tuple[Any, ...]:
+    state = cached.state
+    return state.status, state.pattern, state.input_tokens, state.output_tokens, state.cost, cached.thread.key
 
 
-def _due(known: KnownThread) -> tuple[Any, ...]:
-    return known.state.kind, known.state.due_at, known.state.posted, known.thread.key
+def _due(cached: CachedThread) -> tuple[Any, ...]:
+    return cached.state.kind, cached.state.due_at, cached.state.posted, cached.thread.key

@@ -246,8 +246,8 @@ class Readers:
 
     def __init__(self, place: LedgerFile) -> None:
         self._place = place
-        self._own = local()
-        self._all: set[Connection] = set()
+        self._local = local()
+        self._connections: set[Connection] = set()
         self._is_closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="antiphon-ledger-reader")
 
@@ -262,12 +262,12 @@ class Readers:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._look, work, anew)
 
     def _look(self, work: Callable[[Connection], ResultT], anew: bool) -> ResultT:
-        connection: Connection | None = getattr(self._own, "connection", None)
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is not None and anew:
             self._discard(connection)
         if connection is None or anew:
-            connection = self._own.connection = connect(self._place, only_read=True)
-            self._all.add(connection)
+            connection = self._local.connection = connect(self._place, only_read=True)
+            self._connections.add(connection)
         try:
             connection.run("BEGIN")
             check_format(connection, self._place.path)  # on the snapshot that is read
@@ -285,8 +285,8 @@ class Readers:
         return result
 
     def _discard(self, connection: Connection) -> None:
-        self._own.connection = None
-        self._all.discard(connection)
+        self._local.connection = None
+        self._connections.discard(connection)
         with suppress(apsw.Error):
             connection.close(force=True)
 
@@ -294,6 +294,6 @@ class Readers:
         """Wait for running reads, and close the connections."""
         self._is_closed = True
         await asyncio.to_thread(self._pool.shutdown)  # before the connections are closed: reads still use them
-        for connection in self._all:
+        for connection in self._connections:
             connection.close()
-        self._all.clear()
+        self._connections.clear()

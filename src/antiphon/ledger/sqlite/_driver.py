@@ -14,9 +14,9 @@ import orjson
 from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import (
     ChangeThreads,
+    LoadVectors,
     Lock,
     MessageRow,
-    Moment,
     PutMessages,
     PutThread,
     Read,
@@ -29,7 +29,7 @@ from antiphon.ledger._sql.statements import (
     check_written,
     spelled,
 )
-from antiphon.ledger._stored import Thread, message_checksum, state_checksum, thread_checksum
+from antiphon.ledger._stored import Thread, changed_columns, message_checksum, state_checksum, thread_checksum
 from antiphon.ledger.sqlite._checksums import NO_CHECKSUM, note_removed, set_checksum, set_owner
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.ledger.sqlite._unindex import unindex
@@ -60,10 +60,6 @@ def _array(values: list[Any]) -> str:
     return orjson.dumps(values, default=bytes.hex).decode()
 
 
-def _read(connection: Connection, request: Read) -> list[tuple[Any, ...]]:
-    return connection.rows(spelled(request.sql), _values(request.values))
-
-
 def _write(connection: Connection, request: Write) -> int:
     connection.run(spelled(request.sql), _values(request.values))
     count = int(connection.changes())
@@ -77,13 +73,27 @@ def _write(connection: Connection, request: Write) -> int:
 
 def _write_many(connection: Connection, request: WriteMany) -> None:
     before = connection.total_changes()
-    connection.run_all(spelled(request.sql), [_values(each) for each in request.rows])
+    connection.run_all(spelled(request.sql), [_values(values) for values in request.rows])
     check_written(connection.total_changes() - before, len(request.rows))
 
 
-def _moment(connection: Connection, request: ReadClock) -> Moment:
-    clock = connection.clock
-    return Moment(clock.boot, clock.now(), clock, getattr(clock, "visible", ""))
+def _load_vectors(connection: Connection, request: LoadVectors) -> None:
+    """Load sqlite-vec into a connection, once.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    if connection.value("SELECT count(*) FROM pragma_function_list WHERE name = 'vec_distance_cosine'"):
+        return
+    try:
+        import sqlite_vec  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 (an extra)
+    except ImportError as exc:
+        raise ModuleNotFoundError('vectors need sqlite-vec: pip install "antiphon[vectors]"', name="sqlite_vec") from exc
+    connection.enable_load_extension(True)
+    try:
+        connection.load_extension(sqlite_vec.loadable_path())
+    finally:
+        connection.enable_load_extension(False)
 
 
 # ---------------------------------------------------------------- threads
@@ -118,14 +128,7 @@ def _change_threads(connection: Connection, request: ChangeThreads) -> None:
             continue
         state = thread.state
         checksum = thread_checksum(state_checksum(thread.key, state), state.updated_at)
-        connection.run(
-            _THREAD,
-            (
-                *(state.seq, state.hash, state.epoch, state.run, state.open_from, state.status, state.pattern),
-                *(state.updated_at, state.input_tokens, state.output_tokens, state.cost, state.owner, state.kind),
-                *(state.due_at, state.posted, state.unfit, thread.open_calls, checksum, thread.key),
-            ),
-        )
+        connection.run(_THREAD, (*changed_columns(thread), checksum, thread.key))
         check_written(connection.changes(), 1)
 
 
@@ -166,20 +169,21 @@ def _put_messages(connection: Connection, request: PutMessages) -> dict[int, Com
 
 def _remove_messages(connection: Connection, request: RemoveMessages) -> None:
     threads = list(request.threads)
-    unindex(connection, threads)  # before the messages are deleted: FTS5 removes words only if it is given them again
+    run(connection, unindex(threads))  # before the messages are deleted: FTS5 removes words only if it is given them again
     connection.run("DELETE FROM messages WHERE thread IN (SELECT value FROM json_each(?))", (_array(threads),))
     note_removed(connection, "messages", connection.changes())
 
 
 _ANSWERS: dict[type, Callable[[Connection, Any], Any]] = {
-    Read: _read,
+    Read: lambda connection, request: connection.rows(spelled(request.sql), _values(request.values)),
     Write: _write,
     WriteMany: _write_many,
     Lock: lambda connection, request: None,
-    ReadClock: _moment,
+    ReadClock: lambda connection, request: connection.clock,
     ReadKeyring: lambda connection, request: connection.keyring,
     PutThread: lambda connection, request: put_thread(connection, request.thread),
     ChangeThreads: _change_threads,
     PutMessages: _put_messages,
     RemoveMessages: _remove_messages,
+    LoadVectors: _load_vectors,
 }

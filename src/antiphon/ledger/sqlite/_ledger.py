@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,10 @@ from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
-from antiphon.ledger._terms import TermIndex, TermMatch, TermMatches, VectorSpace, check_terms
+from antiphon.ledger._terms import TermIndex, TermMatches, check_terms
 from antiphon.ledger._values import (
     Damage,
     Diagnosis,
-    Hit,
     ThreadFilter,
 )
 from antiphon.ledger.sqlite import _queries, _search, _terms, _verify
@@ -151,20 +150,20 @@ class SqliteStore(SqlLedger):
             return page
         # Join only a read that started after the same commits: an earlier read may lack records for which this reader will not
         # be woken.
-        own = (*key, seen)
-        while (reading := self._reading.get(own)) is not None:
+        pending = (*key, seen)
+        while (reading := self._reading.get(pending)) is not None:
             await asyncio.wait((reading,))
             if not reading.cancelled():
                 return reading.result()
-        self._reading[own] = reading = asyncio.get_running_loop().create_future()
+        self._reading[pending] = reading = asyncio.get_running_loop().create_future()
         try:
             page = _TailPage(await self._read(partial(lists.since, place, thread_id)), now)
             reading.set_result(page)
         finally:
-            del self._reading[own]
+            del self._reading[pending]
             if not reading.done():  # the waiting readers then read themselves, and get their own error
                 reading.cancel()
-        if page.page.found:
+        if page.page.records:
             self._pages[key] = page
         return page
 
@@ -173,55 +172,27 @@ class SqliteStore(SqlLedger):
 
     # ------------------------------------------------------------ words and terms
 
-    async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
-        check_limit(limit)
-        while await self._writer.do(_search.index_words):
-            pass
-        return await self._readers.do(lambda connection: _search.find_words(connection, text, thread_id, limit))
+    _words = _search
+    _terms = _terms
 
+    @override
     async def find_terms(
         self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
     ) -> TermMatches:
         check_limit(limit)
-        wanted = check_terms(terms)
+        unique = check_terms(terms)
+        # In one transaction: most searches find the index up to date, and need not ask twice.
+        look = partial(_terms.find_or_update, index, unique, source, limit)
+        while not isinstance(answer := await self._read(look), TermMatches):
+            await self._change(partial(_terms.store, index, answer))
+        return answer
 
-        def look(connection: Connection) -> TermMatches | _terms.TermUpdate:
-            # In one transaction: most searches find the index up to date, and need not ask twice.
-            return _terms.next_update(connection, index) or _terms.find(connection, index, wanted, source, limit)
-
-        while not isinstance(found := await self._readers.do(look), TermMatches):
-            await self._writer.do(partial(_terms.store, index=index, update=found))
-        return found
-
-    async def rebuild_terms(self, index: TermIndex) -> int:
-        await self._writer.do(lambda connection: _terms.drop(connection, index.name))
-        await self._update_terms(index)
-        return (await self._readers.do(lambda connection: _terms.find(connection, index, (), None, 0))).entries
-
-    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
-        await self._update_terms(index)
-        return await self._readers.do(lambda connection: _terms.without_vectors(connection, index, space, limit))
-
-    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
-        await self._writer.do(lambda connection: _terms.store_vectors(connection, index, space, vectors))
-
-    async def find_vectors(
-        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
-    ) -> tuple[TermMatch, ...]:
-        check_limit(limit)
-        await self._update_terms(index)
-        return await self._readers.do(
-            lambda connection: _terms.find_vectors(connection, index, space, vector, source=source, limit=limit)
-        )
-
-    async def drop_vectors(self, index: TermIndex) -> None:
-        await self._writer.do(lambda connection: _terms.drop_vectors(connection, index.name))
-
+    @override
     async def _update_terms(self, index: TermIndex) -> None:
-        """Add missing messages to an index. A reader checks first: most searches need not write."""
-        while update := await self._readers.do(lambda connection: _terms.next_update(connection, index)):
+        # A reader checks first: most searches need not write.
+        while update := await self._read(partial(_terms.next_update, index)):
             # Entries that another process has stored meanwhile may end before the messages of this call: then check again.
-            is_stored = await self._writer.do(partial(_terms.store, index=index, update=update))
+            is_stored = await self._change(partial(_terms.store, index, update))
             if is_stored and update.is_last:
                 return
 
@@ -336,7 +307,7 @@ class SqliteLedger(SqliteStore):
             synchronous = await self._writer.do(written_with)
         except LedgerUnavailableError:
             synchronous = 2  # a read-only file loses nothing
-        return await self._readers.do(lambda connection: _verify.diagnose(connection, synchronous))
+        return await self._readers.do(lambda connection: tuple(_verify.diagnose(connection, synchronous)))
 
     async def backup(self, path: str | Path) -> None:
         await asyncio.to_thread(_copied, self._place, Path(path))
@@ -345,7 +316,11 @@ class SqliteLedger(SqliteStore):
 def _opened(place: LedgerFile, create: bool) -> Connection:
     """Open the first connection, which creates the tables of a new file."""
     if create:
-        _make_folder(Path(place.path).parent)
+        folder = Path(place.path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
     elif not Path(place.path).exists():
         return connect(place)
     connection = connect(place, create=True)
@@ -355,13 +330,6 @@ def _opened(place: LedgerFile, create: bool) -> Connection:
         connection.close(force=True)
         raise
     return connection
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise LedgerUnavailableError(f"the folder {str(folder)!r} cannot be created: {exc}; check the path") from exc
 
 
 def _emptied(place: LedgerFile) -> None:

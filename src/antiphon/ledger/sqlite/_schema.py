@@ -190,7 +190,7 @@ CREATE INDEX IF NOT EXISTS threads_by_cost ON threads (CAST(cost AS REAL)) WHERE
 """
 """Created by the first list with a filter in a file with many threads; with few threads, all are examined. None of the indexes
 has the time of the last message: an append writes only the index of these times, however many filters there are."""
-FILTER_INDEX_STATEMENTS = [each.strip() for each in FILTER_INDEXES.split(";") if each.strip()]
+FILTER_INDEX_STATEMENTS = [statement.strip() for statement in FILTER_INDEXES.split(";") if statement.strip()]
 
 
 def prepare(connection: Connection, path: str) -> None:
@@ -252,7 +252,7 @@ _Schema: TypeAlias = dict[tuple[str, str], str]
 """The schema of a file: by kind (`table`, `index`, `trigger`, `view`) and name, the statement that created it."""
 
 _OBJECTS = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema"
-_OWN = re.compile("sqlite_stat[0-9]")
+_STATISTICS = re.compile("sqlite_stat[0-9]")
 """SQLite's own tables, with the statistics of ANALYZE. They change the speed of a statement, not its result."""
 _SHADOW = re.compile("(search|terms)_[a-z]+")
 """Tables of the indexes of words and of terms: the extension decides how they are declared."""
@@ -264,26 +264,26 @@ def check_schema(connection: Connection, path: str) -> None:
     Raises:
         LedgerCorruptError: it is not; the text has the differences.
     """
-    found = list(differences(connection))
-    if found:
+    altered = list(differences(connection))
+    if altered:
         raise LedgerCorruptError(
-            f"the schema of {path!r} was altered: {'; '.join(found[:5])}; drop what is not the ledger's, "
+            f"the schema of {path!r} was altered: {'; '.join(altered[:5])}; drop what is not the ledger's, "
             "or restore a backup, and run verify on it"
         )
 
 
 def differences(connection: Connection) -> Iterator[str]:
     """Yield the differences of a file's schema from that of a ledger: tables, indexes, triggers and views."""
-    there = _schema_of(connection)
-    whole, *later = _expected()
-    for tables in later:  # made when first needed: either all of them are there, or none
-        whole = whole | tables if there.keys() & tables.keys() else whole
-    for kind, name in sorted(there.keys() - whole.keys()):
+    declared = _schema_of(connection)
+    expected, *on_demand = _expected()
+    for tables in on_demand:  # made when first needed: either all of them are there, or none
+        expected = expected | tables if declared.keys() & tables.keys() else expected
+    for kind, name in sorted(declared.keys() - expected.keys()):
         yield f"the {kind} {name!r} is not the ledger's"
-    for kind, name in sorted(whole.keys() - there.keys()):
+    for kind, name in sorted(expected.keys() - declared.keys()):
         yield f"the {kind} {name!r} is missing"
-    for kind, name in sorted(there.keys() & whole.keys()):
-        if there[kind, name] != whole[kind, name]:
+    for kind, name in sorted(declared.keys() & expected.keys()):
+        if declared[kind, name] != expected[kind, name]:
             yield f"the {kind} {name!r} is declared otherwise"
 
 
@@ -303,10 +303,8 @@ def _expected() -> tuple[_Schema, ...]:
 
 def _schema_of(connection: Connection) -> _Schema:
     rows = connection.rows(_OBJECTS)
-    kept = ((kind, name, table, sql) for kind, name, table, sql in rows if not _OWN.fullmatch(str(name)))
-    return {(str(kind), str(name)): _normal(str(name), str(table), str(sql)) for kind, name, table, sql in kept}
-
-
-def _normal(name: str, table: str, sql: str) -> str:
-    """Return a declaration with normalised white space."""
-    return f"{table}: {'' if _SHADOW.fullmatch(name) else ' '.join(sql.split())}"
+    objects = ((kind, name, table, sql) for kind, name, table, sql in rows if not _STATISTICS.fullmatch(str(name)))
+    return {
+        (str(kind), str(name)): f"{table}: {'' if _SHADOW.fullmatch(str(name)) else ' '.join(str(sql).split())}"
+        for kind, name, table, sql in objects
+    }

@@ -8,65 +8,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.ledger._encryption import not_searchable
 from antiphon.ledger._listing import Term, terms_of
 from antiphon.ledger._records import Record
-from antiphon.ledger._sql.keys import find_key
-from antiphon.ledger._sql.rows import MESSAGES, all_records_of, find_thread, lineage
-from antiphon.ledger._sql.statements import Verb, rows
-from antiphon.ledger._stored import ThreadSegment
+from antiphon.ledger._sql.lists import searched_segments
+from antiphon.ledger._sql.rows import MESSAGES, CommitPlace, all_records_of
+from antiphon.ledger._sql.statements import Row, Verb, rows, value, write
 from antiphon.ledger._values import Hit
-from antiphon.ledger.sqlite._driver import run
 from antiphon.ledger.sqlite._schema import SEARCH_TABLES
-from antiphon.ledger.sqlite._sql import Connection
 
 _STEP = 2000
 """Messages that are indexed in one change."""
 
 _FIND = """
-SELECT rowid, rank, snippet(search, 0, '«', '»', '…', 16) FROM search WHERE search MATCH ? ORDER BY rank, rowid LIMIT ?
+SELECT rowid, rank, snippet(search, 0, '«', '»', '…', 16) FROM search WHERE search MATCH $2 ORDER BY rank, rowid LIMIT $3
 """
 _FIND_IN = """
 SELECT rowid, rank, snippet(search, 0, '«', '»', '…', 16) FROM search
-WHERE search MATCH ? AND rowid IN (SELECT position FROM messages WHERE thread = ? AND seq BETWEEN ? AND ?)
-ORDER BY rank, rowid LIMIT ?
+WHERE search MATCH $2 AND rowid IN (SELECT position FROM messages WHERE thread = $3 AND seq BETWEEN $4 AND $5)
+ORDER BY rank, rowid LIMIT $6
 """
+_LAST_OF_STEP = """
+SELECT max(position) FROM (SELECT position FROM messages WHERE position > $2 ORDER BY position LIMIT $3)
+"""
+_ADD_WORDS = "INSERT INTO search (rowid, words) SELECT position, words FROM said WHERE position > $2 AND position <= $3"
 
 
-def index_words(connection: Connection) -> bool:
-    """Add the next messages to the index, and return whether there are more."""
-    if not connection.value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'"):
-        connection.run(SEARCH_TABLES)
-    done = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
-    last = connection.value(
-        "SELECT max(position) FROM (SELECT position FROM messages WHERE position > ? ORDER BY position LIMIT ?)", (done, _STEP)
-    )
+def index_words(after: CommitPlace | None) -> Verb[CommitPlace | None]:
+    """Add the next messages to the index; return where to continue, or None if it has all of them."""
+    if not (yield from value("SELECT count(*) FROM sqlite_schema WHERE name = 'search'")):
+        yield from write(SEARCH_TABLES)
+    # Not from `after`: another process may have added messages meanwhile.
+    done = yield from value("SELECT value FROM counters WHERE name = 'searchable'")
+    last = yield from value(_LAST_OF_STEP, done, _STEP)
     if last is None:
-        return False
-    connection.run(
-        "INSERT INTO search (rowid, words) SELECT position, words FROM said WHERE position > ? AND position <= ?", (done, last)
-    )
-    connection.run("UPDATE counters SET value = ? WHERE name = 'searchable'", (last,))
-    return True
+        return None
+    yield from write(_ADD_WORDS, done, last)
+    yield from write("UPDATE counters SET value = $2 WHERE name = 'searchable'", last)
+    return CommitPlace(0, 0, last)
 
 
-def find_words(connection: Connection, typed: str, thread_id: str | None, limit: int) -> tuple[Hit, ...]:
+def find_words(typed: str, thread_id: str | None, limit: int) -> Verb[tuple[Hit, ...]]:
     """Return the best matches, of all threads or one."""
     terms = terms_of(typed)
     if not terms:
         return ()
-    wanted = " AND ".join(map(_sought, terms))
+    match = " AND ".join(map(_sought, terms))
+    matches: list[Row] = []
     if thread_id is None:
-        found = connection.rows(_FIND, (wanted, limit))
+        matches = yield from rows(_FIND, match, limit)
     else:
-        thread = run(connection, find_thread(thread_id))
-        if thread is not None and run(connection, find_key(thread.key)) is not None:
-            raise not_searchable(thread_id)
-        segments: list[ThreadSegment] = [] if thread is None else run(connection, lineage(thread))
-        several = (connection.rows(_FIND_IN, (wanted, *segment, limit)) for segment in segments)
-        found = sorted((row for rows in several for row in rows), key=lambda row: (row[1], row[0]))[:limit]
-    records = run(connection, records_at([position for position, _, _ in found]))
-    return tuple(Hit(records[position], snippet) for position, _, snippet in found if position in records)
+        for segment in (yield from searched_segments(thread_id)):
+            matches += yield from rows(_FIND_IN, match, *segment, limit)
+        matches = sorted(matches, key=lambda row: (row[1], row[0]))[:limit]
+    records = yield from records_at([position for position, _, _ in matches])
+    return tuple(Hit(records[position], snippet) for position, _, snippet in matches if position in records)
 
 
 _AT = f"{MESSAGES} WHERE m.tenant = $1 AND m.position = ANY($2::bigint[]) ORDER BY m.position"
@@ -78,8 +73,8 @@ def records_at(positions: Sequence[int]) -> Verb[dict[int, Record]]:
     Raises:
         LedgerCorruptError: one of them was altered.
     """
-    found = yield from all_records_of((yield from rows(_AT, list(positions))))
-    return {each.place.ord: each.record for each in found}
+    records = yield from all_records_of((yield from rows(_AT, list(positions))))
+    return {placed.place.ord: placed.record for placed in records}
 
 
 def _sought(term: Term) -> str:
@@ -92,7 +87,7 @@ def _sought(term: Term) -> str:
     spellings = [plain, sharp.replace("ß", "ss"), sharp]
     if term.is_beginning and sharp.endswith("s"):
         spellings.append(f"{sharp[:-1]}ß")
-    return f"({' OR '.join(_quoted(each, term.is_beginning) for each in dict.fromkeys(spellings))})"
+    return f"({' OR '.join(_quoted(spelling, term.is_beginning) for spelling in dict.fromkeys(spellings))})"
 
 
 def _quoted(typed: str, is_beginning: bool) -> str:

@@ -67,5 +67,5 @@ class Connection(apsw.Connection):
 
     def each(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Return rows one by one, while the statement runs."""
-        found = self.execute(sql, values)  # pyright: ignore[reportUnknownMemberType]
-        return cast("Iterator[tuple[Any, ...]]", found)
+        cursor = self.execute(sql, values)  # pyright: ignore[reportUnknownMemberType]
+        return cast("Iterator[tuple[Any, ...]]", cursor)

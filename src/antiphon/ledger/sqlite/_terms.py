@@ -13,9 +13,18 @@ from typing import NamedTuple
 
 from antiphon.ledger._records import Record
 from antiphon.ledger._sql.keys import check_collection
+from antiphon.ledger._sql.statements import LoadVectors, Verb, row, rows, value, write
 from antiphon.ledger._stored import checksum_of
-from antiphon.ledger._terms import HEADING_WEIGHT, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, check_vector
-from antiphon.ledger.sqlite._driver import run
+from antiphon.ledger._terms import (
+    HEADING_WEIGHT,
+    TermEntry,
+    TermIndex,
+    TermMatch,
+    TermMatches,
+    VectorSpace,
+    check_vector,
+    selectors_of,
+)
 from antiphon.ledger.sqlite._schema import TERM_TABLES
 from antiphon.ledger.sqlite._search import records_at
 from antiphon.ledger.sqlite._sql import Connection
@@ -25,22 +34,20 @@ _STEP = 200
 """Messages whose terms are stored in one change."""
 _LAG = 1000
 """The number of messages of other threads that the next search may examine again, before the position is stored."""
-_COMMON = 0.2
-"""The share of all entries from which on a term is common: it selects no candidates if another term can."""
-_MANY = 2000
-"""The number of entries up to which common terms select candidates, too: all of them are scored in a few milliseconds."""
-
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 _NEXT = """
 SELECT position, hash, body FROM messages NOT INDEXED
-WHERE position > ? AND thread IN (
-    SELECT key FROM threads WHERE thread_id = ?2 OR thread_id >= ?2 || '/' AND thread_id < ?2 || '0'
-) ORDER BY position LIMIT ?3
+WHERE position > $2 AND thread IN (
+    SELECT key FROM threads WHERE thread_id = $3 OR thread_id >= $3 || '/' AND thread_id < $3 || '0'
+) ORDER BY position LIMIT $4
 """
 """`0` is the character after the slash. Rows are read by position: by thread, ten thousand documents would be examined."""
 _REPLACED = """
-SELECT position, heading, body FROM term_entries WHERE name = ? AND source = ? AND version < ?
+SELECT position, heading, body FROM term_entries WHERE name = $2 AND source = $3 AND version < $4
 """
+_ALL_ENTRIES = "SELECT position, heading, body FROM term_entries WHERE name = $2"
+_INSERT = "INSERT INTO term_entries VALUES ($2, $3, $4, $5, $6, $7, $8)"
+_INSERT_TERMS = "INSERT INTO terms (rowid, heading, body) VALUES ($2, $3, $4)"
 
 
 class TermUpdate(NamedTuple):
@@ -54,212 +61,192 @@ class TermUpdate(NamedTuple):
     is_last: bool
 
 
-def next_update(connection: Connection, index: TermIndex) -> TermUpdate | None:
+def next_update(index: TermIndex) -> Verb[TermUpdate | None]:
     """Return the next entries of an index; None if there are none and nothing needs to be stored.
 
     Raises:
         NotSearchableError: it covers an encrypted thread.
     """
-    run(connection, check_collection(index.name))
-    before = state_of(connection, index.name) or IndexState(index.version, 0, 0, 0)
+    yield from check_collection(index.name)
+    before = (yield from state_of(index.name)) or IndexState(index.version, 0, 0, 0)
     if before.version != index.version:
         before = IndexState(index.version, 0, 0, 0)
-    last: int = connection.value(_LAST)
+    last: int = yield from value(_LAST)
     if last == before.upto:
         return None
-    rows = connection.rows(_NEXT, (before.upto, index.name, _STEP))
-    found = ((position, digest, index.entry_in(body)) for position, digest, body in rows)
-    entries = [(position, digest, entry) for position, digest, entry in found if entry is not None]
-    is_last = len(rows) < _STEP
-    if not rows and last - before.upto < _LAG:
+    message_rows = yield from rows(_NEXT, before.upto, index.name, _STEP)
+    examined = ((position, digest, index.entry_in(body)) for position, digest, body in message_rows)
+    entries = [(position, digest, entry) for position, digest, entry in examined if entry is not None]
+    is_last = len(message_rows) < _STEP
+    if not message_rows and last - before.upto < _LAG:
         return None
-    return TermUpdate(before, last if is_last else rows[-1][0], entries, is_last)
+    return TermUpdate(before, last if is_last else message_rows[-1][0], entries, is_last)
 
 
-def store(connection: Connection, index: TermIndex, update: TermUpdate) -> bool:
+def store(index: TermIndex, update: TermUpdate) -> Verb[bool]:
     """Store entries, unless the index has changed since they were computed; return whether they are stored."""
-    if not connection.value(HAS_TERMS):
-        connection.run(TERM_TABLES)
-    state = state_of(connection, index.name)
+    if not (yield from value(HAS_TERMS)):
+        yield from write(TERM_TABLES)
+    state = yield from state_of(index.name)
     if state is None or state.version != index.version:
-        drop(connection, index.name)
+        yield from drop(index.name)
         state = IndexState(index.version, 0, 0, 0)
     if state != update.before:
         return False
     entries, length = state.entries, state.length
     for position, digest, entry in update.entries:
-        gone = remove_entries(connection, connection.rows(_REPLACED, (index.name, entry.source, entry.version)))
-        added = 0 if entry.is_empty else _insert(connection, index.name, position, digest, entry)
+        replaced = yield from rows(_REPLACED, index.name, entry.source, entry.version)
+        gone = yield from remove_entries(replaced)
+        added = 0 if entry.is_empty else (yield from _insert(index.name, position, digest, entry))
         entries += added - len(gone)
         length += added * entry.length - sum(gone)
-    set_state(connection, index.name, IndexState(index.version, update.upto, entries, length))
+    yield from set_state(index.name, IndexState(index.version, update.upto, entries, length))
     return True
 
 
-def _insert(connection: Connection, name: str, position: int, digest: bytes, entry: TermEntry) -> int:
+def _insert(name: str, position: int, digest: bytes, entry: TermEntry) -> Verb[int]:
     """Add an entry, and return 1; 0 if its thread was deleted since its terms were computed."""
-    if not connection.value("SELECT 1 FROM messages WHERE position = ? AND hash = ?", (position, digest)):
+    if not (yield from value("SELECT 1 FROM messages WHERE position = $2 AND hash = $3", position, digest)):
         return 0
-    row = (position, name, entry.source, entry.version, entry.heading, entry.body)
-    connection.run("INSERT INTO term_entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, entry_checksum(digest, row)))
-    connection.run("INSERT INTO terms (rowid, heading, body) VALUES (?, ?, ?)", (position, entry.heading, entry.body))
+    columns = (position, name, entry.source, entry.version, entry.heading, entry.body)
+    yield from write(_INSERT, *columns, entry_checksum(digest, columns))
+    yield from write(_INSERT_TERMS, position, entry.heading, entry.body)
     return 1
 
 
-def drop(connection: Connection, name: str) -> None:
+def drop(name: str) -> Verb[None]:
     """Remove all entries of an index, if there are any."""
-    if not connection.value(HAS_TERMS):
+    if not (yield from value(HAS_TERMS)):
         return
-    if connection.value("SELECT count(*) FROM term_indexes WHERE name <> ?", (name,)):
-        remove_entries(connection, connection.rows("SELECT position, heading, body FROM term_entries WHERE name = ?", (name,)))
+    if (yield from value("SELECT count(*) FROM term_indexes WHERE name <> $2", name)):
+        yield from remove_entries((yield from rows(_ALL_ENTRIES, name)))
     else:  # in one statement, which also works if the index is damaged
-        connection.run("INSERT INTO terms (terms) VALUES ('delete-all')")
-        connection.run("DELETE FROM term_entries")
-        connection.run("DELETE FROM term_vectors")
-    connection.run("DELETE FROM term_indexes WHERE name = ?", (name,))
+        yield from write("INSERT INTO terms (terms) VALUES ('delete-all')")
+        yield from write("DELETE FROM term_entries")
+        yield from write("DELETE FROM term_vectors")
+    yield from write("DELETE FROM term_indexes WHERE name = $2", name)
 
 
 # ---------------------------------------------------------------- search
 
 _FIND = f"""
-SELECT rowid FROM terms WHERE terms MATCH ? AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' ORDER BY rank LIMIT ?
+SELECT rowid FROM terms WHERE terms MATCH $2 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' ORDER BY rank LIMIT $3
 """  # noqa: S608 (a number of ours)
 _FIND_SOME = f"""
 SELECT terms.rowid FROM terms JOIN term_entries ON term_entries.position = terms.rowid
-WHERE terms MATCH ?1 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' AND name = ?3 AND (?4 IS NULL OR source GLOB ?4)
-ORDER BY rank LIMIT ?2
+WHERE terms MATCH $2 AND rank MATCH 'bm25({HEADING_WEIGHT}, 1.0)' AND name = $4 AND ($5 IS NULL OR source GLOB $5)
+ORDER BY rank LIMIT $3
 """  # noqa: S608
-_ENTRIES_AT = "SELECT position, source, version, heading, body FROM term_entries WHERE position IN ({})"
+_ENTRIES_AT = "SELECT position, source, version, heading, body FROM term_entries WHERE position = ANY($2)"
 _AT_ONCE = 200
 """Positions in one statement."""
 
 
-def find(connection: Connection, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
+def find_or_update(index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches | TermUpdate]:
+    """Return the best matches; or the next entries, if the index is not up to date."""
+    return (yield from next_update(index)) or (yield from find(index, terms, source, limit))
+
+
+def find(index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> Verb[TermMatches]:
     """Return the best matches, and the figures of the index."""
-    state = state_of(connection, index.name)
+    state = yield from state_of(index.name)
     if state is None:
         return TermMatches((), 0, 0, dict.fromkeys(terms, 0))
-    counts = "SELECT doc FROM term_counts WHERE term = ?"
-    frequency = {term: int(connection.value(counts, (term,)) or 0) for term in terms}
-    chosen = _choosing(frequency, state.entries)
-    if not chosen:
+    frequency: dict[str, int] = {}
+    for term in terms:
+        frequency[term] = (yield from value("SELECT doc FROM term_counts WHERE term = $2", term)) or 0
+    selectors = selectors_of(frequency, state.entries)
+    if not selectors:
         return TermMatches((), state.entries, state.length, frequency)
-    wanted = " OR ".join(f'"{term}"' for term in chosen)
-    is_only = connection.value("SELECT count(*) FROM term_indexes") == 1
+    match = " OR ".join(f'"{term}"' for term in selectors)
+    is_only = (yield from value("SELECT count(*) FROM term_indexes")) == 1
     if is_only and source is None:
-        rows = connection.rows(_FIND, (wanted, limit))
+        position_rows = yield from rows(_FIND, match, limit)
     else:
-        rows = connection.rows(_FIND_SOME, (wanted, limit, index.name, source))
-    return TermMatches(_matches(connection, rows), state.entries, state.length, frequency)
+        position_rows = yield from rows(_FIND_SOME, match, limit, index.name, source)
+    matches = yield from _matches([position for (position,) in position_rows])
+    return TermMatches(matches, state.entries, state.length, frequency)
 
 
-def _choosing(frequency: dict[str, int], entries: int) -> list[str]:
-    """Return the terms that select the candidates: those in the index, without the common ones if others can select."""
-    there = [term for term, count in frequency.items() if count]
-    rare = [term for term in there if frequency[term] <= _COMMON * entries]
-    return rare if rare and entries > _MANY else there
-
-
-def _matches(connection: Connection, rows: Sequence[tuple[int]]) -> tuple[TermMatch, ...]:
+def _matches(positions: Sequence[int]) -> Verb[tuple[TermMatch, ...]]:
     """Return the messages and entries at some positions, in the same order.
 
     Raises:
         LedgerCorruptError: one of the messages was altered.
     """
-    found: dict[int, TermMatch] = {}
-    for start in range(0, len(rows), _AT_ONCE):
-        places = [position for (position,) in rows[start : start + _AT_ONCE]]
-        records = run(connection, records_at(places))
-        for position, *entry in connection.rows(_ENTRIES_AT.format(", ".join("?" * len(places))), places):
+    matches: dict[int, TermMatch] = {}
+    for start in range(0, len(positions), _AT_ONCE):
+        batch = list(positions[start : start + _AT_ONCE])
+        records = yield from records_at(batch)
+        for position, *entry in (yield from rows(_ENTRIES_AT, batch)):
             if position in records:
-                found[position] = TermMatch(records[position], TermEntry(*entry))
-    return tuple(found[position] for (position,) in rows if position in found)
+                matches[position] = TermMatch(records[position], TermEntry(*entry))
+    return tuple(matches[position] for position in positions if position in matches)
 
 
 # ---------------------------------------------------------------- vectors
 
 _WITHOUT = """
-SELECT position FROM term_entries WHERE name = ?
-    AND position NOT IN (SELECT position FROM term_vectors) ORDER BY position LIMIT ?
+SELECT position FROM term_entries WHERE name = $2
+    AND position NOT IN (SELECT position FROM term_vectors) ORDER BY position LIMIT $3
 """
 _NEAREST = """
 SELECT position FROM term_vectors JOIN term_entries USING (position)
-WHERE name = ?1 AND (?2 IS NULL OR source GLOB ?2) ORDER BY vec_distance_cosine(vector, ?3), position LIMIT ?4
+WHERE name = $2 AND ($3 IS NULL OR source GLOB $3) ORDER BY vec_distance_cosine(vector, $4), position LIMIT $5
 """
+_DROP_VECTORS = "DELETE FROM term_vectors WHERE position IN (SELECT position FROM term_entries WHERE name = $2)"
+_POSITION = "SELECT position FROM term_entries JOIN messages USING (position) WHERE hash = $2 AND name = $3"
 
 
-def space_of(connection: Connection, index: TermIndex) -> VectorSpace | None:
+def space_of(index: TermIndex) -> Verb[VectorSpace | None]:
     """Return the space of the vectors that are stored."""
-    sql = "SELECT model, dimension FROM vector_spaces WHERE name = ?"
-    row = connection.row(sql, (index.name,)) if connection.value(HAS_TERMS) else None
-    return None if row is None else VectorSpace(*row)
+    if not (yield from value(HAS_TERMS)):
+        return None
+    columns = yield from row("SELECT model, dimension FROM vector_spaces WHERE name = $2", index.name)
+    return None if columns is None else VectorSpace(*columns)
 
 
-def without_vectors(connection: Connection, index: TermIndex, space: VectorSpace, limit: int) -> tuple[Record, ...]:
+def without_vectors(index: TermIndex, space: VectorSpace, limit: int) -> Verb[tuple[Record, ...]]:
     """Return messages that have no vector yet."""
-    check_vector(space, space_of(connection, index))
-    if not connection.value(HAS_TERMS):
+    check_vector(space, (yield from space_of(index)))
+    if not (yield from value(HAS_TERMS)):
         return ()
-    rows = connection.rows(_WITHOUT, (index.name, limit))
-    return tuple(run(connection, records_at([position for (position,) in rows])).values())
+    positions = [position for (position,) in (yield from rows(_WITHOUT, index.name, limit))]
+    return tuple((yield from records_at(positions)).values())
 
 
-def store_vectors(
-    connection: Connection, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]
-) -> None:
+def store_vectors(index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> Verb[None]:
     """Store vectors of messages that are in the index."""
-    check_vector(space, space_of(connection, index), vectors.values())
-    if not connection.value(HAS_TERMS):
-        connection.run(TERM_TABLES)
-    row = (index.name, space.model, space.dimension)
-    connection.run("INSERT OR REPLACE INTO vector_spaces VALUES (?, ?, ?, ?)", (*row, checksum_of(row)))
-    sql = "SELECT position FROM term_entries JOIN messages USING (position) WHERE hash = ? AND name = ?"
+    check_vector(space, (yield from space_of(index)), vectors.values())
+    if not (yield from value(HAS_TERMS)):
+        yield from write(TERM_TABLES)
+    columns = (index.name, space.model, space.dimension)
+    yield from write("INSERT OR REPLACE INTO vector_spaces VALUES ($2, $3, $4, $5)", *columns, checksum_of(columns))
     for digest, vector in vectors.items():
-        position = connection.value(sql, (bytes.fromhex(digest), index.name))
+        position = yield from value(_POSITION, bytes.fromhex(digest), index.name)
         if position is not None:
             packed = pack(f"<{len(vector)}f", *vector)
             checksum = entry_checksum(bytes.fromhex(digest), (position, packed))
-            connection.run("INSERT OR REPLACE INTO term_vectors VALUES (?, ?, ?)", (position, packed, checksum))
+            yield from write("INSERT OR REPLACE INTO term_vectors VALUES ($2, $3, $4)", position, packed, checksum)
 
 
 def find_vectors(
-    connection: Connection, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
-) -> tuple[TermMatch, ...]:
+    index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None, limit: int
+) -> Verb[tuple[TermMatch, ...]]:
     """Return the messages whose vectors are nearest. Only readers load the extension, and only for this."""
-    check_vector(space, space_of(connection, index), [vector])
-    if not connection.value(HAS_TERMS):
+    check_vector(space, (yield from space_of(index)), [vector])
+    if not (yield from value(HAS_TERMS)):
         return ()
-    load_vec(connection)
-    rows = connection.rows(_NEAREST, (index.name, source, pack(f"<{len(vector)}f", *vector), limit))
-    return _matches(connection, rows)
+    yield LoadVectors()
+    nearest = yield from rows(_NEAREST, index.name, source, pack(f"<{len(vector)}f", *vector), limit)
+    return (yield from _matches([position for (position,) in nearest]))
 
 
-def drop_vectors(connection: Connection, name: str) -> None:
+def drop_vectors(name: str) -> Verb[None]:
     """Remove all vectors of an index."""
-    if connection.value(HAS_TERMS):
-        connection.run(
-            "DELETE FROM term_vectors WHERE position IN (SELECT position FROM term_entries WHERE name = ?)", (name,)
-        )
-        connection.run("DELETE FROM vector_spaces WHERE name = ?", (name,))
-
-
-def load_vec(connection: Connection) -> None:
-    """Load sqlite-vec into a connection, once.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-    """
-    if connection.value("SELECT count(*) FROM pragma_function_list WHERE name = 'vec_distance_cosine'"):
-        return
-    try:
-        import sqlite_vec  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]  # noqa: PLC0415 (an extra)
-    except ImportError as exc:
-        raise ModuleNotFoundError('vectors need sqlite-vec: pip install "antiphon[vectors]"', name="sqlite_vec") from exc
-    connection.enable_load_extension(True)
-    try:
-        connection.load_extension(sqlite_vec.loadable_path())
-    finally:
-        connection.enable_load_extension(False)
+    if (yield from value(HAS_TERMS)):
+        yield from write(_DROP_VECTORS, name)
+        yield from write("DELETE FROM vector_spaces WHERE name = $2", name)
 
 
 # ---------------------------------------------------------------- checks
@@ -290,9 +277,9 @@ INSERT INTO term_copy (term_copy, rank) VALUES ('integrity-check', 1);
 def complaints_about_terms(connection: Connection) -> Iterator[str]:
     """Yield faults in the tables of the indexes of terms, apart from FTS5's own."""
     totals: dict[str, tuple[int, int]] = {}
-    for *row, checksum, digest, thread_id in connection.each(_ENTRIES):
-        name, heading, body = row[1], row[4], row[5]
-        if not isinstance(digest, bytes) or entry_checksum(digest, row) != checksum:
+    for *columns, checksum, digest, thread_id in connection.each(_ENTRIES):
+        name, heading, body = columns[1], columns[4], columns[5]
+        if not isinstance(digest, bytes) or entry_checksum(digest, columns) != checksum:
             yield "an index of terms has an entry that is not what it was"
             return
         if not (str(thread_id) == name or str(thread_id).startswith(f"{name}/")):
@@ -301,11 +288,11 @@ def complaints_about_terms(connection: Connection) -> Iterator[str]:
         count, length = totals.get(name, (0, 0))
         totals[name] = (count + 1, length + len(heading.split()) + len(body.split()))
     last = connection.value(_LAST)
-    for *row, checksum in connection.rows("SELECT name, version, upto, entries, length, checksum FROM term_indexes"):
-        if checksum_of(row) != checksum or totals.pop(row[0], (0, 0)) != (row[3], row[4]) or row[2] > last:
+    for *columns, checksum in connection.rows("SELECT name, version, upto, entries, length, checksum FROM term_indexes"):
+        if checksum_of(columns) != checksum or totals.pop(columns[0], (0, 0)) != (columns[3], columns[4]) or columns[2] > last:
             yield "the figures of an index of terms are not what they were"
     if totals:
-        yield "an index of terms has entries, and no row of its own"
+        yield "an index of terms has entries, and no columns of its own"
     yield from _complaints_about_vectors(connection)
 
 
@@ -321,6 +308,6 @@ def _complaints_about_vectors(connection: Connection) -> Iterator[str]:
         if not is_whole or len(vector) != 4 * (dimension or 0):
             yield "a vector is not what it was, or belongs to no passage"
             return
-    for *row, checksum in connection.rows("SELECT name, model, dimension, checksum FROM vector_spaces"):
-        if checksum_of(row) != checksum:
+    for *columns, checksum in connection.rows("SELECT name, model, dimension, checksum FROM vector_spaces"):
+        if checksum_of(columns) != checksum:
             yield "the model of the vectors is not what it was"

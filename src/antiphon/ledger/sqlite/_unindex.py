@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from antiphon.ledger._sql.statements import check_written
+from antiphon.ledger._sql.statements import Row, Verb, row, rows, value, write, write_one
 from antiphon.ledger._stored import checksum_of
-from antiphon.ledger.sqlite._sql import Connection
 
 HAS_TERMS = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'term_indexes')"
-_STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = ?"
+_STATE = "SELECT version, upto, entries, length FROM term_indexes WHERE name = $2"
+_WORDS = "SELECT position, words_of(body) FROM messages WHERE thread = $2 AND position <= $3"
 _OF_THREAD = """
 SELECT position, heading, body, name FROM term_entries
-WHERE position IN (SELECT position FROM messages WHERE thread = ?)
+WHERE position IN (SELECT position FROM messages WHERE thread = $2)
 """
-_DELETED = "INSERT INTO terms (terms, rowid, heading, body) VALUES ('delete', ?, ?, ?)"
+_DELETED = "INSERT INTO terms (terms, rowid, heading, body) VALUES ('delete', $2, $3, $4)"
 
 
 class IndexState(NamedTuple):
@@ -33,46 +33,43 @@ class IndexState(NamedTuple):
     length: int
 
 
-def unindex(connection: Connection, threads: Iterable[int]) -> None:
+def unindex(threads: Iterable[int]) -> Verb[None]:
     """Remove the words and terms of threads, before their messages are deleted."""
-    searchable = connection.value("SELECT value FROM counters WHERE name = 'searchable'")
-    words_of = "SELECT position, words_of(body) FROM messages WHERE thread = ? AND position <= ?"
-    has_terms = connection.value(HAS_TERMS)
+    searchable = yield from value("SELECT value FROM counters WHERE name = 'searchable'")
+    has_terms = yield from value(HAS_TERMS)
     for key in threads:
-        for position, words in connection.rows(words_of, (key, searchable)):
-            connection.run("INSERT INTO search (search, rowid, words) VALUES ('delete', ?, ?)", (position, words))
-        rows = connection.rows(_OF_THREAD, (key,)) if has_terms else []
-        for name in {row[3] for row in rows}:
-            lengths = remove_entries(connection, [row[:3] for row in rows if row[3] == name])
-            version, upto, entries, length = connection.rows(_STATE, (name,))[0]
-            set_state(connection, name, IndexState(version, upto, entries - len(lengths), length - sum(lengths)))
+        for position, words in (yield from rows(_WORDS, key, searchable)):
+            yield from write("INSERT INTO search (search, rowid, words) VALUES ('delete', $2, $3)", position, words)
+        entries = (yield from rows(_OF_THREAD, key)) if has_terms else []
+        for name in {entry[3] for entry in entries}:
+            lengths = yield from remove_entries([entry[:3] for entry in entries if entry[3] == name])
+            version, upto, count, length = (yield from rows(_STATE, name))[0]
+            yield from set_state(name, IndexState(version, upto, count - len(lengths), length - sum(lengths)))
 
 
-def remove_entries(connection: Connection, rows: Iterable[tuple[int, str, str]]) -> list[int]:
+def remove_entries(entries: Iterable[Row]) -> Verb[list[int]]:
     """Remove entries of an index of terms, and return the length of each."""
     lengths: list[int] = []
-    for position, heading, body in rows:
-        connection.run(_DELETED, (position, heading, body))
-        connection.run("DELETE FROM term_entries WHERE position = ?", (position,))
-        check_written(connection.changes(), 1)
-        connection.run("DELETE FROM term_vectors WHERE position = ?", (position,))
+    for position, heading, body in entries:
+        yield from write(_DELETED, position, heading, body)
+        yield from write_one("DELETE FROM term_entries WHERE position = $2", position)
+        yield from write("DELETE FROM term_vectors WHERE position = $2", position)
         lengths.append(len(heading.split()) + len(body.split()))
     return lengths
 
 
-def state_of(connection: Connection, name: str) -> IndexState | None:
+def state_of(name: str) -> Verb[IndexState | None]:
     """Return the progress of an index; None if it has none."""
-    row = connection.row(_STATE, (name,)) if connection.value(HAS_TERMS) else None
-    return None if row is None else IndexState(*row)
+    columns = (yield from row(_STATE, name)) if (yield from value(HAS_TERMS)) else None
+    return None if columns is None else IndexState(*columns)
 
 
-def set_state(connection: Connection, name: str, state: IndexState) -> None:
+def set_state(name: str, state: IndexState) -> Verb[None]:
     """Store the progress of an index."""
-    row = (name, *state)
-    connection.run("INSERT OR REPLACE INTO term_indexes VALUES (?, ?, ?, ?, ?, ?)", (*row, checksum_of(row)))
-    check_written(connection.changes(), 1)
+    columns = (name, *state)
+    yield from write_one("INSERT OR REPLACE INTO term_indexes VALUES ($2, $3, $4, $5, $6, $7)", *columns, checksum_of(columns))
 
 
-def entry_checksum(digest: bytes, row: Sequence[Any]) -> int:
+def entry_checksum(digest: bytes, columns: Sequence[Any]) -> int:
     """Return the checksum of an entry, and of the message that its terms are from."""
-    return crc32(ascii(tuple(row)).encode(), crc32(digest)) - 2**31
+    return crc32(ascii(tuple(columns)).encode(), crc32(digest)) - 2**31

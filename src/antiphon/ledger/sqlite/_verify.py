@@ -29,7 +29,7 @@ _COUNTS = {
 }
 """The number of rows and the largest key of each table that never reuses a key."""
 
-_GIVEN = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
+_LAST_POSITION = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'messages'"
 
 _STRAYS = {
     "terms": {
@@ -72,7 +72,9 @@ def damages_of_schema(connection: Connection) -> list[Damage]:
 def damages_of_file(connection: Connection) -> list[Damage]:
     """Return the damages outside of threads: rows that belong to no thread, rows after its end, and broken pages."""
     damages = [Damage(None, None, complaint) for complaint in _complaints_about_counters(connection)]
-    damages += [Damage(None, None, complaint) for complaint in _complaints_about_strays(connection)]
+    for table, statements in _STRAYS.items():
+        if _has(connection, table):
+            damages += [Damage(None, None, complaint) for sql, complaint in statements.items() if connection.value(sql)]
     damages += run(connection, strays())
     if _has(connection, "terms"):
         damages += [Damage(None, None, complaint) for complaint in complaints_about_terms(connection)]
@@ -87,25 +89,19 @@ def damages_of_file(connection: Connection) -> list[Damage]:
 def _complaints_about_counters(connection: Connection) -> Iterator[str]:
     """Yield faults in the counters and in the last assigned keys."""
     counters: dict[str, Any] = dict(connection.rows("SELECT name, value FROM counters"))
-    given: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
+    sequences: dict[str, Any] = dict(connection.rows("SELECT name, seq FROM sqlite_sequence"))
     is_known = counters.keys() == set(COUNTERS) and all(isinstance(value, int) for value in counters.values())
     if not is_known or not is_digest(counters["redaction"]):
         yield "the counters are not what they were"
         return
     for table, sql in _COUNTS.items():
         count, last = connection.rows(sql)[0]
-        if given.pop(table, 0) != count + counters[f"removed {table}"] or last > count + counters[f"removed {table}"]:
+        if sequences.pop(table, 0) != count + counters[f"removed {table}"] or last > count + counters[f"removed {table}"]:
             yield f"rows of {table} were added or taken out, or the last number given out is not what it was"
-    if given:
+    if sequences:
         yield "numbers are given out to tables that have none"
-    if not 0 <= counters["searchable"] <= connection.value(_GIVEN):
+    if not 0 <= counters["searchable"] <= connection.value(_LAST_POSITION):
         yield "a counter names messages that there never were"
-
-
-def _complaints_about_strays(connection: Connection) -> Iterator[str]:
-    for table, statements in _STRAYS.items():
-        if _has(connection, table):
-            yield from (complaint for sql, complaint in statements.items() if connection.value(sql))
 
 
 def _has(connection: Connection, table: str) -> bool:
@@ -144,12 +140,9 @@ _LITTLE = 500 * 1024 * 1024
 _MOUNTS = Path("/proc/mounts")
 
 
-def diagnose(connection: Connection, writes_with: int) -> tuple[Diagnosis, ...]:
+def diagnose(connection: Connection, writes_with: int) -> Iterator[Diagnosis]:
     """Examine a file. `writes_with` is the setting `synchronous` of the connection that writes."""
-    return tuple(_diagnoses(connection, writes_with, Path(connection.filename)))
-
-
-def _diagnoses(connection: Connection, writes_with: int, path: Path) -> Iterator[Diagnosis]:
+    path = Path(connection.filename)
     yield Diagnosis("SQLite", apsw.sqlite_lib_version())  # an affected version is refused when the file is opened
     name = _SYNCHRONOUS.get(writes_with, str(writes_with))
     yield Diagnosis("synchronous", name, None if writes_with >= 2 else "a power cut loses appends that were acknowledged")  # noqa: PLR2004
@@ -174,5 +167,5 @@ def _file_system(path: Path) -> str:
         lines = [line.split() for line in _MOUNTS.read_text().splitlines()]
     except OSError:
         return "unknown"
-    holding = [(line[1], line[2]) for line in lines if path.resolve().is_relative_to(line[1])]
-    return max(holding, key=lambda each: len(each[0]), default=("", "unknown"))[1]
+    mounts = [(line[1], line[2]) for line in lines if path.resolve().is_relative_to(line[1])]
+    return max(mounts, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]

@@ -188,15 +188,15 @@ class InlineWriter(Committer):
         self._on_commit = on_commit
 
     async def do(self, work: Callable[[Connection], ResultT], weight: int = 1024) -> ResultT:
-        return cast("ResultT", self._made(work, None))
+        return cast("ResultT", self._commit_one(work, None))
 
     async def change_thread(self, thread_id: str, work: ThreadChange) -> tuple[StoredThread, Any]:
-        return cast("tuple[StoredThread, Any]", self._made(work, thread_id))
+        return cast("tuple[StoredThread, Any]", self._commit_one(work, thread_id))
 
     async def append(self, request: AppendRequest) -> tuple[Record, ...]:
-        return cast("tuple[Record, ...]", self._made(request, None))
+        return cast("tuple[Record, ...]", self._commit_one(request, None))
 
-    def _made(self, work: _Work, thread_id: str | None) -> Any:
+    def _commit_one(self, work: _Work, thread_id: str | None) -> Any:
         change = _Change(work, None, 0, thread_id)
         self.commit((change,))
         if isinstance(change.outcome, _Failed):

@@ -3,15 +3,16 @@ from antiphon.patterns.cast._cast import AgentTools as AgentTools
 from antiphon.patterns.cast._cast import Answer as Answer
 from antiphon.patterns.cast._cast import Cast as Cast
 from antiphon.patterns.cast._cast import CastOptions as CastOptions
-from antiphon.patterns.cast._cast import Hear as Hear
+from antiphon.patterns.cast._cast import OnText as OnText
 from antiphon.patterns.cast._handling import RESTS as RESTS
 from antiphon.patterns.cast._handling import UNHURRIED as UNHURRIED
 from antiphon.patterns.cast._handling import HandlerRun as HandlerRun
 from antiphon.patterns.cast._handling import end_open_calls as end_open_calls
 from antiphon.patterns.cast._handling import handling as handling
-from antiphon.patterns.cast._handling import known_by as known_by
 from antiphon.patterns.cast._handling import left_open as left_open
 from antiphon.patterns.cast._handling import log_unexpected as log_unexpected
+from antiphon.patterns.cast._handling import request_key as request_key
+from antiphon.patterns.cast._handling import side_by_side as side_by_side
 from antiphon.patterns.cast._handling import stopped as stopped
 from antiphon.patterns.cast._handling import withdrawal as withdrawal
 from antiphon.patterns.cast._models import HeldModel as HeldModel
@@ -26,6 +27,7 @@ from antiphon.patterns.cast._pattern import Task as Task
 from antiphon.patterns.cast._pattern import TaskInput as TaskInput
 from antiphon.patterns.cast._pattern import ThreadHistory as ThreadHistory
 from antiphon.patterns.cast._pattern import as_messages as as_messages
+from antiphon.patterns.cast._pattern import attributed as attributed
 from antiphon.patterns.cast._pattern import failed as failed
 from antiphon.patterns.cast._pattern import model_messages as model_messages
 from antiphon.patterns.cast._pattern import read_answer as read_answer

@@ -91,20 +91,20 @@ class AgentSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _name_agent(cls, given: Any) -> Any:
-        said = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-        agent = cast("Any", said.get("agent"))
-        if "name" in said or not isinstance(agent, AbstractAgent):
-            return cast("Any", given)
+    def _name_agent(cls, value: Any) -> Any:
+        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        agent = cast("Any", fields.get("agent"))
+        if "name" in fields or not isinstance(agent, AbstractAgent):
+            return cast("Any", value)
         if agent.name is None:
             raise ValueError("the agent has no name: give one")
-        return {**said, "name": agent.name}
+        return {**fields, "name": agent.name}
 
     @model_validator(mode="after")
     def _check_agent(self) -> Self:
-        own = [name for name in ("model", "fallback", "temperature", "max_tokens") if getattr(self, name) is not None]
-        if self.agent is not None and own:
-            raise ValueError(f"an agent that exists has its own {' and '.join(own)}: set it there")
+        settings = [name for name in ("model", "fallback", "temperature", "max_tokens") if getattr(self, name) is not None]
+        if self.agent is not None and settings:
+            raise ValueError(f"an agent that exists has its own {' and '.join(settings)}: set it there")
         if self.agent is None and self.deps is not None:
             raise ValueError("deps are for an agent that exists: give it as agent=")
         return self
@@ -120,8 +120,8 @@ class AgentSpec(BaseModel):
 
 
 OutputT = TypeVar("OutputT")
-Hear: TypeAlias = Callable[[str], None]
-"""A function that is called with the words of an answer while they arrive."""
+OnText: TypeAlias = Callable[[str], None]
+"""A function that is called with the text of an answer while it arrives."""
 
 _shared: WeakKeyDictionary[Toolkit, set[str]] = WeakKeyDictionary()
 """The tools that patterns have added to toolkits, by name."""
@@ -179,8 +179,8 @@ class Answer(Generic[OutputT]):
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls of the run."""
-        said = (part for message in self.run.new_messages() if isinstance(message, ModelResponse) for part in message.parts)
-        return tuple(part for part in said if isinstance(part, ToolCallPart))
+        responses = (message for message in self.run.new_messages() if isinstance(message, ModelResponse))
+        return tuple(part for response in responses for part in response.parts if isinstance(part, ToolCallPart))
 
 
 class Cast:
@@ -215,14 +215,14 @@ class Cast:
             SetupError: two agents have the same name, or a tool does not exist.
         """
         check_opened(ledger)
-        given: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
-        given = checked_options({**given, "budget": budget, "thread_budget": thread_budget})
+        options: CastOptions = {"model": model, "toolkit": toolkit, "tools": tools, "patience": patience}
+        options = checked_options({**options, "budget": budget, "thread_budget": thread_budget})
         self.ledger = ledger
         self.toolkit = toolkit or Toolkit()
         self._is_shared = toolkit is not None
         """Whether others may add tools until the pattern is opened, such as a tool that asks the pattern itself."""
         self.patience = patience
-        self._given, self._make_model = model, make_model
+        self._default_model, self._make_model = model, make_model
         self.live = live
         """Whether models stream their answers."""
         self.budgets = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
@@ -230,11 +230,11 @@ class Cast:
         self._capabilities = tuple(capabilities)
         self._specs: dict[str, AgentSpec] = {}
         self._models: dict[str | None, HeldModel] = {}
-        self._closes_models, self._kept = make_model is named_model, model
+        self._closes_models, self._program_model = make_model is named_model, model
         """Whether models that were made from names are closed with the cast; and the model of the program, which is not."""
         self._agents: dict[Any, Agent[object, Any]] = {}
         self._added: set[str] = set()
-        for tool in given.get("tools", ()):
+        for tool in options.get("tools", ()):
             self._added.add(self.toolkit.add(tool).name)
         for spec in check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")'):
             self.add(spec)
@@ -259,24 +259,14 @@ class Cast:
         if spec.name in self._specs:
             raise SetupError(f"two agents are called {spec.name!r}; give one another name")
         for tool in spec.tools:
-            self._have_tool(tool)
+            if tool in BUILTIN_TOOLS and tool not in self._added:
+                self._add_builtin(tool)
             if not self._is_shared:
-                self.check_tool(tool, f"agent {spec.name!r}")
+                self.toolkit.check_name(tool, f"agent {spec.name!r}", or_built_in=True)
         for tool in spec.tools:
             self.toolkit.grant(spec.name, tool)
         self._specs[spec.name] = spec
         return spec
-
-    def check_tool(self, name: str, what: str) -> None:
-        """Refuse the name of a tool that does not exist; `what` describes where it is named. A tool server may still have it.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
-        """
-        try:
-            self.toolkit.check_name(name, what, or_built_in=True)
-        except SetupError as exc:
-            raise SetupError(str(exc)) from None
 
     def have_tool(self, function: Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
         """Add a tool of the pattern to the toolkit, once, even if several patterns share the toolkit; return its name.
@@ -286,9 +276,9 @@ class Cast:
         Raises:
             ValueError: the toolkit has another tool with its name.
         """
-        there, name = _shared.setdefault(self.toolkit, set()), function.__name__
-        if name not in there:
-            there.add(self.toolkit.add(function, **settings).name)
+        added, name = _shared.setdefault(self.toolkit, set()), function.__name__
+        if name not in added:
+            added.add(self.toolkit.add(function, **settings).name)
         return name
 
     def remove(self, name: str) -> None:
@@ -313,17 +303,15 @@ class Cast:
             raise SetupError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
         return self._specs[name]
 
-    def _have_tool(self, name: str) -> None:
-        if name not in BUILTIN_TOOLS or name in self._added:
-            return
+    def _add_builtin(self, name: str) -> None:
         self._added.add(name)
-        there = _builtin.setdefault(self.toolkit, {})
-        if there.get(name) is self.ledger:
+        ledgers = _builtin.setdefault(self.toolkit, {})
+        if ledgers.get(name) is self.ledger:
             return  # another cast with this toolkit has added it
         try:
             (tool,) = builtin_tools([name], ledger=self.ledger)
             self.toolkit.add(tool)
-            there[name] = self.ledger
+            ledgers[name] = self.ledger
         except ValueError as exc:
             raise SetupError(str(exc)) from exc
 
@@ -339,19 +327,19 @@ class Cast:
         toolset: Sequence[Tool[Any]] = (),
         instructions: str | None = None,
         requests: int | None = None,
-        hear: Hear | None = None,
-        spoken: str | None = None,
-        known_as: str | None = None,
-        about: dict[str, Any] | None = None,
+        on_text: OnText | None = None,
+        text_field: str | None = None,
+        label: str | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Answer[OutputT]:
         """Ask an agent; the answer is text, or has the type `output`, as in Pydantic AI; None: the type of an existing agent.
 
         `agent` is a name, or a spec, for patterns that record the configuration of an agent. `toolset` has tools only for this
         agent, in addition to its granted tools; always pass the same ones. `instructions` are added to those of its
-        `AgentSpec`, for this request only; `requests` limits the model requests. `hear` is called with the text of the answer
-        while it arrives: for a structured output, with the text of the field `spoken`. `history` comes before the prompt; the
-        ledger has it, so that it is not recorded again. `known_as` is the agent's name in errors. `about` is the metadata of
-        the run, which tools and dynamic prompts read from their `RunContext`.
+        `AgentSpec`, for this request only; `requests` limits the model requests. `on_text` is called with the text of the
+        answer while it arrives: for a structured output, with the text of the field `text_field`. `history` comes before the
+        prompt; the ledger has it, so that it is not recorded again. `label` is the agent's name in errors. `metadata` is that
+        of the run, which tools and dynamic prompts read from their `RunContext`.
 
         Raises:
             SetupError: there is no such agent, or tools are passed for an existing agent.
@@ -368,36 +356,47 @@ class Cast:
             raise SetupError(
                 f"agent {spec.name!r} exists, and cannot be given {names} for a run: add it to the agent or a toolkit"
             )
-        heard = None if hear is None else Words(listener(hear), spoken)
-        given: dict[str, Any] = {
-            "message_history": list(history.messages) or None,
-            "instructions": instructions,
-            "deps": heard,
-            "metadata": about,
-        }
+        messages = list(history.messages) or None
+        live_text = None if on_text is None else LiveText(listener(on_text), text_field)
 
         async def ask(model: str | None) -> Answer[OutputT]:
-            if spec.agent is not None:
-                own: dict[str, Any] = {} if output is None else {"output_type": output}
-                run = await self._run_existing(spec, prompt, usage_limits=limits, **own, **given)
-                return Answer(run.output, run)
-            made = self._agent(spec, model, output, tuple(toolset), is_heard=hear is not None)
-            run = await made.run(prompt, usage_limits=limits, **given)
-            return Answer(run.output, run, model)
+            if spec.agent is None:
+                agent = self._agent(spec, model, output, tuple(toolset), is_live=live_text is not None)
+                run = await agent.run(
+                    prompt,
+                    message_history=messages,
+                    instructions=instructions,
+                    deps=live_text,
+                    usage_limits=limits,
+                    metadata=metadata,
+                )
+                return Answer(run.output, run, model)
+            run = await spec.agent.run(
+                prompt,
+                output_type=output,
+                message_history=messages,
+                instructions="\n\n".join(text for text in (spec.instructions, instructions) if text) or None,
+                deps=spec.deps,
+                usage_limits=limits,
+                metadata=metadata,
+                capabilities=self._capabilities_for(spec, spec.agent, live_text),
+            )
+            return Answer(run.output, run)
 
         with quoting(history):
-            return await ask_in_turn(spec.models, ask, self.patience, who=known_as or spec.name)
+            return await ask_in_turn(spec.models, ask, self.patience, who=label or spec.name)
 
-    async def _run_existing(
-        self, spec: AgentSpec, prompt: str | Sequence[Any], *, instructions: str | None, deps: Words | None, **given: Any
-    ) -> AgentRunResult[Any]:
-        """Run an existing agent; `deps` is the listener of its text, as for the agents that the cast makes."""
-        agent = cast("AbstractAgent[Any, Any]", spec.agent)
+    def _capabilities_for(
+        self, spec: AgentSpec, agent: AbstractAgent[Any, Any], live_text: LiveText | None
+    ) -> list[AbstractCapability[Any]]:
+        """Return what a run of an existing agent needs: tools, and durability unless its own capability gives it."""
         capabilities: list[AbstractCapability[Any]] = [*self.tools_of(spec).guarded, *self._capabilities]
-        if not _has_durability(agent):
-            capabilities.insert(0, self._durability(spec.name, None if deps is None else _telling(deps), self._outages(spec)))
-        told = "\n\n".join(text for text in (spec.instructions, instructions) if text) or None
-        return await agent.run(prompt, instructions=told, deps=spec.deps, capabilities=capabilities, **given)
+        agent_capabilities: list[AbstractCapability[Any]] = []
+        agent.root_capability.apply(agent_capabilities.append)
+        if not any(isinstance(capability, BaseDurabilityCapability) for capability in agent_capabilities):
+            handler = None if live_text is None else live_text.handle
+            capabilities.insert(0, self._durability(spec.name, handler, self._outages(spec)))
+        return capabilities
 
     def _outages(self, spec: AgentSpec, model: str | None = None) -> Outages:
         return Outages(patience=self.patience, who=spec.name, is_last=model == spec.models[-1])
@@ -431,35 +430,34 @@ class Cast:
         """
         if name not in self._models:
             turns = asyncio.Semaphore(self.patience.concurrency)
-            self._models[name] = HeldModel(self._made_model(name), turns, self.patience.timeout)
+            default = self._default_model
+            if name is None and isinstance(default, Model):
+                model = default
+            else:
+                model = self._make_model(name or (default if isinstance(default, str) else None))
+            self._models[name] = HeldModel(model, turns, self.patience.timeout)
         return self._models[name]
 
     async def close(self) -> None:
         """Close the connections of the models that were made from names. A model that is asked afterwards opens new ones."""
         for model in self._models.values():
-            provider = model.provider if self._closes_models and model.wrapped is not self._kept else None
+            provider = model.provider if self._closes_models and model.wrapped is not self._program_model else None
             if provider is not None:
                 async with provider:  # to leave it closes the HTTP client that it has made
                     pass
 
-    def closing_models(self, *, besides: Model | str | None = None) -> Self:
+    def closing_models(self, *, except_for: Model | str | None = None) -> Self:
         """Return the cast, which closes the models that `make_model` returns: it is no function of a program."""
-        self._closes_models, self._kept = True, besides
+        self._closes_models, self._program_model = True, except_for
         return self
 
-    def _made_model(self, name: str | None) -> Model:
-        given = self._given
-        if name is None and isinstance(given, Model):
-            return given
-        return self._make_model(name or (given if isinstance(given, str) else None))
-
     def _agent(
-        self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...], *, is_heard: bool
+        self, spec: AgentSpec, model: str | None, output: Any, toolset: tuple[Tool[Any], ...], *, is_live: bool
     ) -> Agent[object, Any]:
-        own = tuple(id(tool) for tool in toolset)  # tools have no hash; the agent below holds them, so no id is reused
-        key = (spec, model, output if isinstance(output, type) else repr(output), own, is_heard)
+        tool_ids = tuple(id(tool) for tool in toolset)  # tools have no hash; the agent below holds them, so no id is reused
+        key = (spec, model, output if isinstance(output, type) else repr(output), tool_ids, is_live)
         if key not in self._agents:
-            durability = self._durability(None, _tell_words if is_heard else None, self._outages(spec, model))
+            durability = self._durability(None, _pass_on_text if is_live else None, self._outages(spec, model))
             tools = self.tools_of(spec)
             self._agents[key] = CastAgent(
                 self.model(model),
@@ -474,56 +472,42 @@ class Cast:
         return self._agents[key]
 
 
-def _has_durability(agent: AbstractAgent[Any, Any]) -> bool:
-    """Whether the runs of an agent are durable through its own capability."""
-    found: list[AbstractCapability[Any]] = []
-    agent.root_capability.apply(found.append)
-    return any(isinstance(each, BaseDurabilityCapability) for each in found)
-
-
-async def _tell_words(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
+async def _pass_on_text(context: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
     """Pass the text of a model to the listener of the run, which is its dependency, while it arrives."""
-    await _telling(cast("Words", context.deps))(context, events)
-
-
-def _telling(words: Words) -> EventStreamHandler[Any]:
-    """Return a handler that passes the text of a model to a listener while it arrives."""
-
-    async def tell(context: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
-        await words.follow(events)
-
-    return tell
+    await cast("LiveText", context.deps).handle(context, events)
 
 
 @dataclass(slots=True)
-class Words:
-    """Passes an answer to a listener: its text, or the field `spoken` of JSON; an empty text when the answer starts again."""
+class LiveText:
+    """Passes an answer to a listener: its text, or the field `field` of JSON; an empty text when the answer starts again."""
 
-    hear: Hear
-    spoken: str | None = None
-    has_spoken: bool = False
+    on_text: OnText
+    field: str | None = None
+    has_begun: bool = False
 
-    async def follow(self, events: AsyncIterable[AgentStreamEvent]) -> None:
+    async def handle(self, _: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
         """Pass on the text of one response of a model, which is requested again if it fails."""
-        parts: dict[int, SpokenText] = {}
-        is_new = self.has_spoken
+        parts: dict[int, TextPieces] = {}
+        is_new = self.has_begun
 
-        def hear(text: str) -> None:
+        def pass_on(text: str) -> None:
             nonlocal is_new
             if is_new:
-                self.hear("")
-            is_new, self.has_spoken = False, True
-            self.hear(text)
+                self.on_text("")
+            is_new, self.has_begun = False, True
+            self.on_text(text)
 
         async for event in events:
             if isinstance(event, PartStartEvent) and event.index in parts:  # a failed response: it is requested again
-                is_new = self.has_spoken
+                is_new = self.has_begun
                 parts.clear()
             match event:
                 case PartStartEvent(part=TextPart(content=piece)):
-                    parts[event.index] = SpokenText(hear, self.spoken)
-                case PartStartEvent(part=ToolCallPart(args=piece, tool_name=name)) if self._is_output(name):
-                    parts[event.index] = SpokenText(hear, self.spoken)
+                    parts[event.index] = TextPieces(pass_on, self.field)
+                case PartStartEvent(part=ToolCallPart(args=piece, tool_name=name)) if (
+                    self.field is not None and name.startswith(_OUTPUT_TOOL)
+                ):
+                    parts[event.index] = TextPieces(pass_on, self.field)
                 case PartDeltaEvent(delta=TextPartDelta(content_delta=piece) | ToolCallPartDelta(args_delta=piece)):
                     pass
                 case _:
@@ -531,37 +515,34 @@ class Words:
             if piece and event.index in parts:
                 parts[event.index].take(to_json(piece).decode() if isinstance(piece, dict) else piece)
 
-    def _is_output(self, tool: str) -> bool:
-        return self.spoken is not None and tool.startswith(_OUTPUT_TOOL)
-
 
 _OUTPUT_TOOL: Final = "final_result"
 """The prefix of the names of output tools."""
 
 
-class SpokenText:
+class TextPieces:
     """Passes on text that arrives in pieces. For a JSON object, it passes on one text field."""
 
-    def __init__(self, hear: Hear, field: str | None = None) -> None:
-        self._hear, self._field = hear, field
-        self._read, self._said = "", 0
+    def __init__(self, on_text: OnText, field: str | None = None) -> None:
+        self._on_text, self._field = on_text, field
+        self._received, self._passed_on = "", 0
 
     def take(self, piece: str) -> None:
         """Take the next piece."""
-        self._read += piece
-        found = self._spoken()
-        if len(found) > self._said:
-            self._hear(found[self._said :])
-            self._said = len(found)
+        self._received += piece
+        text = self._text()
+        if len(text) > self._passed_on:
+            self._on_text(text[self._passed_on :])
+            self._passed_on = len(text)
 
-    def _spoken(self) -> str:
+    def _text(self) -> str:
         """Return the text that can be passed on so far."""
-        begun = self._read.lstrip()
-        if self._field is None or not begun.startswith("{"):
-            return self._read if begun else ""
+        start = self._received.lstrip()
+        if self._field is None or not start.startswith("{"):
+            return self._received if start else ""
         try:
-            value: Any = from_json(self._read, allow_partial="trailing-strings")
+            value: Any = from_json(self._received, allow_partial="trailing-strings")
         except ValueError:
             return ""  # it is cut within an escape, or is not JSON
-        found = value.get(self._field)
-        return found if isinstance(found, str) else ""
+        text = value.get(self._field)
+        return text if isinstance(text, str) else ""

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from antiphon.agents.toolkit import Approval
 from antiphon.durable import LedgerRun, ledger_run
@@ -55,7 +55,8 @@ async def left_open(context: Context) -> AsyncGenerator[None]:
     except RESTS as exc:
         if not context.is_answered:
             if isinstance(exc, StoppedError) and exc.row is None:
-                await _write_stop(context, exc)  # before the caller gets the error, so that it can read the reason
+                # Before the caller gets the error: it reads the reason from this row.
+                await _write_stop(context, exc)
             context.leave_open(exc)
         raise
 
@@ -66,10 +67,10 @@ def stopped_by_budget(error: BudgetExceededError) -> StoppedError:
 
 
 async def _write_stop(context: Context, error: StoppedError) -> None:
-    thread_id, about = context.thread_id or "", context.course.invocation_id
-    number = await unused(context.ledger, thread_id, partial(stop_id, about), 1)
-    said: dict[str, Json] = {"reason": cut_text(error.reason, _LONGEST), "code": error.cause}
-    row = begun(STOP, stop_id(about, number), thread_id=thread_id, parent_id=about, arguments=said)
+    thread_id, invocation_id = context.thread_id or "", context.course.invocation_id
+    number = await unused(context.ledger, thread_id, partial(stop_id, invocation_id), 1)
+    arguments: dict[str, Json] = {"reason": cut_text(error.reason, _LONGEST), "code": error.cause}
+    row = begun(STOP, stop_id(invocation_id, number), thread_id=thread_id, parent_id=invocation_id, arguments=arguments)
     await context.journal.write(thread_id, [row])
     error.row = row.invocation_id
 
@@ -83,9 +84,9 @@ UNHURRIED: Final = 10 * 365 * 86400.0
 limit."""
 
 
-def known_by(name: str, *said: str) -> str:
+def request_key(name: str, *parts: str) -> str:
     """Return the id of a request. The same text gives the same id, so a thread has such a request once."""
-    return f"{name}-{sha256(repr(said).encode(errors='backslashreplace')).hexdigest()[:24]}"
+    return f"{name}-{sha256(repr(parts).encode(errors='backslashreplace')).hexdigest()[:24]}"
 
 
 def log_unexpected(error: Exception, context: Context) -> None:
@@ -95,14 +96,15 @@ def log_unexpected(error: Exception, context: Context) -> None:
     """
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown place"
+    kind = type(error).__qualname__
     fields = {
         "antiphon.actor.address": context.address,
         "antiphon.message.id": context.message.id,
         "antiphon.thread.id": context.thread_id,
-        "error.type": type(error).__qualname__,
+        "error.type": kind,
     }
-    said = (context.address, context.message.id, type(error).__qualname__, where)
-    _LOG.error("%s could not process message %s: %s at %s", *said, extra=fields)
+    text = "%s could not process message %s: %s at %s"
+    _LOG.error(text, context.address, context.message.id, kind, where, extra=fields)
 
 
 @dataclass(slots=True)
@@ -127,19 +129,18 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
         HistoryMismatchError, LedgerError: as in every run.
     """
     async with left_open(context), ledger_run(context) as run:
-        here = HandlerRun(run)
+        handler = HandlerRun(run)
         if not await _is_own(context, pattern):
-            yield here
+            yield handler
             return
         gates = context.journal.gates
         assert gates is not None  # noqa: S101 (a system's journal has them)
         await gates.passed(run.thread_id)  # before the mark: a paused or terminated thread keeps that status in lists
         context.mark(status="processing", pattern=pattern, unless_held=True)
         try:
-            yield here
+            yield handler
         except BudgetExceededError as exc:
-            is_stopped = exc.limit is not None
-            if is_stopped:
+            if exc.limit is not None:
                 await run.journal.write(run.thread_id, (), status_unless_held=STOPPED, pattern=pattern)
             else:
                 context.mark(status="failed", pattern=pattern, unless_held=True)
@@ -152,7 +153,7 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
             context.mark(status="failed", pattern=pattern, unless_held=True)
             raise
         await gates.passed(run.thread_id)  # a paused thread does not end
-        context.mark(status=here.status, pattern=pattern, unless_held=True)
+        context.mark(status=handler.status, pattern=pattern, unless_held=True)
 
 
 async def _is_own(context: Context, pattern: str) -> bool:
@@ -161,6 +162,24 @@ async def _is_own(context: Context, pattern: str) -> bool:
         return False
     summary = await context.ledger.thread(context.thread_id or "")
     return summary is None or summary.pattern in (None, pattern)
+
+
+# ---------------------------------------------------------------- work in parallel
+
+ResultT = TypeVar("ResultT")
+
+
+async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed.
+
+    If the others were cancelled instead, the calls that they have made would stay open.
+    """
+    results: list[ResultT] = []
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 # ---------------------------------------------------------------- calls that a stopped handler left open

@@ -119,8 +119,12 @@ class Outages(BaseModel):
         return _stopped(error, self.who) if is_last and is_outside(error) else None
 
 
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, _KNOWN) else f"{type(error).__qualname__}: {error}"
+
+
 def _stopped(error: Exception, who: str) -> StoppedError:
-    reason = str(error) if isinstance(error, _KNOWN) else f"{type(error).__qualname__}: {error}"
+    reason = _text_of(error)
     if isinstance(error, UnexpectedModelBehavior):
         reason = f"{reason.rstrip('.')}; does its server speak the protocol of this model?"
     return StoppedError(f"the model of {who!r} cannot be asked: {reason}", cause=ErrorCode.AGENT_ERROR)
@@ -151,7 +155,9 @@ async def ask_in_turn(
             except Exception as exc:
                 if not isinstance(exc, _KNOWN) and not is_recorded(exc) and not (is_request and is_outside(exc)):
                     raise
-                _raise_if_not_about_models(exc)
+                is_about_delivery = isinstance(exc, DeliveryError) and not isinstance(exc, EffectFailedError | ToolServerError)
+                if is_about_delivery or isinstance(exc, LedgerError):
+                    raise  # no other model can do better
                 failure = exc
             if deeds.calls:
                 break  # another model would begin from the start, and do it again
@@ -159,9 +165,9 @@ async def ask_in_turn(
     is_failed_request = is_request and is_outside(failure) and not is_outcome(failure)
     if current_run() is not None and (is_missing or is_failed_request):  # otherwise nothing stays open that could be continued
         raise _stopped(failure, who) from failure
-    said = str(failure) if isinstance(failure, _KNOWN) else f"{type(failure).__qualname__}: {failure}"
-    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": said}
-    reason = f"the agent cannot answer: {said}"
+    text = _text_of(failure)
+    details = {"agent_id": who, "models": [str(model or "default") for model in models], "details": text}
+    reason = f"the agent cannot answer: {text}"
     retryable = _is_retryable(failure) and not deeds.calls
     raise RefusedError(reason, ErrorCode.AGENT_ERROR, details=details, retryable=retryable) from failure
 
@@ -185,12 +191,6 @@ async def _asked(
             attempt += 1
 
 
-def _raise_if_not_about_models(error: Exception) -> None:
-    is_about_delivery = isinstance(error, DeliveryError) and not isinstance(error, EffectFailedError | ToolServerError)
-    if is_about_delivery or isinstance(error, LedgerError):
-        raise error
-
-
 def _is_retryable(error: Exception) -> bool:
     if isinstance(error, ModelHTTPError):
         return error.status_code in _RETRYABLE
@@ -203,7 +203,7 @@ def retry_after(error: BaseException | None) -> float | None:
     return float(named) if isinstance(named, int | float) else None
 
 
-def _said(response: ModelResponse) -> ModelResponse:
+def _not_empty(response: ModelResponse) -> ModelResponse:
     """Return an answer, unless it is completely empty: no part, no token, no id.
 
     A client reads events of another protocol as such an answer. An agent would ask for an output again, and then fail.
@@ -235,7 +235,7 @@ class HeldModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         async with self._turn(), self._in_time():
-            return _said(await self.wrapped.request(messages, model_settings, model_request_parameters))
+            return _not_empty(await self.wrapped.request(messages, model_settings, model_request_parameters))
 
     @override
     @asynccontextmanager
@@ -246,11 +246,10 @@ class HeldModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
-        async with self._turn(), self._in_time():
-            given = messages, model_settings, model_request_parameters, run_context
-            async with self.wrapped.request_stream(*given) as stream:
-                yield stream
-                _said(stream.get())  # an error of the request, if its block has not been left
+        request = (messages, model_settings, model_request_parameters, run_context)
+        async with self._turn(), self._in_time(), self.wrapped.request_stream(*request) as stream:
+            yield stream
+            _not_empty(stream.get())  # an error of the request, if its block has not been left
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
@@ -284,8 +283,8 @@ class CastAgent(Agent[AgentDepsT, OutputDataT]):
     public method: if it is missing or returns something else, the agent works as Pydantic AI makes it.
     """
 
-    def _get_toolset(self, *args: Any, **given: Any) -> AbstractToolset[AgentDepsT]:
-        toolset = super()._get_toolset(*args, **given)
+    def _get_toolset(self, *args: Any, **options: Any) -> AbstractToolset[AgentDepsT]:
+        toolset = super()._get_toolset(*args, **options)
         match toolset:
             case CombinedToolset(toolsets=[PreparedToolset(wrapped=AbstractToolset(id="<output>")) as outputs, functions]):
                 return _WithOutputs(functions, outputs)
@@ -312,6 +311,6 @@ class _WithOutputs(WrapperToolset[AgentDepsT]):
     @override
     async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
         outputs, tools = await self.outputs.get_tools(ctx), await super().get_tools(ctx)
-        if both := sorted(outputs.keys() & tools.keys()):
-            raise UserError(f"a tool of the agent has the name of its output: {', '.join(both)}; rename the tool")
+        if common := sorted(outputs.keys() & tools.keys()):
+            raise UserError(f"a tool of the agent has the name of its output: {', '.join(common)}; rename the tool")
         return outputs | tools

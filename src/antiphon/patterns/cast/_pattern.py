@@ -97,22 +97,26 @@ class TaskInput:
         if isinstance(task, str):
             return cls(task, None, before)
         messages = (task,) if isinstance(task, Message) else check_each("a task", task, Message, "Message(…)")
-        said = (*before, *messages)
-        if not said:
+        conversation = (*before, *messages)
+        if not conversation:
             raise ValueError("the conversation is empty: give it at least one message")
-        *earlier, last = said
-        if not _is_request(last):
-            return cls(GO_ON, None, said)
+        *earlier, last = conversation
+        is_shown = any(isinstance(part, _SHOWN) for part in last.parts)
+        if last.kind != "parts" or not is_shown or (last.role_hint_for_llm or last.policy) != "user":
+            return cls(GO_ON, None, conversation)
         text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
         return cls(text or ATTACHED, None if _is_plain(last) else last, tuple(earlier))
 
     @property
     def identity(self) -> tuple[str, ...]:
         """The identity of the task; it does not depend on the ids of the messages."""
-        said = [*self.history, *(() if self.message is None else (self.message,))]
-        bare = {"id": "-", "thread_id": None, "created_at": None}
-        digests = (sha256(dumps(each.model_copy(update=bare))).hexdigest() for each in said)
+        unnamed = {"id": "-", "thread_id": None, "created_at": None}
+        digests = (sha256(dumps(message.model_copy(update=unnamed))).hexdigest() for message in self._messages)
         return (self.text, *digests)
+
+    @property
+    def _messages(self) -> tuple[Message, ...]:
+        return self.history if self.message is None else (*self.history, self.message)
 
     async def hand_over(self, system: System, thread_id: str, request_id: str) -> str | None:
         """Write the history, and a request that is more than text, to the thread; return the id of the request there.
@@ -123,24 +127,23 @@ class TaskInput:
         Raises:
             LedgerError: it cannot be written.
         """
-        said = [*self.history, *(() if self.message is None else (self.message,))]
-        rows = [each.model_copy(update={"thread_id": thread_id}) for each in said]
-        own_id = None if self.message is None else self.message.id
+        rows = [message.model_copy(update={"thread_id": thread_id}) for message in self._messages]
+        message_id = None if self.message is None else self.message.id
         if not rows:
-            return own_id
+            return message_id
         if begun := await system.ledger.by_invocation(request_id, thread_id=thread_id):
-            return _given_id(begun[0].message) or own_id
+            return _named_message(begun[0].message) or message_id
         await system.append_history(thread_id, rows)
-        return own_id
+        return message_id
 
 
-def _given_id(request: Message) -> str | None:
+def _named_message(request: Message) -> str | None:
     """Return the id of the message that a recorded request names."""
     payload = request.payload
     arguments: Any = payload.arguments if isinstance(payload, OptionCallPayload) else None
     match arguments:
-        case {"message_id": str(found)} | {"outside": {"request": str(found)}}:
-            return found
+        case {"message_id": str(message_id)} | {"outside": {"request": str(message_id)}}:
+            return message_id
         case _:
             return None
 
@@ -152,17 +155,11 @@ def as_messages(history: MessageHistory) -> tuple[Message, ...]:
         DecodeError: it is not a history of Pydantic AI.
     """
     check_type("message_history", history, Iterable, "the messages of an earlier run")
-    given = list(cast("Iterable[Message | ModelMessage]", history))
-    if all(isinstance(each, Message) for each in given):
-        return tuple(cast("list[Message]", given))
-    units = ModelMessagesTypeAdapter.dump_python(cast("list[ModelMessage]", given), mode="json")
+    messages = list(cast("Iterable[Message | ModelMessage]", history))
+    if all(isinstance(message, Message) for message in messages):
+        return tuple(cast("list[Message]", messages))
+    units = ModelMessagesTypeAdapter.dump_python(cast("list[ModelMessage]", messages), mode="json")
     return tuple(decode(units, _DIALECT))
-
-
-def _is_request(message: Message) -> bool:
-    """Whether a message is from a user."""
-    is_shown = any(isinstance(part, _SHOWN) for part in message.parts)
-    return message.kind == "parts" and is_shown and (message.role_hint_for_llm or message.policy) == "user"
 
 
 def _is_plain(message: Message) -> bool:
@@ -190,15 +187,15 @@ class ThreadHistory:
 
     def copy(self) -> ThreadHistory:
         """Return a copy, to continue from here."""
-        other = ThreadHistory()
-        other._records, other._calls = [*self._records], {*self._calls}
-        return other
+        history = ThreadHistory()
+        history._records, history._calls = [*self._records], {*self._calls}
+        return history
 
     def without(self, message_id: str) -> ThreadHistory:
         """Return the history without one message."""
-        other = self.copy()
-        other._records = [record for record in self._records if record.message.id != message_id]
-        return other
+        history = self.copy()
+        history._records = [record for record in self._records if record.message.id != message_id]
+        return history
 
     @property
     def untrusted(self) -> str | None:
@@ -252,17 +249,25 @@ async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Messa
     Raises:
         LedgerError: it cannot be read.
     """
-    found: list[Message] = []
+    answers: list[Message] = []
     async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id, reverse=True))) as records:
         async for record in records:
             if record.message.lane == "talk" and is_answer(record.message):
-                found.append(record.message)
-            elif record.message.lane == "talk" and found:
+                answers.append(record.message)
+            elif record.message.lane == "talk" and answers:
                 break
-    return tuple(reversed(found))
+    return tuple(reversed(answers))
 
 
 # ---------------------------------------------------------------- prompts
+
+
+def attributed(messages: Iterable[Message], agent: str) -> Conversation:
+    """Return messages; those of an assistant without a name as the agent's."""
+    return Conversation(
+        message.model_copy(update={"policy": agent}) if message.policy == message.role_hint_for_llm == "assistant" else message
+        for message in messages
+    )
 
 
 def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage]:
@@ -270,14 +275,8 @@ def model_messages(messages: Iterable[Message], agent: str) -> list[ModelMessage
 
     Messages of an assistant without a name count as the agent's own; messages of other agents count as a user's.
     """
-    own = (_as_own(message, agent) for message in messages)
-    units: Any = encode(Conversation(own), _DIALECT, as_policy=agent).value
+    units: Any = encode(attributed(messages, agent), _DIALECT, as_policy=agent).value
     return ModelMessagesTypeAdapter.validate_python(units)
-
-
-def _as_own(message: Message, agent: str) -> Message:
-    is_unnamed = message.policy == message.role_hint_for_llm == "assistant"
-    return message.model_copy(update={"policy": agent}) if is_unnamed else message
 
 
 def user_content(message: Message) -> Sequence[UserContent]:
@@ -287,8 +286,8 @@ def user_content(message: Message) -> Sequence[UserContent]:
     shown = tuple(part for part in parts if isinstance(part, _SHOWN))
     if not shown:
         return ()
-    said = Message(policy="user", payload=PartsPayload(parts=shown), role_hint_for_llm="user")
-    (request,) = model_messages([said], "assistant")
+    user_message = Message(policy="user", payload=PartsPayload(parts=shown), role_hint_for_llm="user")
+    (request,) = model_messages([user_message], "assistant")
     content = cast("UserPromptPart", request.parts[0]).content
     return [content] if isinstance(content, str) else content
 
@@ -472,7 +471,7 @@ class Pattern(ABC):
         """
         await self.system.settle(thread_id, invocation_id, result=result, error=error, retry=retry)
 
-    def as_tool(self, name: str, about: str) -> Tool[Any]:
+    def as_tool(self, name: str, description: str) -> Tool[Any]:
         """Return a tool with which an agent of another pattern delegates a task to this one, in the same thread.
 
         Open both with `together`. The work inside is recorded separately, so the tool may run again. The answer counts as
@@ -491,7 +490,7 @@ class Pattern(ABC):
             return (outcome.response or "") if outcome.data is None else outcome.data
 
         metadata = {"antiphon": {"effects": "none", "untrusted": True}}
-        return Tool[Any](ask, name=name, description=about, metadata=metadata)
+        return Tool[Any](ask, name=name, description=description, metadata=metadata)
 
     async def __aenter__(self) -> Self:
         opened = together(self, settings=self._settings, observer=self._observer, recover=self._recover)
@@ -519,22 +518,22 @@ async def together(
         ToolServerError: a required tool server cannot be used.
     """
     ledger = patterns[0].ledger
-    if any(each.ledger is not ledger for each in patterns):
+    if any(pattern.ledger is not ledger for pattern in patterns):
         raise ValueError("patterns that are opened together need the same ledger")
-    for each in patterns:
-        await each.check()
+    for pattern in patterns:
+        await pattern.check()
     system = System(ledger, settings=settings, observer=observer)
-    for each in patterns:
-        each.open_in(system)
+    for pattern in patterns:
+        pattern.open_in(system)
     try:
         async with system:
             if recover:
                 with ExitStack() as stack:
-                    for each in patterns:
-                        stack.enter_context(each.recovering())
+                    for pattern in patterns:
+                        stack.enter_context(pattern.recovering())
                     await system.recover()
                     await asyncio.sleep(0)  # lets the handlers of recovered messages start, before `recovering` ends
             yield system
     finally:
-        for cast in {each: None for pattern in patterns for each in pattern.casts()}:
+        for cast in {cast: None for pattern in patterns for cast in pattern.casts()}:  # each once, in order
             await cast.close()

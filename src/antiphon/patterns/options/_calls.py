@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -37,8 +38,8 @@ def with_taint(run: LedgerRun, results: Iterable[Message]) -> list[Message]:
     source = taint_of(run).untrusted
     if source is None:
         return list(results)
-    own: dict[str, Any] = {"antiphon": {"untrusted": source}}
-    return [result.model_copy(update={"metadata": {**result.metadata, **own}}) for result in results]
+    mark: dict[str, Any] = {"antiphon": {"untrusted": source}}
+    return [result.model_copy(update={"metadata": {**result.metadata, **mark}}) for result in results]
 
 
 def read_taint(run: LedgerRun, messages: Iterable[Message]) -> None:
@@ -83,53 +84,53 @@ _SKIPPED = _Why(SKIPPED, "a group before it has failed")
 
 
 async def complete(
-    setup: ExecutorSetup, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, beyond: str | None = None
+    setup: ExecutorSetup, run: LedgerRun, calls: Sequence[Message], rule: Rule, *, exceeded: str | None = None
 ) -> list[Message]:
     """Run calls by a rule, append their results in the order of the calls, and return the results.
 
-    With `beyond`, the limit that they exceed, no call runs. Results are appended nevertheless, so that no call stays open.
+    With `exceeded`, the limit that they exceed, no call runs. Results are appended nevertheless, so that no call stays open.
 
     Raises:
         BudgetExceededError: the calls, or work nested in them, exceed a limit.
         ParkedError: a person must settle or approve something; there are no results yet.
         HistoryMismatchError, LedgerError: as in every run.
     """
-    there = await _answered(run, calls)
-    read_taint(run, there.values())
-    left = [call for call in calls if call.id not in there]
-    if left:
+    results = await _recorded_results(run, calls)
+    read_taint(run, results.values())
+    open_calls = [call for call in calls if call.id not in results]
+    if open_calls:
         outcomes: dict[str, OptionResultPayload] = {}
-        why = _NOT_NEEDED if beyond is None else _Why(BudgetExceededError.code, beyond)
-        if beyond is None:
+        why = _NOT_NEEDED if exceeded is None else _Why(BudgetExceededError.code, exceeded)
+        if exceeded is None:
             try:
-                why = await _run_all(setup, left, rule, outcomes)
+                why = await _run_all(setup, open_calls, rule, outcomes)
             except BudgetExceededError as exc:
                 if exc.limit is not None:
                     raise  # a new budget lets them run: they stay open
                 why = _Why(exc.code, exc.reason)
-        results = [_result(call, outcomes.get(call.id) or _failed(call, why)) for call in left]
-        stored = await _append(run, with_taint(run, results))
-        there.update({call.id: result for call, result in zip(left, stored, strict=True)})
-    _raise_if_spent(there.values())
-    return [there[call.id] for call in calls]
+        rows = [_result(call, outcomes.get(call.id) or _failed(call, why)) for call in open_calls]
+        stored = await _append(run, with_taint(run, rows))
+        results.update({call.id: result for call, result in zip(open_calls, stored, strict=True)})
+    _raise_if_spent(results.values())
+    return [results[call.id] for call in calls]
 
 
-async def _answered(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Message]:
+async def _recorded_results(run: LedgerRun, calls: Sequence[Message]) -> dict[str, Message]:
     """Return the results that the thread already has, by call id: from before a crash, or from others."""
-    left = {record.message.id for record in await run.ledger.open_calls(run.thread_id)}
-    found: dict[str, Message] = {}
+    open_ids = {record.message.id for record in await run.ledger.open_calls(run.thread_id)}
+    results: dict[str, Message] = {}
     for call in calls:
-        if call.id not in left:
+        if call.id not in open_ids:
             rows = await run.ledger.by_invocation(_payload(call).invocation_id, thread_id=run.thread_id)
-            found[call.id] = [row.message for row in rows if (row.message.kind, row.message.lane) == _RESULT][-1]
-    return found
+            results[call.id] = [row.message for row in rows if (row.message.kind, row.message.lane) == _RESULT][-1]
+    return results
 
 
 def _raise_if_spent(results: Iterable[Message]) -> None:
     """Stop the run if a result reports a used-up budget. This is read from the result, so a restart decides the same."""
     for result in results:
-        payload, is_own = result.payload, result.policy == RUNTIME_POLICY
-        if is_own and isinstance(payload, OptionResultPayload) and payload.error_type == BudgetExceededError.code:
+        payload, is_by_runtime = result.payload, result.policy == RUNTIME_POLICY
+        if is_by_runtime and isinstance(payload, OptionResultPayload) and payload.error_type == BudgetExceededError.code:
             raise BudgetExceededError(payload.error_message or "")
 
 
@@ -138,12 +139,9 @@ async def _run_all(
 ) -> _Why:
     """Run stage after stage, store each outcome in `outcomes`, and return the reason why other calls have not run."""
     tools = await setup.options.tools()
-    called = {name: tools.get(name_among(tools, name)) for name in (_payload(call).option_name for call in calls)}
-    never_cut = {name for name, tool in called.items() if tool is not None and tool.effects == "once"}
-
-    async def work(call: Message) -> OptionResultPayload:
-        return await _called(setup.options, call)
-
+    tools_called = {name: tools.get(name_among(tools, name)) for name in (_payload(call).option_name for call in calls)}
+    never_cut = {name for name, tool in tools_called.items() if tool is not None and tool.effects == "once"}
+    work = partial(_run_option, setup.options)
     for stage in stages(rule, calls):
         ended = await run_stage(stage, work, parallel=setup.limits.parallel, never_cut=never_cut)
         outcomes.update(ended.outcomes)
@@ -154,10 +152,10 @@ async def _run_all(
     return _NOT_NEEDED
 
 
-async def _called(options: Options, call: Message) -> OptionResultPayload:
+async def _run_option(options: Options, call: Message) -> OptionResultPayload:
     """Run an option, if the policy may and the arguments are valid, and return the outcome."""
     payload = _payload(call)
-    if not _is_read(payload):
+    if not _has_whole_arguments(payload):
         return _failed(call, _Why(_INVALID_ARGUMENTS, "the arguments are no JSON object"))
     try:
         return await options.toolkit.call(
@@ -167,7 +165,7 @@ async def _called(options: Options, call: Message) -> OptionResultPayload:
         return _failed(call, _Why(_PERMISSION_DENIED, str(exc)))
 
 
-def _is_read(payload: OptionCallPayload) -> bool:
+def _has_whole_arguments(payload: OptionCallPayload) -> bool:
     """Whether the arguments were read completely: a call with truncated arguments must not run."""
     if payload.arguments_text is None:
         return True
@@ -199,15 +197,15 @@ def _failed(call: Message, why: _Why) -> OptionResultPayload:
 
 def _result(call: Message, outcome: OptionResultPayload) -> Message:
     """Return an outcome as a message: by the option that ran, or by the runtime if it is an error."""
-    said = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY if outcome.is_error else None).success()
-    same = {"invocation_id": _payload(call).invocation_id, "option_name": _payload(call).option_name}
-    own: dict[str, Any] = {
+    response = OptionResultBuilder.response_to(call, policy=RUNTIME_POLICY if outcome.is_error else None).success()
+    call_fields = {"invocation_id": _payload(call).invocation_id, "option_name": _payload(call).option_name}
+    fields: dict[str, Any] = {
         "id": f"{call.id if len(call.id) <= _LONG else sha256(call.id.encode()).hexdigest()}@result",
-        "payload": outcome.model_copy(update=same),
+        "payload": outcome.model_copy(update=call_fields),
         "turn_id": None,
         "created_at": None,  # the ledger's time is used: a row that is written again must be equal
     }
-    return said.model_copy(update=own)
+    return response.model_copy(update=fields)
 
 
 async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
@@ -217,16 +215,16 @@ async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
         HistoryMismatchError: a call already has another result.
     """
     is_cut = any(isinstance(result.payload, OptionResultPayload) and result.payload.is_error for result in results)
-    below = await _open_below(run) if is_cut else []
-    rows = [*(_result(call, _failed(call, _GIVEN_UP)) for call in below), *results]
+    nested = await _open_nested_calls(run) if is_cut else []
+    rows = [*(_result(call, _failed(call, _GIVEN_UP)) for call in nested), *results]
     try:
         records = await run.journal.write(run.thread_id, rows)
     except AppendRefusedError as exc:
         raise HistoryMismatchError(f"a call has another result already: {exc}", run.course.to) from exc
-    return [record.message for record in records[len(below) :]]
+    return [record.message for record in records[len(nested) :]]
 
 
-async def _open_below(run: LedgerRun) -> list[Message]:
+async def _open_nested_calls(run: LedgerRun) -> list[Message]:
     """Return the open calls of work nested in this loop, the deepest first."""
     prefix = f"{run.course.invocation_id}/"
     await run.journal.settle(run.thread_id)

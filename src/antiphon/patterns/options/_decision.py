@@ -53,36 +53,36 @@ class PolicyAnswer(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def of(cls, said: Iterable[Message]) -> PolicyAnswer:
+    def of(cls, decision: Iterable[Message]) -> PolicyAnswer:
         """Return the parts of the messages that are not calls."""
-        return cls(tuple(part for message in said if message.kind == "parts" for part in message.parts))
+        return cls(tuple(part for message in decision if message.kind == "parts" for part in message.parts))
 
     @property
     def text(self) -> str | None:
         """The answer as text: data as JSON, media as their URL; None if there is no answer."""
-        words = [_words(part) for part in self.parts]
-        return "\n".join(word for word in words if word is not None) if words else None
+        texts = [_text(part) for part in self.parts]
+        return "\n".join(text for text in texts if text is not None) if texts else None
 
     @property
     def data(self) -> Any:
         """The answer as JSON, if it has data: a single value, or a list of values and the texts between them; else None."""
-        said = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
-        if not any(isinstance(part, DataPart) for part in said):
+        parts = [part for part in self.parts if isinstance(part, TextPart | DataPart)]
+        if not any(isinstance(part, DataPart) for part in parts):
             return None
-        values = [thaw(part.data) if isinstance(part, DataPart) else part.text for part in said]
+        values = [thaw(part.data) if isinstance(part, DataPart) else part.text for part in parts]
         return values[0] if len(values) == 1 else values
 
     @property
     def value(self) -> Any:
         """The answer as the result of an option: data, else text, with media."""
         media = [part for part in self.parts if isinstance(part, MediaPart)]
-        others = tuple(part for part in self.parts if not isinstance(part, MediaPart))
-        has_data = any(isinstance(part, DataPart) for part in others)
-        value = PolicyAnswer(others).data if has_data else PolicyAnswer(others).text
+        without_media = PolicyAnswer(tuple(part for part in self.parts if not isinstance(part, MediaPart)))
+        has_data = any(isinstance(part, DataPart) for part in without_media.parts)
+        value = without_media.data if has_data else without_media.text
         return [value, *media] if media else value
 
 
-def _words(part: Part) -> str | None:
+def _text(part: Part) -> str | None:
     match part:
         case TextPart(text=text):
             return text
@@ -94,34 +94,28 @@ def _words(part: Part) -> str | None:
             return None
 
 
-def read_decision(chosen: Any, policy: str) -> list[Message]:
+def read_decision(value: Any, policy: str) -> list[Message]:
     """Return the result of a policy as messages: any other value becomes a message with that value.
 
     Raises:
         TypeError: it mixes messages with other values.
         ValueError: it cannot be written as JSON.
     """
-    if isinstance(chosen, Message):
-        return [chosen]
-    if chosen is None:
+    if isinstance(value, Message):
+        return [value]
+    if value is None:
         return []
-    if isinstance(chosen, list | tuple | Iterator):
-        each = list(cast("Iterable[Any]", chosen))
-        messages = [one for one in each if isinstance(one, Message)]
-        if len(messages) == len(each):
+    if isinstance(value, list | tuple | Iterator):
+        items = list(cast("Iterable[Any]", value))
+        messages = [item for item in items if isinstance(item, Message)]
+        if len(messages) == len(items):
             return messages
         if messages:
-            other = next(one for one in each if not isinstance(one, Message))
-            raise TypeError(f"policy {policy!r} returned messages and a {type(other).__name__}: return one or the other")
-        chosen = each
-    return [Message(policy=policy, payload=PartsPayload(parts=(_part(chosen),)), role_hint_for_llm="assistant")]
-
-
-def _part(value: Any) -> Part:
-    if isinstance(value, str):
-        return TextPart(text=value)
-    plain: Json = to_jsonable_python(value)
-    return DataPart(data=plain)
+            stranger = next(item for item in items if not isinstance(item, Message))
+            raise TypeError(f"policy {policy!r} returned messages and a {type(stranger).__name__}: return one or the other")
+        value = items
+    part = TextPart(text=value) if isinstance(value, str) else DataPart(data=to_jsonable_python(value))
+    return [Message(policy=policy, payload=PartsPayload(parts=(part,)), role_hint_for_llm="assistant")]
 
 
 # ---------------------------------------------------------------- the thread
@@ -154,7 +148,7 @@ class Past:
             if message.invocation_id == root and past.began is None:
                 past.began, past.before = record.recorded_at, tuple(top.messages)
             past._count(message, root)
-            top.hear(message)
+            top.take(message)
         return past
 
     def _count(self, message: Message, root: str) -> None:
@@ -183,29 +177,28 @@ class Past:
                 raise BudgetExceededError(f"the run has used up its {limits.seconds:g} seconds")
         self.steps += 1
 
-    def hear(self, messages: Iterable[Message]) -> None:
+    def read_steps(self, messages: Iterable[Message]) -> None:
         """Read the step numbers of messages of the run: later steps come after them."""
         self.step = max([self.step, *(message.step_num or 0 for message in messages)])
 
     def step_of(self, decision: Sequence[Message]) -> int:
         """Return the step for messages without a number: the step of the first message with one, else a new step."""
-        given = next((message.step_num for message in decision if message.step_num is not None), None)
-        return self.step + 1 if given is None else given
+        return next((message.step_num for message in decision if message.step_num is not None), self.step + 1)
 
     def renamed(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages with invocation ids that are unique in the thread: some models count from 1 in each answer."""
-        others: dict[str, str] = {}
-        found: list[Message] = []
+        new_ids: dict[str, str] = {}
+        renamed: list[Message] = []
         for message in messages:
             payload = message.payload
             if isinstance(payload, OptionCallPayload):
-                own = payload.invocation_id
-                others[own] = current_port().new_id() if own in self.taken else own
-                self.taken.add(others[own])
-            found.append(_renamed(message, others))
-        return found
+                invocation_id = payload.invocation_id
+                new_ids[invocation_id] = current_port().new_id() if invocation_id in self.taken else invocation_id
+                self.taken.add(new_ids[invocation_id])
+            renamed.append(_renamed(message, new_ids))
+        return renamed
 
-    def goes_beyond(self, calls: int) -> str | None:
+    def count_calls(self, calls: int) -> str | None:
         """Count calls, and return the limit that they exceed; None: no limit."""
         self.calls += calls
         most = self.limits.calls
@@ -216,15 +209,15 @@ async def top_of(ledger: Ledger, thread_id: str) -> Conversation:
     """Return the talk of a thread, without nested loops."""
     top = ThreadTop()
     async for record in ledger.read(thread_id):
-        top.hear(record.message)
+        top.take(record.message)
     return Conversation(top.messages)
 
 
-def _renamed(message: Message, others: Mapping[str, str]) -> Message:
+def _renamed(message: Message, new_ids: Mapping[str, str]) -> Message:
     payload = message.payload
-    if isinstance(payload, PartsPayload) or payload.invocation_id not in others:
+    if isinstance(payload, PartsPayload) or payload.invocation_id not in new_ids:
         return message
-    return message.model_copy(update={"payload": payload.model_copy(update={"invocation_id": others[payload.invocation_id]})})
+    return message.model_copy(update={"payload": payload.model_copy(update={"invocation_id": new_ids[payload.invocation_id]})})
 
 
 def _is_within(parent_id: str | None, root: str) -> bool:
@@ -241,7 +234,7 @@ INVALID_DECISION: Final = "INVALID_DECISION"
 class DecisionEffect(Effect):
     """One decision of a policy."""
 
-    beyond: str | None = None
+    exceeded: str | None = None
     """The limit that its calls exceed, so that none may run; None: no limit."""
 
     def __init__(
@@ -264,7 +257,7 @@ class DecisionEffect(Effect):
         self._choices = choices
         self._past = past
         self._tools = tools
-        self._said: tuple[Message, ...] | None = None
+        self._messages: tuple[Message, ...] | None = None
         offered = sha256(repr([(tool.name, thaw(tool.parameters)) for tool in choices.tools]).encode()).hexdigest()[:32]
         arguments: dict[str, Json] = {"policy": policy.name, "observed": observed, "options": offered}
         super().__init__(
@@ -281,17 +274,14 @@ class DecisionEffect(Effect):
             HistoryMismatchError: the thread has a different decision here, or one with other observations.
         """
         outcome = await self.perform(self._decide)
-        self.beyond = outcome.get("beyond")
-        if self._said is None:
-            self._said = await self._recorded_before(outcome["messages"])
-        return self._said
-
-    async def _recorded_before(self, count: int) -> tuple[Message, ...]:
-        """Return the rows right before the outcome: they were written in the same append, so they are the decision's."""
-        rows = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
-        (seq,) = [row.seq for row in rows if row.message.lane == "effect" and row.message.kind == "option_result"]
-        said = self.journal.ledger.read(self.thread_id, seq - count - 1, seq)
-        return tuple([record.message async for record in said])
+        self.exceeded = outcome.get("beyond")
+        if self._messages is None:
+            # The rows right before the outcome: they were written in the same append, so they are the decision's.
+            rows = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
+            (seq,) = [row.seq for row in rows if row.message.lane == "effect" and row.message.kind == "option_result"]
+            records = self.journal.ledger.read(self.thread_id, seq - outcome["messages"] - 1, seq)
+            self._messages = tuple([record.message async for record in records])
+        return self._messages
 
     @override
     async def begin(self) -> Message:
@@ -303,18 +293,18 @@ class DecisionEffect(Effect):
 
     async def _decide(self, _: str) -> Json:
         with run_scope(self._run_of.part(self.id)):  # effects of the policy get separate keys
-            chosen = self._ask_policy()
-            if isawaitable(chosen):
-                chosen = await chosen
-            returned = read_decision(chosen, self._policy.name)  # inside the block, because a generator runs only here
-        returned = self._past.renamed(returned)
-        rule_in(returned)  # raises if the rule is invalid, before anything is recorded
-        step = self._past.step_of(returned)
-        self._said = tuple(self._row(message, step) for message in returned)
-        self._past.hear(self._said)
-        beyond = self._past.goes_beyond(sum(message.kind == "option_call" for message in self._said))
-        outcome: dict[str, Json] = {"messages": len(self._said)}
-        return outcome if beyond is None else {**outcome, "beyond": beyond}
+            value = self._ask_policy()
+            if isawaitable(value):
+                value = await value
+            messages = read_decision(value, self._policy.name)  # inside the block, because a generator runs only here
+        messages = self._past.renamed(messages)
+        rule_in(messages)  # raises if the rule is invalid, before anything is recorded
+        step = self._past.step_of(messages)
+        self._messages = tuple(self._row(message, step) for message in messages)
+        self._past.read_steps(self._messages)
+        exceeded = self._past.count_calls(sum(message.kind == "option_call" for message in self._messages))
+        outcome: dict[str, Json] = {"messages": len(self._messages)}
+        return outcome if exceeded is None else {**outcome, "beyond": exceeded}
 
     def _ask_policy(self) -> Any:
         policy = self._policy
@@ -325,7 +315,7 @@ class DecisionEffect(Effect):
 
     def _row(self, message: Message, step: int) -> Message:
         """Return a message of a decision as a row: with the policy's name, the decision's turn, and its step."""
-        own: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "policy": self._policy.name,
             "thread_id": self.thread_id,
             "lane": "talk",
@@ -337,10 +327,10 @@ class DecisionEffect(Effect):
             "role_hint_for_llm": message.role_hint_for_llm or "assistant",
         }
         if isinstance(message.payload, OptionResultPayload):  # the policy has executed its own call
-            own |= {"policy": message.payload.option_name, "role_hint_for_llm": "tool", "turn_id": None}
+            fields |= {"policy": message.payload.option_name, "role_hint_for_llm": "tool", "turn_id": None}
         elif isinstance(message.payload, OptionCallPayload):
-            own |= {"role_hint_for_llm": "assistant", "payload": self._shown(message.payload)}
-        return message.model_copy(update=own)
+            fields |= {"role_hint_for_llm": "assistant", "payload": self._shown(message.payload)}
+        return message.model_copy(update=fields)
 
     def _shown(self, call: OptionCallPayload) -> OptionCallPayload:
         """Return a call without its sensitive arguments. The tool then fails with an error that says so."""
@@ -351,15 +341,16 @@ class DecisionEffect(Effect):
 
     @override
     async def end(self, outcome: Message) -> Message:
-        said = self._said
-        if said is None or (isinstance(outcome.payload, OptionResultPayload) and outcome.payload.is_error):
-            self._said = None
+        messages = self._messages
+        if messages is None or (isinstance(outcome.payload, OptionResultPayload) and outcome.payload.is_error):
+            self._messages = None
             return await super().end(outcome)
         try:
-            *records, record = await self.journal.write(self.thread_id, [*said, outcome])
+            *records, record = await self.journal.write(self.thread_id, [*messages, outcome])
         except AppendRefusedError as exc:
-            self._said = None
+            self._messages = None
             reason = f"policy {self._policy.name!r} returned messages that cannot be stored: {exc.reason}"
             return await super().end(self._error(reason, INVALID_DECISION, retryable=False))
-        self._said = tuple(each.message for each in records)  # the stored messages count: the ledger may have redacted them
+        # The stored messages count: the ledger may have redacted them.
+        self._messages = tuple(stored.message for stored in records)
         return record.message

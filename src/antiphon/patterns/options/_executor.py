@@ -34,8 +34,8 @@ from antiphon.patterns.cast import (
     as_messages,
     failed,
     handling,
-    known_by,
     read_answer,
+    request_key,
 )
 from antiphon.patterns.options._calls import ExecutorSetup, complete, read_taint
 from antiphon.patterns.options._decision import DecisionEffect, Past, PolicyAnswer, top_of
@@ -85,20 +85,21 @@ class Loop:
                 decision = DecisionEffect(
                     self._setup, self._run, self._policy, seen, choices, observed=observed, past=self._past, tools=tools
                 )
-                said = await decision.make()
-                calls = Conversation(said).open_calls()
+                messages = await decision.make()
+                read_taint(self._run, messages)  # a provider's own tools may have found something while the model decided
+                calls = Conversation(messages).open_calls()
                 if not calls:
-                    return PolicyAnswer.of(said)
-                rule = rule_in(said) or self._setup.rule
-                results = await complete(self._setup, self._run, calls, rule, beyond=decision.beyond)
-                seen = self._seen(seen, [*said, *results])
+                    return PolicyAnswer.of(messages)
+                rule = rule_in(messages) or self._setup.rule
+                results = await complete(self._setup, self._run, calls, rule, exceeded=decision.exceeded)
+                seen = self._seen(seen, [*messages, *results])
 
-    def _seen(self, observations: Conversation, more: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
-        added = list(more)
+    def _seen(self, seen: Conversation, observations: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
+        added = list(observations)
         for message in added:
             if message.id not in unhashed:
                 self._hash.update(dumps(message))
-        return observations.extend(added)
+        return seen.extend(added)
 
     async def _nest(self, policy: Policy, task: str) -> Any:
         """Run another policy as part of this loop."""
@@ -106,8 +107,8 @@ class Loop:
         if self._depth >= limits.depth:
             raise BudgetExceededError(f"the run has used up its {limits.depth} policies inside of each other")
         assert run is not None  # noqa: S101 (an option is called inside of a run)
-        asked = Message(policy=self._policy.name, payload=PartsPayload(parts=(TextPart(text=task),)), role_hint_for_llm="user")
-        record = await run.say(asked, key="task")
+        payload = PartsPayload(parts=(TextPart(text=task),))
+        record = await run.say(Message(policy=self._policy.name, payload=payload, role_hint_for_llm="user"), key="task")
         loop = Loop(self._setup, run, policy, self._past, depth=self._depth + 1)
         return (await loop.go([record.message])).value
 
@@ -131,35 +132,37 @@ class ExecutorActor(Actor):
             reason = f"there is no policy {request.policy!r}; there are {', '.join(policies) or 'none'}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
         policy = self._setup.options.find(request.policy)
-        async with handling(context, PATTERN) as here:
-            run = here.run
+        async with handling(context, PATTERN) as handler:
+            run = handler.run
             self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            given, closed = await _hear(run, request.observations, outside=True)
-            asked: list[Message] = []
+            observations, closings = await _write_observations(run, request.observations, outside=True)
+            task: list[Message] = []
             if request.input is not None:
-                asked, _ = await _write(run, [_asked(run.course.invocation_id, request.input)])
+                task, _ = await _write(run, [_task_message(run.course.invocation_id, request.input)])
             # After a crash they are read from the thread: both ways must number the steps in the same way.
-            past.hear([*given, *asked])
-            read_taint(run, [*past.before, *given])
+            past.read_steps([*observations, *task])
+            read_taint(run, [*past.before, *observations])
             loop = Loop(self._setup, run, policy, past)
-            answer = await loop.go([*past.before, *given, *closed, *asked], unhashed={each.id for each in closed})
+            seen = [*past.before, *observations, *closings, *task]
+            answer = await loop.go(seen, unhashed={closing.id for closing in closings})
         return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
     @handles
     async def complete(self, request: CompleteCalls, context: Context) -> CallsCompleted:
         """Complete the calls of a conversation."""
-        async with handling(context, PATTERN) as here:
-            run = here.run
+        async with handling(context, PATTERN) as handler:
+            run = handler.run
             self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            given, _ = await _hear(run, request.observations, outside=False)  # not closed: these calls must run
-            calls = Conversation([*past.before, *given]).open_calls()
+            # Their open calls are not closed: they must run.
+            observations, _ = await _write_observations(run, request.observations, outside=False)
+            calls = Conversation([*past.before, *observations]).open_calls()
             if not calls:
                 return CallsCompleted()
-            read_taint(run, [*past.before, *given])
-            beyond = past.goes_beyond(len(calls))
-            results = await complete(self._setup, run, calls, self._setup.rule, beyond=beyond)
+            read_taint(run, [*past.before, *observations])
+            exceeded = past.count_calls(len(calls))
+            results = await complete(self._setup, run, calls, self._setup.rule, exceeded=exceeded)
         return CallsCompleted(results=tuple(result.id for result in results))
 
     def _limit(self, run: LedgerRun) -> None:
@@ -171,7 +174,9 @@ class ExecutorActor(Actor):
         run.opened.share(Bounds).add(self._setup.cast.budgets)
 
 
-async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool) -> tuple[list[Message], list[Message]]:
+async def _write_observations(
+    run: LedgerRun, observations: tuple[str, ...], *, outside: bool
+) -> tuple[list[Message], list[Message]]:
     """Write the observations to the thread once; return them as stored, and the results that closed open calls in them.
 
     They become talk without receivers, whatever their fields. `outside` closes the open calls.
@@ -180,36 +185,33 @@ async def _hear(run: LedgerRun, observations: tuple[str, ...], *, outside: bool)
         RefusedError: an observation is not a valid message.
     """
     try:
-        rows = [_heard(loads(each.encode(), Message), keeps_mark=outside) for each in observations]
+        rows = [_as_talk(loads(text.encode(), Message)) for text in observations]
     except DecodeError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
     return await _write(run, rows, outside=outside)
 
 
-def _heard(message: Message, *, keeps_mark: bool) -> Message:
+def _as_talk(message: Message) -> Message:
     """Return a message from outside as talk, so that no actor treats it as a request.
 
     The runtime's metadata is removed, except the mark of untrusted content.
     """
-    talk = message.model_copy(update={"lane": "talk", "to": ()})
-    if keeps_mark:
-        return from_outside(talk)
-    return talk.model_copy(update={"metadata": {name: value for name, value in talk.metadata.items() if name != "antiphon"}})
+    return from_outside(message.model_copy(update={"lane": "talk", "to": ()}))
 
 
 async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> tuple[list[Message], list[Message]]:
     if not rows:
         return [], []
-    own = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
-    records = await run.journal.write(run.thread_id, own, allow_foreign=True, outside=outside)
-    said = [record.message for record in records]
-    return said[: len(own)], said[len(own) :]  # the ledger has appended the results of open calls after them
+    in_thread = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
+    records = await run.journal.write(run.thread_id, in_thread, allow_foreign=True, outside=outside)
+    stored = [record.message for record in records]
+    return stored[: len(rows)], stored[len(rows) :]  # the ledger has appended the results of open calls after them
 
 
-def _asked(run_id: str, text: str) -> Message:
+def _task_message(run_id: str, text: str) -> Message:
     """Return the task of a run as a user's message."""
-    said = PartsPayload(parts=(TextPart(text=text),))
-    return Message(id=f"{run_id}/said", policy="user", payload=said, role_hint_for_llm="user", parent_id=run_id)
+    payload = PartsPayload(parts=(TextPart(text=text),))
+    return Message(id=f"{run_id}/said", policy="user", payload=payload, role_hint_for_llm="user", parent_id=run_id)
 
 
 # ---------------------------------------------------------------- the public class
@@ -290,27 +292,26 @@ class Executor(Pattern):
             LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
-        given = [*as_messages(message_history), *_observed(task)]
-        said: dict[str, Any] = {"input": task} if isinstance(task, str) else {}
-        if given or not said:
-            said["observations"] = _written(given)
-        own_id = known_by("run", thread_id, name := policy or self._only(), json.dumps(said, sort_keys=True))
-        if sum(map(len, said.get("observations", ()))) > _MOST:
-            await self._hand_over(given, thread_id, own_id)
-            said["observations"] = ()
-        request = RunPolicy(policy=name, **said)
+        task_messages = () if isinstance(task, str) else (task,) if isinstance(task, Message) else task
+        messages = [*as_messages(message_history), *task_messages]
+        request: dict[str, Any] = {"input": task} if isinstance(task, str) else {}
+        if messages or not request:
+            request["observations"] = _written(messages)
+        name = policy or self._default_policy()
+        request_id = request_key("run", thread_id, name, json.dumps(request, sort_keys=True))
+        if sum(map(len, request.get("observations", ()))) > _MOST:
+            # Too large for a request: they are written to the thread, which the policy observes.
+            request["observations"] = ()
+            if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
+                fields = {"thread_id": thread_id, "parent_id": None}
+                await self.system.append_history(thread_id, [row.model_copy(update=fields) for row in messages])
+        run = RunPolicy(policy=name, **request)
         try:
-            ran = await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
+            ran = await self.system.ask(self._address, run, within=UNHURRIED, thread_id=thread_id, id=request_id)
         except DeliveryError as exc:
             return failed(thread_id, exc)
-        answer = await read_answer(self.ledger, thread_id, partial(_is_answer, own_id))
+        answer = await read_answer(self.ledger, thread_id, partial(_is_answer, request_id))
         return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
-
-    async def _hand_over(self, messages: Iterable[Message], thread_id: str, request_id: str) -> None:
-        """Write messages that are too large for a request to the thread: the policy observes the thread."""
-        if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
-            own = {"thread_id": thread_id, "parent_id": None}
-            await self.system.append_history(thread_id, [each.model_copy(update=own) for each in messages])
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
         """Run every call without a result in a conversation or a stored thread, and return it with the results.
@@ -320,29 +321,24 @@ class Executor(Pattern):
             LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
-        there = await top_of(self.ledger, thread_id)
-        given = _written(each for each in conversation if there.get(each.id) is None)
-        open_calls = [call.id for call in there.open_calls()]
-        if given or open_calls:
-            request, own_id = CompleteCalls(observations=given), known_by("complete", thread_id, *given, "", *open_calls)
-            await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
+        stored = await top_of(self.ledger, thread_id)
+        observations = _written(message for message in conversation if stored.get(message.id) is None)
+        open_calls = [call.id for call in stored.open_calls()]
+        if observations or open_calls:
+            request_id = request_key("complete", thread_id, *observations, "", *open_calls)
+            request = CompleteCalls(observations=observations)
+            await self.system.ask(self._address, request, within=UNHURRIED, thread_id=thread_id, id=request_id)
         return await top_of(self.ledger, thread_id)
 
     @property
     def _address(self) -> str:
         return f"{self._name}/1"
 
-    def _only(self) -> str:
+    def _default_policy(self) -> str:
         names = self.options.policies
         if self._policy is None and len(names) != 1:
             raise ValueError(f"name the policy: policy= one of {', '.join(names) or 'none'}")
         return self._policy or names[0]
-
-
-def _observed(task: Task | Iterable[Message]) -> Iterable[Message]:
-    if isinstance(task, str):
-        return ()
-    return (task,) if isinstance(task, Message) else task
 
 
 def _is_answer(run_id: str, message: Message) -> bool:

@@ -78,7 +78,10 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
         RefusedError: its models do not answer after all retries.
     """
     prompt = model_messages(observations, spec.name)
-    tools = [_definition(tool) for tool in choices.tools]
+    tools = [
+        ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=thaw(tool.parameters))
+        for tool in choices.tools
+    ]
     parts = [InstructionPart(content=spec.instructions)] if spec.instructions else []
     parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
 
@@ -92,25 +95,18 @@ async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversa
             return response
 
     async def request(model: Model) -> ModelResponse:
-        given: Any = {"model_settings": spec.settings, "model_request_parameters": parameters}
+        settings = spec.settings
         if not members.live:
-            return await model_request(model, prompt, **given)
-        async with model_request_stream(model, prompt, **given) as stream:
+            return await model_request(model, prompt, model_settings=settings, model_request_parameters=parameters)
+        async with model_request_stream(model, prompt, model_settings=settings, model_request_parameters=parameters) as stream:
             async for event in stream:
                 publish_live(spec.name, event)
             return stream.get()
 
-    return _decided(await ask_in_turn(spec.models, ask, members.patience, who=spec.name, is_request=True))
-
-
-def _definition(tool: Tool) -> ToolDefinition:
-    return ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=thaw(tool.parameters))
-
-
-def _decided(response: ModelResponse) -> list[Message]:
-    """Return an answer as messages with new ids: two equal answers are two messages."""
+    response = await ask_in_turn(spec.models, ask, members.patience, who=spec.name, is_request=True)
     units = cast("list[dict[str, Any]]", ModelMessagesTypeAdapter.dump_python([response], mode="json"))
     messages = answer_messages(units[0], price_of(response))
+    # New ids: two equal answers are two messages.
     return [message.model_copy(update={"id": current_port().new_id()}) for message in messages]
 
 
@@ -189,8 +185,8 @@ class Options:
     async def offered_to(self, policy: str) -> tuple[Tool, ...]:
         """Return the options of a policy."""
         async with await self.toolkit.connect():
-            found = await self.toolkit.tools_of(policy)
-        tools = sorted(found.values(), key=lambda tool: tool.name)
+            by_name = await self.toolkit.tools_of(policy)
+        tools = sorted(by_name.values(), key=lambda tool: tool.name)
         return tuple(Tool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools)
 
     # ------------------------------------------------------------ policies
@@ -208,15 +204,14 @@ class Options:
         policy = Policy(name or str(getattr(decide, "__name__", "")), decide)
         return self._add(policy, decide.__doc__ or "", to, timeout)
 
-    def _add(self, policy: Policy, about: str, to: Sequence[str], timeout: float | None) -> Policy:
+    def _add(self, policy: Policy, description: str, to: Sequence[str], timeout: float | None) -> Policy:
         _check_free(policy.name)
 
         async def run(task: str) -> Any:
             note_deed(policy.name)  # in a repeated run, it would do its work again
             return await nest(policy, task)
 
-        description = about.strip()
-        self.toolkit.add(run, name=policy.name, description=description, to=to, effects="none", timeout=timeout)
+        self.toolkit.add(run, name=policy.name, description=description.strip(), to=to, effects="none", timeout=timeout)
         self._policies[policy.name] = policy
         return policy
 
@@ -289,16 +284,16 @@ async def nest(policy: Policy, task: str) -> Any:
     Raises:
         RuntimeError: there is no current run.
     """
-    inside = _nest.get()
-    if inside is None:
+    run_policy = _nest.get()
+    if run_policy is None:
         raise RuntimeError(f"policy {policy.name!r} is an option: it can only be called in a run of an executor")
-    return await inside(policy, task)
+    return await run_policy(policy, task)
 
 
 @contextmanager
-def nesting(inside: Nest) -> Generator[None]:
-    """Use `inside` to run policies that are called as options inside the block."""
-    token = _nest.set(inside)
+def nesting(run_policy: Nest) -> Generator[None]:
+    """Use `run_policy` to run policies that are called as options inside the block."""
+    token = _nest.set(run_policy)
     try:
         yield
     finally:

@@ -145,14 +145,14 @@ def stages(rule: Rule, calls: Sequence[Message]) -> tuple[Stage, ...]:
 
 
 def _grouped(rule: Groups, calls: Sequence[Message]) -> Iterable[Stage]:
-    left = list(calls)
+    ungrouped = list(calls)
     for group in rule.groups:
-        own = tuple(call for call in left if _names(call) & set(group))
-        left = [call for call in left if call not in own]
-        if own:
-            yield Stage(own, stop_on_error=rule.stop_on_error)
-    if left:
-        yield Stage(tuple(left))
+        members = tuple(call for call in ungrouped if _names(call) & set(group))
+        ungrouped = [call for call in ungrouped if call not in members]
+        if members:
+            yield Stage(members, stop_on_error=rule.stop_on_error)
+    if ungrouped:
+        yield Stage(tuple(ungrouped))
 
 
 def _names(call: Message) -> set[str]:
@@ -162,8 +162,8 @@ def _names(call: Message) -> set[str]:
 
 def under(rule: Rule, calls: Iterable[Message]) -> list[Message]:
     """Return the calls of a decision with a rule in their metadata, which replaces the executor's."""
-    said = {_NAMESPACE: {"rule": rule.model_dump(mode="json")}}
-    return [call.model_copy(update={"metadata": {**call.metadata, **said}}) for call in calls]
+    metadata = {_NAMESPACE: {"rule": rule.model_dump(mode="json")}}
+    return [call.model_copy(update={"metadata": {**call.metadata, **metadata}}) for call in calls]
 
 
 def rule_in(messages: Iterable[Message]) -> Rule | None:
@@ -173,18 +173,14 @@ def rule_in(messages: Iterable[Message]) -> Rule | None:
         ValueError: the rule is invalid.
     """
     for message in messages:
-        own = message.metadata.get(_NAMESPACE)
-        if isinstance(own, JsonObject) and "rule" in own:
-            return _read(thaw(own)["rule"])
+        metadata = message.metadata.get(_NAMESPACE)
+        if isinstance(metadata, JsonObject) and "rule" in metadata:
+            try:
+                rule: Rule = _RULE.validate_python(thaw(metadata)["rule"])
+            except ValidationError as exc:
+                raise ValueError(f"a decision names an invalid rule: {exc.errors()[0]['msg']}") from None
+            return rule
     return None
-
-
-def _read(said: Any) -> Rule:
-    try:
-        rule: Rule = _RULE.validate_python(said)
-    except ValidationError as exc:
-        raise ValueError(f"a decision names an invalid rule: {exc.errors()[0]['msg']}") from None
-    return rule
 
 
 # ---------------------------------------------------------------- running a stage
@@ -193,7 +189,7 @@ Work: TypeAlias = Callable[[Message], Awaitable[OptionResultPayload]]
 """Runs a call, and returns the outcome."""
 
 
-class Ended(NamedTuple):
+class StageEnd(NamedTuple):
     """The end of a stage."""
 
     outcomes: dict[str, OptionResultPayload]
@@ -202,7 +198,7 @@ class Ended(NamedTuple):
     """The reason why the run cannot continue; None: it can."""
 
 
-async def run_stage(stage: Stage, work: Work, *, parallel: int, never_cut: Collection[str]) -> Ended:
+async def run_stage(stage: Stage, work: Work, *, parallel: int, never_cut: Collection[str]) -> StageEnd:
     """Run the calls of a stage; `never_cut` are options that are never cancelled after they have started."""
     return await _Race(stage, work, parallel, never_cut).run()
 
@@ -211,42 +207,39 @@ class _Race:
     def __init__(self, stage: Stage, work: Work, parallel: int, never_cut: Collection[str]) -> None:
         self._stage, self._work, self._never_cut = stage, work, never_cut
         self._slots = asyncio.Semaphore(parallel)
-        self._held: set[str] = set()
+        self._uncancellable: set[str] = set()
         """Calls that have started and must not be cancelled."""
 
-    async def run(self) -> Ended:
-        tasks = {asyncio.create_task(self._one(call), name=call.id): call for call in self._stage.calls}
+    async def run(self) -> StageEnd:
+        tasks = {asyncio.create_task(self._run_call(call), name=call.id): call for call in self._stage.calls}
         try:
-            await self._until_enough(set(tasks))
+            await self._wait_until_enough(set(tasks))
             for task, call in tasks.items():
-                if call.id not in self._held:
+                if call.id not in self._uncancellable:
                     task.cancel()
             await asyncio.wait(tasks)
-        finally:
+        finally:  # a cancelled run cancels all: a call that went on would write to a thread that nobody owns here
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
         ended = {task: call for task, call in tasks.items() if not task.cancelled()}
         errors = [error for task in ended if (error := task.exception()) is not None]
         outcomes = {call.id: task.result() for task, call in ended.items() if task.exception() is None}
-        return Ended(outcomes, errors[0] if errors else None)
+        return StageEnd(outcomes, errors[0] if errors else None)
 
-    async def _one(self, call: Message) -> OptionResultPayload:
+    async def _run_call(self, call: Message) -> OptionResultPayload:
         async with self._slots:
             if _option(call) in self._never_cut:
-                self._held.add(call.id)
+                self._uncancellable.add(call.id)
             return await self._work(call)
 
-    async def _until_enough(self, pending: set[asyncio.Task[OptionResultPayload]]) -> None:
+    async def _wait_until_enough(self, pending: set[asyncio.Task[OptionResultPayload]]) -> None:
         """Wait until enough have succeeded, or all have ended."""
         successes = 0
         while pending and (self._stage.enough is None or successes < self._stage.enough):
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            successes += sum(1 for task in done if _has_succeeded(task))
-
-
-def _has_succeeded(task: asyncio.Task[OptionResultPayload]) -> bool:
-    return not task.cancelled() and task.exception() is None and not task.result().is_error
+            ended = [task for task in done if not task.cancelled() and task.exception() is None]
+            successes += sum(1 for task in ended if not task.result().is_error)
 
 
 def _option(call: Message) -> str:

@@ -43,8 +43,8 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.messages.json_values import canonical
-from antiphon.patterns.cast import known_by, user_content
-from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, words_of
+from antiphon.patterns.cast import request_key, user_content
+from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, text_of
 
 # ---------------------------------------------------------------- rows
 
@@ -91,8 +91,8 @@ async def post_additions(
         LedgerError: they cannot be written.
         ValueError: one is too large.
     """
-    for some in _portions(units):
-        await ledger.post(thread_id, _row(address, some, untrusted))
+    for portion in _portions(units):
+        await ledger.post(thread_id, _row(address, portion, untrusted))
 
 
 def addition_in(record: Record) -> Addition | None:
@@ -102,8 +102,8 @@ def addition_in(record: Record) -> Addition | None:
 
 def _addition(message: Message) -> Addition | None:
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if message.lane == "control" and told.get("type") == _ADDED:
-            data: Any = thaw(told.get("data"))
+        case (DataPart(data=JsonObject() as notice),) if message.lane == "control" and notice.get("type") == _ADDED:
+            data: Any = thaw(notice.get("data"))
             return Addition(data["messages"], data.get("untrusted"))
         case _:
             return None
@@ -114,15 +114,15 @@ async def stored_units(ledger: Ledger, thread_id: str, units: list[dict[str, Any
     redaction = await ledger.redaction_of(thread_id)
     if redaction is None:
         return units
-    rows = (redaction.message(_row(MEMORY, some, None)) for some in _portions(units))
-    return [unit for row in rows if (found := _addition(row)) is not None for unit in found.units]
+    additions = (_addition(redaction.message(_row(MEMORY, portion, None))) for portion in _portions(units))
+    return [unit for addition in additions if addition is not None for unit in addition.units]
 
 
 def read_units(units: Sequence[dict[str, Any]], calls: Mapping[str, Message]) -> list[Message]:
     """Return units as messages; a unit that answers an earlier call becomes its result."""
     answered = {calls[name].id: calls[name] for unit in units for name in _answers(unit) if name in calls}
-    before: list[Any] = encode(Conversation(answered.values()), "marsys").value
-    return list(decode([*before, *units], "marsys"))[len(answered) :]
+    call_units: list[Any] = encode(Conversation(answered.values()), "marsys").value
+    return list(decode([*call_units, *units], "marsys"))[len(answered) :]
 
 
 def _answers(unit: Mapping[str, Any]) -> Iterator[str]:
@@ -134,17 +134,17 @@ def _answers(unit: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _portions(units: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    some: list[dict[str, Any]] = []
+    portion: list[dict[str, Any]] = []
     size = 0
     for unit in units:
-        more = len(canonical(unit))
-        if some and size + more > _MOST:
-            yield some
-            some, size = [], 0
-        some.append(unit)
-        size += more
-    if some:
-        yield some
+        unit_size = len(canonical(unit))
+        if portion and size + unit_size > _MOST:
+            yield portion
+            portion, size = [], 0
+        portion.append(unit)
+        size += unit_size
+    if portion:
+        yield portion
 
 
 def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Message:
@@ -154,7 +154,7 @@ def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Me
     return Message(
         policy="user",
         payload=PartsPayload(parts=(DataPart(data={"type": _ADDED, "data": data}),)),
-        id=known_by(MEMORY, address, canonical(data).decode()),
+        id=request_key(MEMORY, address, canonical(data).decode()),
         to=(address,),
         lane="control",
     )
@@ -163,17 +163,17 @@ def _row(address: str, units: list[dict[str, Any]], untrusted: str | None) -> Me
 # ---------------------------------------------------------------- repeated additions
 
 
-_OWN: Final = "antiphon"
+_NAMESPACE: Final = "antiphon"
 _MARK: Final = "remembered"
 _MARK_IN_BODY: Final = b'"remembered":'
 _MODEL: Final = "memory"
 _LETTERS: Final = ("agent_call", "agent_response", "error")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_Asked: TypeAlias = SystemPromptPart | UserPromptPart | ToolReturnPart
-_Answered: TypeAlias = TextPart | ToolCallPart
+_RequestPart: TypeAlias = SystemPromptPart | UserPromptPart | ToolReturnPart
+_ResponsePart: TypeAlias = TextPart | ToolCallPart
 
 
-def retold_in(row: Message) -> Iterator[str]:
+def repeated_ids(row: Message) -> Iterator[str]:
     """Yield the ids of the added messages that a row repeats."""
     yield from _marks(thaw(row.metadata))
     for part in row.parts:
@@ -183,43 +183,43 @@ def retold_in(row: Message) -> Iterator[str]:
 def _marks(value: Any) -> Iterator[str]:
     match value:
         case {"antiphon": {"remembered": list()}}:
-            yield from cast("list[str]", value[_OWN][_MARK])
+            yield from cast("list[str]", value[_NAMESPACE][_MARK])
         case dict():
-            for each in cast("dict[str, Any]", value).values():
-                yield from _marks(each)
+            for member in cast("dict[str, Any]", value).values():
+                yield from _marks(member)
         case list():
-            for each in cast("list[Any]", value):
-                yield from _marks(each)
+            for item in cast("list[Any]", value):
+                yield from _marks(item)
         case _:
             pass
 
 
 def begins_unit(row: Message) -> bool:
     """Whether a row is the first of a request or an answer."""
-    own = row.metadata.get(_OWN)
-    return isinstance(own, JsonObject) and "unit" in own
+    metadata = row.metadata.get(_NAMESPACE)
+    return isinstance(metadata, JsonObject) and "unit" in metadata
 
 
-class Retold:
+class RepetitionReader:
     """Reads a thread, and finds the rows that repeat added messages."""
 
     def __init__(self) -> None:
         self._answers: set[str] = set()
         """Exchanges with a repeated answer that has more rows; only its first row is marked."""
 
-    def copy(self) -> Retold:
+    def copy(self) -> RepetitionReader:
         """Return a copy, to continue from here."""
-        other = Retold()
-        other._answers = {*self._answers}
-        return other
+        copy = RepetitionReader()
+        copy._answers = {*self._answers}
+        return copy
 
-    def has(self, record: Record) -> bool:
-        """Whether the next row of the thread repeats one."""
+    def take(self, record: Record) -> bool:
+        """Read the next row of the thread; return whether it repeats an added message."""
         row = record.message
         exchange = row.correlation_id or ""
         if begins_unit(row):
             self._answers.discard(exchange)
-        is_marked = _MARK_IN_BODY in record.body and any(True for _ in retold_in(row))
+        is_marked = _MARK_IN_BODY in record.body and any(True for _ in repeated_ids(row))
         if is_marked and row.role_hint_for_llm == "assistant":
             self._answers.add(exchange)
         return is_marked or (exchange in self._answers and row.role_hint_for_llm == "assistant")
@@ -228,84 +228,93 @@ class Retold:
 # ---------------------------------------------------------------- prompts
 
 
-def retell(messages: Sequence[Message], name: str, own: frozenset[str], untrusted: Mapping[str, str]) -> list[ModelMessage]:
-    """Return messages as a prompt of the peer's model; `own` are the peer's own messages.
+def added_prompt(
+    messages: Sequence[Message], name: str, policies: frozenset[str], untrusted: Mapping[str, str]
+) -> list[ModelMessage]:
+    """Return added messages as a prompt of the peer's model; the peer's own messages have one of the `policies`.
 
     `untrusted` maps messages to the source of untrusted content in them.
     """
-    called = {each.invocation_id for each in messages if each.policy in own and role_of(each) == "assistant"} - {None}
-    told: list[ModelMessage] = []
+    calls = {
+        message.invocation_id for message in messages if message.policy in policies and role_of(message) == "assistant"
+    } - {None}
+    prompt: list[ModelMessage] = []
     for message in messages:
         source = untrusted.get(message.id)
-        if source is None and (part := _answered(message, name, own)) is not None:
-            _answer(told, part, message)
+        if source is None and (response_part := _response_part(message, name, policies)) is not None:
+            _add_to_response(prompt, response_part, message)
             continue
-        if source is None and message.kind == "option_result" and message.invocation_id in called:
-            asked: _Asked = _returned(message)
+        payload = message.payload
+        part: _RequestPart
+        if source is None and isinstance(payload, OptionResultPayload) and payload.invocation_id in calls:
+            part = _tool_return(message, payload)
         else:
-            asked = _asked(message, name, source)
-        if told and isinstance(last := told[-1], ModelRequest):
-            last.parts = [*last.parts, asked]
+            part = _prompt_part(message, name, source)
+        if prompt and isinstance(last := prompt[-1], ModelRequest):
+            last.parts = [*last.parts, part]
         else:
-            told.append(ModelRequest([asked]))
-    return told
+            prompt.append(ModelRequest([part]))
+    return prompt
 
 
-def _answer(told: list[ModelMessage], part: _Answered, message: Message) -> None:
+def _add_to_response(prompt: list[ModelMessage], part: _ResponsePart, message: Message) -> None:
     """Add a message of the peer itself, joined with its previous message to one answer."""
-    if told and isinstance(last := told[-1], ModelResponse):
+    if prompt and isinstance(last := prompt[-1], ModelResponse):
         last.parts = [*last.parts, part]
         last.metadata = _mark(*_marks(last.metadata), message.id)
     else:
         time = message.created_at or _EPOCH
-        told.append(ModelResponse([part], model_name=_MODEL, timestamp=time, metadata=_mark(message.id)))
+        prompt.append(ModelResponse([part], model_name=_MODEL, timestamp=time, metadata=_mark(message.id)))
 
 
-def _answered(message: Message, name: str, own: frozenset[str]) -> _Answered | None:
+def _response_part(message: Message, name: str, policies: frozenset[str]) -> _ResponsePart | None:
     """Return the text or call of the peer itself; None: it is another agent's message."""
-    if message.policy not in own:
+    if message.policy not in policies:
         return None
     match role_of(message), message.payload:
         case "assistant", OptionCallPayload() as call:
-            given = call.arguments_text or cast("dict[str, Any]", thaw(call.arguments))
-            return ToolCallPart(call.option_name, given, tool_call_id=call.invocation_id)
+            arguments = call.arguments_text or cast("dict[str, Any]", thaw(call.arguments))
+            return ToolCallPart(call.option_name, arguments, tool_call_id=call.invocation_id)
         case (("assistant" | "agent_call"), _):
-            return TextPart(_words(message, name) or "[an attachment]")
+            return TextPart(_text(message, name) or "[an attachment]")
         case _:
             return None
 
 
-def _returned(message: Message) -> ToolReturnPart:
+def _tool_return(message: Message, result: OptionResultPayload) -> ToolReturnPart:
     """Return the result of a tool that the peer has called."""
-    words, media = words_of(message), _media(message)
-    content = [words, *media] if media else words
-    own: dict[str, Any] = {"tool_call_id": message.invocation_id, "metadata": _mark(message.id)}
-    assert isinstance(message.payload, OptionResultPayload)  # noqa: S101 (only a result is returned)
-    return ToolReturnPart(message.payload.option_name, content, timestamp=message.created_at or _EPOCH, **own)
+    text, media = text_of(message), _media(message)
+    return ToolReturnPart(
+        result.option_name,
+        [text, *media] if media else text,
+        tool_call_id=result.invocation_id,
+        metadata=_mark(message.id),
+        timestamp=message.created_at or _EPOCH,
+    )
 
 
-def _asked(message: Message, name: str, untrusted: str | None) -> SystemPromptPart | UserPromptPart:
+def _prompt_part(message: Message, name: str, untrusted: str | None) -> SystemPromptPart | UserPromptPart:
     """Return a message of the system, the user or another agent; an agent's name is put before its text."""
     mark, time = _mark(message.id), message.created_at or _EPOCH
     if untrusted is None and role_of(message) == "system":
-        return SystemPromptPart(words_of(message), metadata=mark, timestamp=time)
-    words, media = _words(message, name), _media(message)
+        return SystemPromptPart(text_of(message), metadata=mark, timestamp=time)
+    text, media = _text(message, name), _media(message)
     if untrusted is not None:
-        mark[_OWN]["untrusted"] = untrusted
-        words = f"[Message {message.id} from {message.policy}]: {words}"
+        mark[_NAMESPACE]["untrusted"] = untrusted
+        text = f"[Message {message.id} from {message.policy}]: {text}"
     elif message.policy != "user" and role_of(message) not in _LETTERS:
-        words = f"[Message from {message.policy}]: {words}"
-    return UserPromptPart([TextContent(words or "Attached:", metadata=mark), *media], timestamp=time)
+        text = f"[Message from {message.policy}]: {text}"
+    return UserPromptPart([TextContent(text or "Attached:", metadata=mark), *media], timestamp=time)
 
 
 def _mark(*ids: str) -> dict[str, Any]:
-    return {_OWN: {_MARK: list(ids)}}
+    return {_NAMESPACE: {_MARK: list(ids)}}
 
 
-def _words(message: Message, name: str) -> str:
+def _text(message: Message, name: str) -> str:
     """Return the text of a message; for messages between agents, from the point of view of one."""
     if role_of(message) not in _LETTERS:
-        return words_of(message)
+        return text_of(message)
     (form,) = marsys_form(Conversation([message]))
     return str(for_model(name, form.replace(content=form.text))["content"])
 

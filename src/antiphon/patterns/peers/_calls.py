@@ -14,7 +14,7 @@ from asyncio import Lock
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from antiphon import errors
@@ -99,10 +99,10 @@ class Breaker:
         if not failed and not standing.failures:
             return
         address = address_of(exchange.callee)
-        told: dict[str, Json] = {"type": _OUTCOME, "data": {"caller": exchange.caller, "failed": failed}}
+        outcome: dict[str, Json] = {"type": _OUTCOME, "data": {"caller": exchange.caller, "failed": failed}}
         row = Message(
             policy=address_of(exchange.caller),
-            payload=PartsPayload(parts=(DataPart(data=told),)),
+            payload=PartsPayload(parts=(DataPart(data=outcome),)),
             id=f"{exchange.id}:outcome",
             to=(address,),
             lane="control",
@@ -137,8 +137,8 @@ class Breaker:
 def _failed(message: Message) -> bool | None:
     """Return whether a message records a failure or a success of a peer; None: neither."""
     match message.parts:
-        case (DataPart(data=JsonObject() as told),) if message.lane == "control" and told.get("type") == _OUTCOME:
-            data = told.get("data")
+        case (DataPart(data=JsonObject() as outcome),) if message.lane == "control" and outcome.get("type") == _OUTCOME:
+            data = outcome.get("data")
             return bool(data.get("failed")) if isinstance(data, JsonObject) else None
         case _:
             return None
@@ -167,7 +167,7 @@ class PeerTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PeerCall:
     """A request of a peer to another."""
 
     target: str
@@ -187,7 +187,7 @@ class Calls:
         self._ledger, self._registry, self._limits = ledger, registry, limits
         self._deciding: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
-    async def invoke(self, turn: PeerTurn, run: LedgerRun, wanted: Wanted) -> Message:
+    async def invoke(self, turn: PeerTurn, run: LedgerRun, call: PeerCall) -> Message:
         """Ask another peer, and return the recorded answer or error.
 
         `run` belongs to this call alone. After a crash, the same call returns the recorded answer.
@@ -196,53 +196,64 @@ class Calls:
             ParkedError: a person must settle or approve something first.
             HistoryMismatchError, LedgerError: as in every run.
         """
-        exchange = _exchange(turn, run, wanted)
+        place = f"{run.thread_id}\n{run.course.invocation_id}"
+        exchange = Exchange(
+            id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
+            root=turn.context.message.correlation_id or turn.context.message.id,
+            caller=turn.name,
+            callee=call.target,
+            request=call.request,
+            depth=turn.depth + 1,
+            untrusted=call.untrusted,
+            caller_task=turn.task_id,
+            message_id=call.message_id,
+        )
         try:
-            decided = await self._decide(turn, run, exchange, wanted)
-            return decided if decided.kind != "option_call" else await self._ask(turn, run, exchange, wanted)
+            letter = await self._decide(turn, run, exchange, call)
+            return letter if letter.kind != "option_call" else await self._ask(turn, run, exchange, call)
         finally:
             self.breaker.leave(exchange)
 
     # ------------------------------------------------------------ 1. and 2.
 
-    async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
+    async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, call: PeerCall) -> Message:
         """Return the letter with the decision on the call."""
         lock = self._deciding.setdefault(run.thread_id, Lock())
         async with lock:
-            said = await self._letters(run.thread_id, exchange.root)
-            for letter in said:
+            records = await self._ledger.by_correlation(exchange.root, thread_id=run.thread_id)
+            letters = [record.message for record in records if letter_of(record.message) is not None]
+            for letter in letters:
                 if letter.id == f"{run.course.invocation_id}/letter":
                     return letter
-            calls = sum(letter.kind == "option_call" for letter in said)
-            refusal = await self._refusal(turn, exchange, wanted, calls)
+            calls = sum(letter.kind == "option_call" for letter in letters)
+            refusal = await self._refusal(turn, exchange, call, calls)
             letter = exchange.call() if refusal is None else exchange.refused(refusal)
             return (await run.say(letter, key="letter")).message
 
-    async def _refusal(self, turn: PeerTurn, exchange: Exchange, wanted: Wanted, calls: int) -> Refusal | None:
+    async def _refusal(self, turn: PeerTurn, exchange: Exchange, call: PeerCall, calls: int) -> Refusal | None:
+        """Return the reason why a call is refused, after `calls` calls for the same task; None: it is allowed."""
         caller = self._registry.get(turn.name)
-        how_far = {"depth": exchange.depth, "interactions": calls}
-        refusal = find_refusal(self._registry, self._limits, caller, wanted.target, **how_far)
-        if refusal is None and wanted.context_message_ids:
+        refusal = find_refusal(self._registry, self._limits, caller, call.target, depth=exchange.depth, interactions=calls)
+        if refusal is None and call.context_message_ids:
             memory = await PeerMemory.read(self._ledger, turn.context.thread_id or "", turn.name)
-            missing = [each for each in wanted.context_message_ids if memory.by_id(each) is None]
+            missing = [message_id for message_id in call.context_message_ids if memory.by_id(message_id) is None]
             if missing:
                 return Refusal(MESSAGE_NOT_FOUND, f"there is no message {missing[0]!r} in the memory of {turn.name!r}")
         return refusal or await self.breaker.admit(exchange)
 
-    async def _letters(self, thread_id: str, root: str) -> list[Message]:
-        records = await self._ledger.by_correlation(root, thread_id=thread_id)
-        return [record.message for record in records if letter_of(record.message) is not None]
-
     # ------------------------------------------------------------ 3. and 4.
 
-    async def _ask(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, wanted: Wanted) -> Message:
-        passed, task = wanted.context_message_ids, exchange.given_task
-        more: dict[str, Any] = {"context_message_ids": passed, "untrusted": wanted.untrusted, "task_id": task}
-        given = {name: value for name, value in more.items() if value}
-        request = InvokePeer(request=wanted.request, depth=exchange.depth, **given)
-        within, to = self._limits.within, address_of(wanted.target)
+    async def _ask(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, call: PeerCall) -> Message:
+        request = InvokePeer(
+            request=call.request,
+            depth=exchange.depth,
+            context_message_ids=call.context_message_ids,
+            untrusted=call.untrusted,
+            task_id=exchange.caller_task,
+        )
+        address = address_of(call.target)
         try:
-            answered = await turn.context.ask(to, request, within=within, key=exchange.id)
+            answered = await turn.context.ask(address, request, within=self._limits.within, key=exchange.id)
         except _NOT_ENDED:
             raise
         except errors.DeliveryError as exc:
@@ -253,18 +264,3 @@ class Calls:
             await self.breaker.note(exchange, failed=False)
             letter = exchange.response(answered.content, answered.completion_time, answered.untrusted)
         return (await run.say(letter, key="answer")).message
-
-
-def _exchange(turn: PeerTurn, run: LedgerRun, wanted: Wanted) -> Exchange:
-    place = f"{run.thread_id}\n{run.course.invocation_id}"
-    return Exchange(
-        id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
-        root=turn.context.message.correlation_id or turn.context.message.id,
-        caller=turn.name,
-        callee=wanted.target,
-        request=wanted.request,
-        depth=turn.depth + 1,
-        untrusted=wanted.untrusted,
-        given_task=turn.task_id,
-        message_id=wanted.message_id,
-    )

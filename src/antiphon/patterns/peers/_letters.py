@@ -99,7 +99,7 @@ class PeerLimits(BaseModel):
     """How often peers may ask each other, in all branches together."""
     remember: int = Field(default=5, ge=0)
     """How many of its earlier exchanges in a thread are in the prompt of a peer."""
-    told: int = Field(default=50, ge=0)
+    added_messages: int = Field(default=50, ge=0)
     """How many added messages of its memory, and of each shared memory, are in the prompt of a peer."""
     within: float = Field(default=3600.0, gt=0)
     """Seconds that a peer may take to answer another, including approvals by people."""
@@ -116,22 +116,22 @@ _USER = "user"
 
 def star_flow(center: str, leaves: Iterable[str]) -> Flow:
     """A user asks the center, which asks the others, possibly concurrently, before it answers."""
-    around = tuple(leaves)
-    exchanges = [part for leaf in around for part in (_asks(center, leaf), _answers(leaf, center))]
+    leaves = tuple(leaves)
+    exchanges = [part for leaf in leaves for part in (_asks(center, leaf), _answers(leaf, center))]
     task = sequence(_asks(_USER, center), repeat(choice(*exchanges)), _answers(center, _USER))
-    return Flow("star", f"{center} asks {', '.join(around)}, who ask nobody.", repeat(task, least=1), _roles(center, *around))
+    return Flow("star", f"{center} asks {', '.join(leaves)}, who ask nobody.", repeat(task, least=1), _roles(center, *leaves))
 
 
 def pipeline_flow(*names: str) -> Flow:
     """A user asks the first peer, which asks the next before it answers, and so on; nobody asks out of turn."""
-    about = f"Each asks the next: {', '.join(names)}."
-    return Flow("pipeline", about, repeat(_nested(_USER, names), least=1), _roles(*names))
+    description = f"Each asks the next: {', '.join(names)}."
+    return Flow("pipeline", description, repeat(_nested(_USER, names), least=1), _roles(*names))
 
 
 def _nested(caller: str, names: tuple[str, ...]) -> Sequence:
     """Return the flow in which the first peer is asked and may ask the second, and so on, and each answers."""
-    first, *others = names
-    inner: list[Pattern] = [repeat(_nested(first, tuple(others)))] if others else []
+    first, *following = names
+    inner: list[Pattern] = [repeat(_nested(first, tuple(following)))] if following else []
     return sequence(_asks(caller, first), *inner, _answers(first, caller))
 
 
@@ -149,7 +149,7 @@ def _roles(*names: str) -> tuple[tuple[str, str], ...]:
 
 # ---------------------------------------------------------------- letters
 
-_OWN: Final = "peers"
+_NAMESPACE: Final = "peers"
 _DIALECT: Final = "marsys"
 _MESSAGE_ID: Final = "message_id"
 
@@ -184,7 +184,7 @@ class Exchange:
     request: str
     depth: int
     untrusted: str | None = None
-    given_task: str | None = None
+    caller_task: str | None = None
     """The task that the caller names; several exchanges may have the same."""
     message_id: str | None = None
     """The caller's id of the call, if the caller wrote it as a message."""
@@ -192,22 +192,21 @@ class Exchange:
     @property
     def task_id(self) -> str:
         """The task that the letters name."""
-        return self.given_task or self.id
+        return self.caller_task or self.id
 
     def call(self) -> Message:
         """Return the letter with the request."""
-        known = {} if self.message_id is None else {_MESSAGE_ID: self.message_id}
-        return self._message(self._call, untrusted=self.untrusted, **known)
+        return self._message(self._call, untrusted=self.untrusted, message_id=self.message_id)
 
     def response(self, content: str, completion_time: float, untrusted: str | None) -> Message:
         """Return the letter with the answer."""
-        more = {"completion_time": completion_time}
-        unit = {"role": "agent_response", "content": content, "name": self.callee, "metadata": self._about(**more)}
+        metadata = self._metadata({"completion_time": completion_time})
+        unit = {"role": "agent_response", "content": content, "name": self.callee, "metadata": metadata}
         return self._message(self._call, unit, untrusted=untrusted)
 
-    def failure(self, failed: Refusal) -> Message:
+    def failure(self, error: Refusal) -> Message:
         """Return the letter with the error of the call."""
-        return self._message(self._call, self._error(failed))
+        return self._message(self._call, self._error(error))
 
     def refused(self, refusal: Refusal) -> Message:
         """Return the letter with the refusal of the call."""
@@ -215,34 +214,37 @@ class Exchange:
 
     @property
     def _call(self) -> dict[str, Any]:
-        metadata = self._about(depth=self.depth)
+        metadata = self._metadata({"depth": self.depth})
         return {"role": "agent_call", "content": self.request, "name": self.callee, "metadata": metadata}
 
     def _error(self, refusal: Refusal) -> dict[str, Any]:
-        metadata = self._about(error_type=refusal.error_type, retryable=refusal.retryable)
+        metadata = self._metadata({"error_type": refusal.error_type, "retryable": refusal.retryable})
         return {"role": "error", "content": refusal.reason, "name": self.caller, "metadata": metadata}
 
-    def _about(self, **more: Any) -> dict[str, Any]:
-        told = {} if self.given_task is None else {"interaction_id": self.id}
-        return {"caller": self.caller, "callee": self.callee, "task_id": self.task_id, **told, **more}
+    def _metadata(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Return the metadata of a unit of the task with these details."""
+        interaction = {} if self.caller_task is None else {"interaction_id": self.id}
+        return {"caller": self.caller, "callee": self.callee, "task_id": self.task_id, **interaction, **details}
 
-    def _message(self, *units: dict[str, Any], untrusted: str | None = None, **more: str) -> Message:
+    def _message(self, *units: dict[str, Any], untrusted: str | None = None, message_id: str | None = None) -> Message:
         """Return the last of the units as a message of the task; it is read after those before it."""
         message = decode(list(units), _DIALECT)[-1]
-        own: dict[str, Any] = {"task_id": self.task_id, "caller": self.caller, "callee": self.callee, **more}
+        letter: dict[str, Any] = {"task_id": self.task_id, "caller": self.caller, "callee": self.callee}
+        if message_id is not None:
+            letter[_MESSAGE_ID] = message_id
         if untrusted is not None:
-            own["untrusted"] = untrusted
+            letter["untrusted"] = untrusted
         metadata = {name: thaw(value) for name, value in message.metadata.items()}
-        return message.model_copy(update={"correlation_id": self.root, "metadata": {**metadata, _OWN: own}})
+        return message.model_copy(update={"correlation_id": self.root, "metadata": {**metadata, _NAMESPACE: letter}})
 
 
 def letter_of(message: Message) -> Letter | None:
     """Return sender and receiver, if a message is a letter."""
-    own = message.metadata.get(_OWN)
-    if message.lane != "talk" or not isinstance(own, JsonObject):
+    letter = message.metadata.get(_NAMESPACE)
+    if message.lane != "talk" or not isinstance(letter, JsonObject):
         return None
-    untrusted = own.get("untrusted")
-    match own.get("task_id"), own.get("caller"), own.get("callee"):
+    untrusted = letter.get("untrusted")
+    match letter.get("task_id"), letter.get("caller"), letter.get("callee"):
         case (str(task_id), str(caller), str(callee)):
             return Letter(task_id, caller, callee, untrusted if isinstance(untrusted, str) else None)
         case _:
@@ -251,9 +253,9 @@ def letter_of(message: Message) -> Letter | None:
 
 def as_known(message: Message) -> Message:
     """Return a message with the id that peers use: that of the program's `agent_call`."""
-    own = message.metadata.get(_OWN)
-    given = own.get(_MESSAGE_ID) if isinstance(own, JsonObject) and message.lane == "talk" else None
-    return message.model_copy(update={"id": given}) if isinstance(given, str) else message
+    letter = message.metadata.get(_NAMESPACE)
+    message_id = letter.get(_MESSAGE_ID) if isinstance(letter, JsonObject) and message.lane == "talk" else None
+    return message.model_copy(update={"id": message_id}) if isinstance(message_id, str) else message
 
 
 def role_of(message: Message) -> str:
@@ -270,7 +272,7 @@ def role_of(message: Message) -> str:
             return message.role_hint_for_llm or "user"
 
 
-def words_of(message: Message) -> str:
+def text_of(message: Message) -> str:
     """Return a message as text: its text, a call or a result."""
     match message.payload:
         case OptionResultPayload(is_error=True, error_message=why):
@@ -278,14 +280,14 @@ def words_of(message: Message) -> str:
         case OptionResultPayload(result=None, parts=parts) if parts:
             return "\n".join(part.text for part in parts if isinstance(part, TextPart))
         case OptionResultPayload(result=result):
-            return _as_text(thaw(result))
+            return _json_text(thaw(result))
         case OptionCallPayload(option_name=option, arguments=arguments):
-            return f"{option}({_as_text(thaw(arguments))})"
+            return f"{option}({_json_text(thaw(arguments))})"
         case _:
             return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
-def _as_text(value: Json) -> str:
+def _json_text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -306,11 +308,11 @@ def marsys_form(messages: Conversation) -> list[marsys.Message]:
 
 def from_model(name: str, response: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's response as a message of the peer: with its name, plain tool names, and without nulls."""
-    said = {key: value for key, value in response.items() if value is not None}
-    said |= {"role": "assistant", "name": name, "content": said.get("content") or ""}
-    if calls := said.pop("tool_calls", None):
-        said["tool_calls"] = [_plain(call) for call in calls]
-    return said
+    message = {key: value for key, value in response.items() if value is not None}
+    message |= {"role": "assistant", "name": name, "content": message.get("content") or ""}
+    if calls := message.pop("tool_calls", None):
+        message["tool_calls"] = [_plain(call) for call in calls]
+    return message
 
 
 def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
@@ -321,17 +323,17 @@ def for_model(name: str, message: marsys.Message) -> dict[str, Any]:
     if message.role == "agent_call" and message.caller == name:
         return {"role": "assistant", "content": with_heading(f"[Request to {message.name}]:", message.content)}
     if message.role == "assistant" and message.name not in (None, name):
-        return {"role": "user", "content": with_heading(f"[Message from {message.name}]:", _said(message))}
+        return {"role": "user", "content": with_heading(f"[Message from {message.name}]:", _content_with_calls(message))}
     return process_for_llm(message)
 
 
-def _said(message: marsys.Message) -> str | list[Any]:
+def _content_with_calls(message: marsys.Message) -> str | list[Any]:
     """Return an agent's text with its tool calls, without their results."""
     calls = message.to_llm_dict().get("tool_calls", ())
-    called = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
+    texts = [f"{call['function']['name']}({call['function']['arguments']})" for call in calls]
     if isinstance(message.content, str):
-        return " ".join(each for each in (message.content, *called) if each)
-    return [*message.content, *({"type": "text", "text": each} for each in called)]
+        return " ".join(text for text in (message.content, *texts) if text)
+    return [*message.content, *({"type": "text", "text": text} for text in texts)]
 
 
 def _plain(call: Any) -> Any:

@@ -13,9 +13,10 @@ already has it; shared memories come first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, takewhile
+from itertools import chain, count
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
@@ -29,17 +30,17 @@ from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys
-from antiphon.patterns.cast import ThreadHistory, user_content
+from antiphon.patterns.cast import ThreadHistory, attributed, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
-    Retold,
+    RepetitionReader,
+    added_prompt,
     addition_in,
     begins_unit,
     memory_address,
     post_additions,
     read_units,
-    retell,
-    retold_in,
+    repeated_ids,
     stored_units,
     units_of,
 )
@@ -53,7 +54,7 @@ from antiphon.patterns.peers._letters import (
     letter_of,
     marsys_form,
     role_of,
-    words_of,
+    text_of,
 )
 from antiphon.patterns.peers._registry import INVOKE_AGENT
 from antiphon.runtime import Context
@@ -69,7 +70,7 @@ class PeerMemory:
     thread_id: str
     conversation: Conversation
     _ledger: Ledger = field(repr=False)
-    _found: Remembering = field(repr=False)
+    _reader: MemoryReader = field(repr=False)
 
     @classmethod
     async def read(cls, ledger: Ledger, thread_id: str, name: str, *, before: int | None = None) -> PeerMemory:
@@ -78,7 +79,7 @@ class PeerMemory:
         Raises:
             LedgerError: it cannot be read.
         """
-        return await cls._read(ledger, thread_id, Remembering(name, address_of(name)), before)
+        return await cls._read(ledger, thread_id, MemoryReader(name, address_of(name)), before)
 
     @classmethod
     async def read_shared(cls, ledger: Ledger, name: str, *, before: int | None = None) -> PeerMemory:
@@ -88,18 +89,18 @@ class PeerMemory:
             LedgerError: it cannot be read.
         """
         address = memory_address(name)
-        return await cls._read(ledger, address, Remembering(name, address), before)
+        return await cls._read(ledger, address, MemoryReader(name, address), before)
 
     @classmethod
-    async def _read(cls, ledger: Ledger, thread_id: str, found: Remembering, before: int | None) -> PeerMemory:
-        async for record in ledger.read(thread_id, found.seq, before):
-            found.take(record)
-        return cls(found.name, thread_id, Conversation(found.messages), ledger, found)
+    async def _read(cls, ledger: Ledger, thread_id: str, reader: MemoryReader, before: int | None) -> PeerMemory:
+        async for record in ledger.read(thread_id, reader.seq, before):
+            reader.take(record)
+        return cls(reader.name, thread_id, Conversation(reader.messages), ledger, reader)
 
     @property
     def added(self) -> Sequence[Added]:
         """The messages that programs have added, in order."""
-        return tuple(self._found.added)
+        return tuple(self._reader.added)
 
     # ------------------------------------------------------------ adding
 
@@ -117,21 +118,23 @@ class PeerMemory:
         new: dict[str, marsys.Message] = {}
         for unit in await stored_units(self._ledger, self.thread_id, units_of(messages)):
             form = marsys.Message.from_dict(unit)
-            known = self._known(form.message_id) or new.setdefault(form.message_id, form)
-            if known != form:
+            if (self._stored(form.message_id) or new.setdefault(form.message_id, form)) != form:
                 raise ValueError(f"there is another message {form.message_id!r} in the memory; messages do not change")
         units = units_of(new.values())
-        read_units(units, self._found.calls)  # raises for an invalid message, before anything is written
+        read_units(units, self._reader.calls)  # raises for an invalid message, before anything is written
         taint = current_taint()
         source = untrusted or (taint.untrusted if taint is not None else None)
-        await post_additions(self._ledger, self.thread_id, self._found.address, units, source)
-        return await self._read(self._ledger, self.thread_id, self._found.copy(), None)
+        await post_additions(self._ledger, self.thread_id, self._reader.address, units, source)
+        return await self._read(self._ledger, self.thread_id, self._reader.copy(), None)
 
-    def _known(self, message_id: str) -> marsys.Message | None:
+    def _stored(self, message_id: str) -> marsys.Message | None:
         """Return a message by id, in the form of MARSYS: with its calls, which are separate messages here."""
-        ids = chain((message_id,), (f"{message_id}#{number}" for number in count(2)))
-        said = takewhile(lambda message: message is not None, map(self.by_id, ids))
-        return next(iter(marsys_form(Conversation(message for message in said if message is not None))), None)
+        messages: list[Message] = []
+        for part_id in chain((message_id,), (f"{message_id}#{number}" for number in count(2))):
+            if (message := self.by_id(part_id)) is None:
+                break
+            messages.append(message)
+        return next(iter(marsys_form(Conversation(messages))), None)
 
     # ------------------------------------------------------------ queries
 
@@ -161,14 +164,14 @@ class PeerMemory:
         """
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
-        found: dict[str, Message] = {}
+        matches: dict[str, Message] = {}
         for hit in hits:
             row = as_known(hit.record.message)
-            added = self._found.rows.get(row.id)
-            for each in (row.id,) if added is None else await _searched(added, text):
-                if (message := self.by_id(each)) is not None:
-                    found.setdefault(each, message)
-        return tuple(found.values())[:limit]
+            added = self._reader.rows.get(row.id)
+            for message_id in (row.id,) if added is None else await _matching_ids(added, text):
+                if (message := self.by_id(message_id)) is not None:
+                    matches.setdefault(message_id, message)
+        return tuple(matches.values())[:limit]
 
     def window(self, count: int | None = None, *, tokens: int | None = None) -> Conversation:
         """Return the latest messages within a limit of messages or estimated tokens, and the system messages.
@@ -188,8 +191,7 @@ class PeerMemory:
         Raises:
             DialectError: there is no such dialect, or it cannot express a message.
         """
-        own = (_as_own(message, self.name) for message in self.conversation)
-        return encode(Conversation(own), dialect, as_policy=self.name, **options)
+        return encode(attributed(self.conversation, self.name), dialect, as_policy=self.name, **options)
 
     def messages(self) -> list[marsys.Message]:
         """Return it in the form of MARSYS."""
@@ -200,11 +202,12 @@ class PeerMemory:
         return list(_with_results([for_model(self.name, message) for message in self.messages()]))
 
 
-async def _searched(messages: Sequence[Message], text: str) -> list[str]:
+async def _matching_ids(messages: Sequence[Message], text: str) -> list[str]:
     """Return the ids of the messages with all the words; a search finds an addition only as a whole."""
-    some = MemoryLedger()
-    await some.append("added", [message.model_copy(update={"thread_id": None}) for message in messages], allow_foreign=True)
-    return [hit.record.message.id for hit in await some.search(text, limit=len(messages))]
+    ledger = MemoryLedger()
+    rows = [message.model_copy(update={"thread_id": None}) for message in messages]
+    await ledger.append("added", rows, allow_foreign=True)
+    return [hit.record.message.id for hit in await ledger.search(text, limit=len(messages))]
 
 
 def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -218,7 +221,7 @@ def _with_results(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield {"role": "user", "content": with_heading(f"[Result of {message.get('name')}]:", message["content"])}
             continue
         yield message
-        yield from (messages[each] for each in results.get(place, ()))
+        yield from (messages[result] for result in results.get(place, ()))
 
 
 def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
@@ -227,15 +230,16 @@ def _results_of_turns(messages: list[dict[str, Any]]) -> dict[int, list[int]]:
     A model may reuse an id in a later turn: a result belongs to the latest turn before it that has no result for this id.
     """
     waiting: dict[str, list[tuple[int, int]]] = {}
-    found: dict[int, dict[int, int]] = {}
+    by_call: dict[int, dict[int, int]] = {}
+    """By the place of a turn, and the number of a call in it: the place of the result."""
     for place, message in enumerate(messages):
         for number, call in enumerate(message.get("tool_calls", ())):
             waiting.setdefault(call["id"], []).append((place, -number))
-        if called := waiting.get(message.get("tool_call_id", "")):
-            turn, number = max(called)
-            called.remove((turn, number))
-            found.setdefault(turn, {})[-number] = place
-    return {turn: [places[number] for number in sorted(places)] for turn, places in found.items()}
+        if calls := waiting.get(message.get("tool_call_id", "")):
+            turn, number = max(calls)
+            calls.remove((turn, number))
+            by_call.setdefault(turn, {})[-number] = place
+    return {turn: [places[number] for number in sorted(places)] for turn, places in by_call.items()}
 
 
 class Added(NamedTuple):
@@ -248,7 +252,7 @@ class Added(NamedTuple):
     """Whether the message is the row itself, which a prompt quotes."""
 
 
-class Remembering:
+class MemoryReader:
     """Reads a thread, and selects the messages of one memory."""
 
     def __init__(self, name: str, address: str) -> None:
@@ -259,65 +263,60 @@ class Remembering:
         """The additions, by row."""
         self.calls: dict[str, Message] = {}
         """The calls in the memory, by invocation."""
-        self._seen: dict[str, Message] = {}
+        self._forwardable: dict[str, Message] = {}
         """The messages that can be forwarded to it: all earlier ones."""
-        self._found: dict[str, Message] = {}
-        self._instructed: Message | None = None
-        self._retold = Retold()
+        self._messages: dict[str, Message] = {}
+        self._instructions: Message | None = None
+        self._repetitions = RepetitionReader()
         self._history = ThreadHistory()
         self.seq = 0
         """The position up to which the thread was read."""
 
-    def copy(self) -> Remembering:
+    def copy(self) -> MemoryReader:
         """Return a copy, to continue from here."""
-        other = Remembering(self.name, self.address)
-        other.seq, other._instructed, other._retold = self.seq, self._instructed, self._retold.copy()
-        other.added, other.rows, other.calls = [*self.added], {**self.rows}, {**self.calls}
-        other._seen, other._found = {**self._seen}, {**self._found}
-        other._history = self._history.copy()
-        return other
+        copy = MemoryReader(self.name, self.address)
+        copy.seq, copy._instructions, copy._repetitions = self.seq, self._instructions, self._repetitions.copy()
+        copy.added, copy.rows, copy.calls = [*self.added], {**self.rows}, {**self.calls}
+        copy._forwardable, copy._messages = {**self._forwardable}, {**self._messages}
+        copy._history = self._history.copy()
+        return copy
 
     @property
     def messages(self) -> list[Message]:
         """The memory so far."""
-        return list(self._found.values())
+        return list(self._messages.values())
 
     def take(self, record: Record) -> None:
         """Read the next row of the thread."""
         message, self.seq = dated(record), record.seq
         if message.lane == "talk":
-            self._seen[message.id] = message
-            is_told_again = self._retold.has(record)
-            if self._is_own(message) and not is_told_again and not self._is_known(message):
-                self._find(message)
+            self._forwardable[message.id] = message
+            is_repetition = self._repetitions.take(record)
+            if self._is_own(message) and not is_repetition and not self._is_repeated_instruction(message):
+                self._remember(message)
         elif (addition := addition_in(record)) is not None:
             self._add(record, addition)
         elif message.lane == "control" and self.address in message.to:
-            for each in (*self._history_before(message), *_passed(message)):
-                if (passed := self._seen.get(each)) is not None:
-                    self._find(passed)
+            request = request_of(message)  # of a user: then the peer also reads the history before it
+            history = [] if request is None else [row.id for row in self._history if row.id != request.message_id]
+            for message_id in (*history, *_forwarded_ids(message)):
+                if (forwarded := self._forwardable.get(message_id)) is not None:
+                    self._remember(forwarded)
         self._history.take(record)
-
-    def _history_before(self, asked: Message) -> list[str]:
-        """Return the ids of the history that the peer reads when a user asks it."""
-        request = request_of(asked)
-        if request is None:
-            return []
-        return [each.id for each in self._history if each.id != request.message_id]
 
     def _add(self, record: Record, addition: Addition) -> None:
         messages = tuple(read_units(addition.units, self.calls))
         for message in messages:
-            self._seen.setdefault(message.id, message)
+            self._forwardable.setdefault(message.id, message)
         if self.address not in record.message.to:
             return  # another peer's message, which may be forwarded later
         self.rows[record.message.id] = messages
         self.added.append(Added(record.seq, messages, addition.untrusted))
         for message in messages:
-            self._find(message)
+            self._remember(message)
 
-    def _find(self, message: Message) -> None:
-        self._found.setdefault(message.id, message)
+    def _remember(self, message: Message) -> None:
+        self._messages.setdefault(message.id, message)
         if isinstance(message.payload, OptionCallPayload):
             self.calls[message.payload.invocation_id] = message
 
@@ -326,21 +325,21 @@ class Remembering:
             return letter.caller == self.name
         return speaker_of(message) == self.name and _option(message) != INVOKE_AGENT
 
-    def _is_known(self, message: Message) -> bool:
+    def _is_repeated_instruction(self, message: Message) -> bool:
         """Whether these are the known instructions of the peer, which are repeated after messages of other agents."""
         if message.policy != "system":
             return False
-        before, self._instructed = self._instructed, message
+        before, self._instructions = self._instructions, message
         return before is not None and before.parts == message.parts
 
 
-def _passed(message: Message) -> tuple[str, ...]:
+def _forwarded_ids(message: Message) -> tuple[str, ...]:
     """Return the ids of the messages that an invocation forwards."""
     payload = message.payload
     if not isinstance(payload, OptionCallPayload) or payload.option_name != InvokePeer.message_type:
         return ()
-    given = payload.arguments.get("context_message_ids")
-    return tuple(str(each) for each in given) if isinstance(given, JsonArray) else ()
+    ids = payload.arguments.get("context_message_ids")
+    return tuple(map(str, ids)) if isinstance(ids, JsonArray) else ()
 
 
 def request_of(message: Message) -> InvokePeer | None:
@@ -377,37 +376,27 @@ def _option(message: Message) -> str | None:
     return payload.option_name if isinstance(payload, OptionCallPayload | OptionResultPayload) else None
 
 
-def _as_own(message: Message, name: str) -> Message:
-    """Return a message of an assistant without a name as the peer's: it was added to its memory as such."""
-    is_unnamed = message.policy == message.role_hint_for_llm == "assistant"
-    return message.model_copy(update={"policy": name}) if is_unnamed else message
-
-
 # ---------------------------------------------------------------- prompts: the request
 
 
 async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -> str | Sequence[UserContent]:
     """Return the prompt: the forwarded messages, then the request; untrusted content is quoted."""
     if request.message_id is not None:
-        return [part for given in await _passed_on([request.message_id], context) for part in _content(*given)]
-    asked = _asked(request.request, caller)
-    passed = await _passed_on(request.context_message_ids, context)
-    if not passed and request.untrusted is None:
-        return asked
-    told: list[UserContent] = [_shown(message, source) for message, source in passed]
-    told.append(asked if request.untrusted is None else quoted(asked, request.untrusted))
-    return told
+        rows = await _forwarded([request.message_id], context)
+        return [content for message, source in rows for content in _content(message, source)]
+    text = request.request
+    if caller is not None:
+        form = MarsysMessage("agent_call", text, metadata={"caller": caller})
+        text = str(process_for_llm(form)["content"])
+    forwarded = await _forwarded(request.context_message_ids, context)
+    if not forwarded and request.untrusted is None:
+        return text
+    prompt: list[UserContent] = [_shown(message, source) for message, source in forwarded]
+    prompt.append(text if request.untrusted is None else quoted(text, request.untrusted))
+    return prompt
 
 
-def _asked(request: str, caller: str | None) -> str:
-    """Return a request as text: a user's unchanged, another agent's with its name."""
-    if caller is None:
-        return request
-    form = MarsysMessage("agent_call", request, metadata={"caller": caller})
-    return str(process_for_llm(form)["content"])
-
-
-async def _passed_on(ids: Sequence[str], context: Context) -> list[tuple[Message, str | None]]:
+async def _forwarded(ids: Sequence[str], context: Context) -> list[tuple[Message, str | None]]:
     """Return the forwarded messages, each with the source of untrusted content; they precede the request."""
     if not ids:
         return []
@@ -417,19 +406,19 @@ async def _passed_on(ids: Sequence[str], context: Context) -> list[tuple[Message
         message = as_known(record.message)
         rows.setdefault(message.id, (message, _untrusted(message)))
         if (addition := addition_in(record)) is not None:
-            for each in read_units(addition.units, {}):
-                rows.setdefault(each.id, (each, addition.untrusted))
-    return [rows[each] for each in ids if each in rows]
+            for added in read_units(addition.units, {}):
+                rows.setdefault(added.id, (added, addition.untrusted))
+    return [rows[message_id] for message_id in ids if message_id in rows]
 
 
 def _content(message: Message, source: str | None) -> list[UserContent]:
     """Return the content of a user's message; untrusted text is quoted."""
     content = list(user_content(message))
-    return content if source is None else [quoted(each, source) if isinstance(each, str) else each for each in content]
+    return content if source is None else [quoted(item, source) if isinstance(item, str) else item for item in content]
 
 
 def _shown(message: Message, source: str | None) -> UserContent:
-    text = f"[Message {message.id} from {message.policy}]: {words_of(message)}"
+    text = f"[Message {message.id} from {message.policy}]: {text_of(message)}"
     return text if source is None else quoted(text, source)
 
 
@@ -453,30 +442,27 @@ async def recollect(
         LedgerError: the thread cannot be read.
     """
     runs: dict[str, _Exchange] = {}
-    remembering, history = Remembering(name, address_of(name)), ThreadHistory()
+    reader, history = MemoryReader(name, address_of(name)), ThreadHistory()
     request = request_of(until)
     async for record in ledger.read(thread_id):
         message = record.message
         if message.id == until.id:
             break
         if addition_in(record) is not None:
-            remembering.take(record)
+            reader.take(record)
         elif history.take(record) and request is not None and message.id != request.message_id:
-            remembering.added.append(Added(record.seq, (message,), untrusted_source(message), is_talk=True))
+            reader.added.append(Added(record.seq, (message,), untrusted_source(message), is_talk=True))
         if record.message.lane == "talk" and speaker_of(record.message) == name:
             runs.setdefault(run_of(record.message), _Exchange(record.seq)).add(record)
-    told = [(each, messages) for each in runs.values() if _is_finished(messages := each.restored(thread_id))]
-    kept = told[-limits.remember :] if limits.remember else []
-    known = {told_id for each, _ in kept for told_id in each.retold()}
-    own = frozenset({name, "assistant"})
-    before = [each for memory in shared for _, each in _retold(memory.added, known, limits, name, frozenset({name}))]
-    exchanges = [(each.seq, Quotation(messages, each.seqs)) for each, messages in kept]
-    placed = sorted((*exchanges, *_retold(remembering.added, known, limits, name, own)), key=_place)
-    return Quotation.joined([*before, *(each for _, each in placed)])
-
-
-def _place(placed: tuple[int, Quotation]) -> int:
-    return placed[0]
+    finished = [(run, messages) for run in runs.values() if _is_finished(messages := run.restored(thread_id))]
+    latest = finished[-limits.remember :] if limits.remember else []
+    repeated = set[str]().union(*(run.repeated_ids() for run, _ in latest))
+    quotations = [(run.seq, Quotation(messages, run.seqs)) for run, messages in latest]
+    # In the peer's own memory, an assistant without a name is the peer; in a shared one it may be another.
+    quotations += _added_quotations(reader.added, repeated, limits, name, frozenset({name, "assistant"}))
+    quotations.sort(key=itemgetter(0))
+    from_shared = [_added_quotations(memory.added, repeated, limits, name, frozenset({name})) for memory in shared]
+    return Quotation.joined([quotation for _, quotation in chain(*from_shared, quotations)])
 
 
 class _Exchange:
@@ -494,59 +480,56 @@ class _Exchange:
         self._units[-1].append(record.message)
         self.seqs.append(record.seq)
 
-    def retold(self) -> set[str]:
+    def repeated_ids(self) -> set[str]:
         """Return the added messages that it repeats."""
-        return {told_id for unit in self._units for row in unit for told_id in retold_in(row)}
+        return {message_id for unit in self._units for row in unit for message_id in repeated_ids(row)}
 
     def restored(self, thread_id: str) -> list[ModelMessage]:
-        """Return it as prompts and answers; empty if a part of it cannot be restored."""
-        return _restored(self._units, thread_id)
+        """Return it as prompts and answers; empty if a part of it cannot be restored for a model."""
+        units = [_unit(rows) for rows in self._units]
+        if not all(units):
+            return []
+        return ModelMessagesTypeAdapter.validate_python([{**unit, "conversation_id": thread_id} for unit in units])
 
 
-def _retold(
-    added: Iterable[Added], known: set[str], limits: PeerLimits, name: str, own: frozenset[str]
+def _added_quotations(
+    added: Sequence[Added], repeated: set[str], limits: PeerLimits, name: str, policies: frozenset[str]
 ) -> list[tuple[int, Quotation]]:
-    """Return the latest unknown additions and the history, by place; a call stays with its result.
+    """Return the latest additions that are not `repeated` elsewhere, and the history, by place; a call stays with its result.
 
     Only the history is quoted. Additions are no talk yet: the first prompt that has them records them.
     """
-    places = {message.id: each for each in reversed(tuple(added)) for message in each.messages}
-    everything = Conversation({message.id: message for each in added for message in each.messages}.values())
-    whole = everything.window(limits.told, keep=lambda message: role_of(message) == "system" and limits.told > 0)
-    left_out = known | {message.id for message in (*whole.open_calls(), *whole.orphans())}
-    results = dict(whole.pairs())
+    additions = {message.id: addition for addition in reversed(added) for message in addition.messages}
+    messages = Conversation({message.id: message for addition in added for message in addition.messages}.values())
+    limit = limits.added_messages
+    window = messages.window(limit, keep=lambda message: role_of(message) == "system" and limit > 0)
+    omitted = repeated | {message.id for message in (*window.open_calls(), *window.orphans())}
+    results = dict(window.pairs())
     groups: dict[int, list[Message]] = {}
-    for number, message in enumerate(whole):
-        if message.id not in left_out:
-            groups.setdefault(places[whole[results.get(number, number)].id].seq, []).append(message)
-    sources = {known_id: each.untrusted for known_id, each in places.items() if each.untrusted is not None}
-    found: list[tuple[int, Quotation]] = []
-    for seq, messages in groups.items():
-        rows = [places[message.id] for message in messages]
-        quoted = [row.seq for row in rows] if all(row.is_talk for row in rows) else ()
-        found.append((seq, Quotation(retell(messages, name, own, sources), quoted)))
-    return found
-
-
-def _restored(units: list[list[Message]], thread_id: str) -> list[ModelMessage]:
-    plain = [_unit(rows) for rows in units]
-    if not all(plain):
-        return []  # a message that cannot be restored for a model
-    return ModelMessagesTypeAdapter.validate_python([{**unit, "conversation_id": thread_id} for unit in plain])
+    for number, message in enumerate(window):
+        if message.id not in omitted:
+            groups.setdefault(additions[window[results.get(number, number)].id].seq, []).append(message)
+    sources = {name: addition.untrusted for name, addition in additions.items() if addition.untrusted is not None}
+    quotations: list[tuple[int, Quotation]] = []
+    for seq, group in groups.items():
+        rows = [additions[message.id] for message in group]
+        seqs = [row.seq for row in rows] if all(row.is_talk for row in rows) else ()
+        quotations.append((seq, Quotation(added_prompt(group, name, policies, sources), seqs)))
+    return quotations
 
 
 def _unit(rows: list[Message]) -> dict[str, Any]:
     """Restore a request or an answer: instructions and request were one unit. Empty if it is neither."""
-    said: Any = encode(Conversation(_bare(row) for row in rows), "pydantic-ai").value
-    return {**said[0], "parts": [part for each in said for part in each["parts"]]} if said else {}
+    units: Any = encode(Conversation(_without_thread(row) for row in rows), "pydantic-ai").value
+    return {**units[0], "parts": [part for unit in units for part in unit["parts"]]} if units else {}
 
 
-def _bare(row: Message) -> Message:
+def _without_thread(row: Message) -> Message:
     """Return a row without the fields that belong to its thread."""
-    own: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
+    fields: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
     if row.role_hint_for_llm == "assistant":
-        own["policy"] = "assistant"
-    return row.model_copy(update=own)
+        fields["policy"] = "assistant"
+    return row.model_copy(update=fields)
 
 
 def _is_finished(messages: list[ModelMessage]) -> bool:

@@ -18,7 +18,7 @@ from pydantic_ai.messages import UserContent
 from typing_extensions import override
 
 from antiphon.agents.config import known_names
-from antiphon.agents.extending import note_deed, own_settings
+from antiphon.agents.extending import declared_settings, note_deed
 from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
 from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
@@ -39,13 +39,13 @@ from antiphon.patterns.cast import (
     TaskInput,
     failed,
     handling,
-    known_by,
     left_open,
     log_unexpected,
     read_answer,
+    request_key,
 )
 from antiphon.patterns.peers._additions import memory_address
-from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn, Wanted
+from antiphon.patterns.peers._calls import BreakerState, Calls, PeerCall, PeerTurn
 from antiphon.patterns.peers._letters import (
     KIND,
     PATTERN,
@@ -90,23 +90,22 @@ class PeerActor(Actor):
         """Ask the agent."""
         began = asyncio.get_running_loop().time()
         turn = self._turn(context, request.depth, request.task_id)
-        async with handling(context, PATTERN) as here:
+        async with handling(context, PATTERN) as handler:
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
-            shared = await self._shared(turn.name, here.run)
+            shared = await self._shared(turn.name, handler.run)
             with _at_work(turn) as taint:
                 content = await self._answer(turn, prompt, shared)
-        took = round(asyncio.get_running_loop().time() - began, 6)
-        untrusted = {"untrusted": taint.untrusted} if taint.untrusted else {}
-        return PeerAnswered(content=content, completion_time=took, **untrusted)
+        seconds = round(asyncio.get_running_loop().time() - began, 6)
+        return PeerAnswered(content=content, completion_time=seconds, untrusted=taint.untrusted)
 
     @handles
     async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
         """Ask another peer for the agent."""
         turn = self._turn(context, 0, request.task_id)
-        passed = tuple(request.context_message_ids)
-        wanted = Wanted(request.target, request.request, passed, message_id=request.message_id)
+        ids = tuple(request.context_message_ids)
+        call = PeerCall(request.target, request.request, ids, message_id=request.message_id)
         async with left_open(context), ledger_run(context) as run:
-            return PeerHeard(message_id=(await self._calls.invoke(turn, run, wanted)).id)
+            return PeerHeard(message_id=(await self._calls.invoke(turn, run, call)).id)
 
     def _turn(self, context: Context, depth: int, task_id: str | None) -> PeerTurn:
         name = peer_at(context.address) or ""
@@ -128,18 +127,19 @@ class PeerActor(Actor):
             return []
 
         async def ends(_: str) -> dict[str, int]:
-            return {each: (await ledger.head(memory_address(each))).seq for each in names}
+            return {memory: (await ledger.head(memory_address(memory))).seq for memory in names}
 
-        found = await run.effect("read_memory", {"names": list(names)}, ends, effects="none")
-        return [await PeerMemory.read_shared(ledger, each, before=seq + 1) for each, seq in found.items()]
+        seqs = await run.effect("read_memory", {"names": list(names)}, ends, effects="none")
+        return [await PeerMemory.read_shared(ledger, memory, before=seq + 1) for memory, seq in seqs.items()]
 
     async def _answer(self, turn: PeerTurn, prompt: str | Sequence[UserContent], shared: Sequence[PeerMemory]) -> str:
         """Return the agent's answer. An error of the agent also becomes an answer to the caller."""
         context, cast = turn.context, self._cast
-        more: dict[str, Any] = {"until": context.message, "limits": self._limits, "shared": shared}
-        before = await recollect(cast.ledger, context.thread_id or "", turn.name, **more)
+        history = await recollect(
+            cast.ledger, context.thread_id or "", turn.name, until=context.message, limits=self._limits, shared=shared
+        )
         try:
-            answer: Answer[str] = await cast.ask(turn.name, prompt, history=before)
+            answer: Answer[str] = await cast.ask(turn.name, prompt, history=history)
         except (DeliveryError, LedgerError):
             raise
         except Exception as exc:
@@ -174,14 +174,14 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     if turn is None or run is None:
         raise RuntimeError("only a peer that is at work can ask another")
     note_deed(invoke_agent.__name__)  # asked again, the other would do its work again
-    wanted = Wanted(target, request, tuple(context_message_ids), _untrusted(ctx))
-    said = await turn.calls.invoke(turn, run, wanted)
-    letter, taint = letter_of(said), current_taint()
+    call = PeerCall(target, request, tuple(context_message_ids), _untrusted(ctx))
+    answer = await turn.calls.invoke(turn, run, call)
+    letter, taint = letter_of(answer), current_taint()
     if letter is not None and taint is not None:
         taint.mark(letter.untrusted)  # untrusted content that the other peer has read also taints the caller
-    (form,) = marsys_form(Conversation([said]))
-    found = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
-    return {**found, "error_type": form.error_type} if form.role == "error" else found
+    (form,) = marsys_form(Conversation([answer]))
+    fields = {"role": form.role, "name": form.name, "content": form.content, "message_id": form.message_id}
+    return {**fields, "error_type": form.error_type} if form.role == "error" else fields
 
 
 def _untrusted(ctx: RunContext[Any]) -> str | None:
@@ -190,7 +190,7 @@ def _untrusted(ctx: RunContext[Any]) -> str | None:
     Content that parallel calls of the same step read does not count: it cannot have influenced the decision, and its order
     may differ after a restart.
     """
-    tools = [name for name, tool in ctx.tools.items() if own_settings(tool.metadata).get("untrusted")]
+    tools = [name for name, tool in ctx.tools.items() if declared_settings(tool.metadata).get("untrusted")]
     return untrusted_in(ctx.messages, tools)
 
 
@@ -198,34 +198,37 @@ def _untrusted(ctx: RunContext[Any]) -> str | None:
 
 
 def delegation(
-    target: str | marsys.Message, request: str | None, caller: str | None, passed: tuple[str, ...]
+    target: str | marsys.Message, request: str | None, caller: str | None, context_message_ids: tuple[str, ...]
 ) -> tuple[str, DelegateToPeer, tuple[str, ...]]:
     """Return the caller, its request, and the identity of the request.
 
     Raises:
         ValueError: an argument is missing, or the message is not an `agent_call`.
     """
-    more: dict[str, Any] = {"context_message_ids": passed} if passed else {}
+    ids = context_message_ids
     if isinstance(target, marsys.Message):
         call = target
-        who, name, words = _read_call(call, request, caller)
-        more |= {"message_id": call.message_id} | ({} if call.task_id is None else {"task_id": call.task_id})
-        return who, DelegateToPeer(target=name, request=words, **more), (who, name, words, *passed, call.message_id)
+        caller, name, text = _read_call(call, request, caller)
+        delegate = DelegateToPeer(
+            target=name, request=text, context_message_ids=ids, task_id=call.task_id, message_id=call.message_id
+        )
+        return caller, delegate, (caller, name, text, *ids, call.message_id)
     if request is None or caller is None:
         raise ValueError("the request or the caller is missing: use invoke(target, request, caller=…), or pass an agent_call")
-    return caller, DelegateToPeer(target=target, request=request, **more), (caller, target, request, *passed)
+    delegate = DelegateToPeer(target=target, request=request, context_message_ids=ids)
+    return caller, delegate, (caller, target, request, *ids)
 
 
 def _read_call(call: marsys.Message, request: str | None, caller: str | None) -> tuple[str, str, str]:
     """Return the caller, the target and the request of an `agent_call`."""
     if call.role != "agent_call" or not call.name or not call.text:
         raise ValueError(f"expected an agent_call with a name and a content, not {call.role!r} for {call.name!r}")
-    who = call.caller or caller
-    if who is None or request is not None or caller not in (None, who):
+    named_caller = call.caller or caller
+    if named_caller is None or request is not None or caller not in (None, named_caller):
         raise ValueError("an agent_call says who asks (metadata['caller']) and what: give neither a second time")
     if not isinstance(call.content, str) and any(part.get("type") != "text" for part in call.content):
         raise ValueError("a peer is asked in words; pass on other messages by context_message_ids")
-    return who, call.name, call.text
+    return named_caller, call.name, call.text
 
 
 # ---------------------------------------------------------------- one peer
@@ -256,8 +259,9 @@ class PeerAgent:
         context_message_ids: Sequence[str] = (),
     ) -> marsys.Message:
         """Ask another peer, by its name or with an `agent_call`, and return its answer, or an error: see `Peers.invoke`."""
-        passed, peers = context_message_ids, self._peers
-        return await peers.invoke(target, request, caller=self.name, thread_id=thread_id, context_message_ids=passed)
+        return await self._peers.invoke(
+            target, request, caller=self.name, thread_id=thread_id, context_message_ids=context_message_ids
+        )
 
     def _input_message_processor(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """Return the function that turns a model's response into a message of the peer; for `Message.from_response_dict`."""
@@ -338,18 +342,14 @@ class Peers(Pattern):
         return PeerAgent(self, self.registry.get(name).name)
 
     def _add(self, spec: PeerSpec) -> None:
-        may_ask = self._may_ask(spec)
-        told = [spec.instructions] if spec.instructions else []
-        tools = spec.tools
-        if may_ask:
-            told.append(f"You can ask other agents with {INVOKE_AGENT}: {', '.join(may_ask)}.")
-            tools = (*tools, INVOKE_AGENT)
-        self._cast.add(spec.model_copy(update={"instructions": "\n\n".join(told), "tools": tools}))
-
-    def _may_ask(self, spec: PeerSpec) -> tuple[str, ...]:
+        instructions, tools = [spec.instructions] if spec.instructions else [], spec.tools
+        allowed = tuple(spec.allowed_peers)
         if spec.allowed_peers == EVERYBODY:
-            return tuple(name for name in self.registry.names if name != spec.name) or ("whoever there is",)
-        return tuple(spec.allowed_peers)
+            allowed = tuple(name for name in self.registry.names if name != spec.name) or ("whoever there is",)
+        if allowed:
+            instructions.append(f"You can ask other agents with {INVOKE_AGENT}: {', '.join(allowed)}.")
+            tools = (*tools, INVOKE_AGENT)
+        self._cast.add(spec.model_copy(update={"instructions": "\n\n".join(instructions), "tools": tools}))
 
     # ------------------------------------------------------------ requests
 
@@ -371,7 +371,7 @@ class Peers(Pattern):
         message_history: MessageHistory = (),
         peer: str | None = None,
     ) -> Outcome:
-        """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.told`.
+        """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.added_messages`.
 
         Raises:
             SetupError: there is no such peer.
@@ -380,17 +380,15 @@ class Peers(Pattern):
         """
         name = self.registry.get(peer or next(iter(self.registry.names), "")).name
         thread_id = thread_id or current_port().new_id()
-        given = TaskInput.of(task, message_history)
-        own_id = known_by("ask", thread_id, name, *given.identity)
-        message_id = await given.hand_over(self.system, thread_id, own_id)
-        request = InvokePeer(request=given.text)
-        if message_id is not None:
-            request = InvokePeer(request=given.text, message_id=message_id)
+        task_input = TaskInput.of(task, message_history)
+        request_id = request_key("ask", thread_id, name, *task_input.identity)
+        message_id = await task_input.hand_over(self.system, thread_id, request_id)
+        request = InvokePeer(request=task_input.text, message_id=message_id)
         try:
-            answered = await self._ask(name, request, thread_id, own_id)
+            answered = await self._ask(name, request, thread_id, request_id)
         except DeliveryError as exc:
             return failed(thread_id, exc)
-        answer = await read_answer(self.ledger, thread_id, partial(is_answer, own_id, name))
+        answer = await read_answer(self.ledger, thread_id, partial(is_answer, request_id, name))
         return Outcome(thread_id, "completed", answered.content, messages=answer)
 
     async def invoke(
@@ -414,16 +412,17 @@ class Peers(Pattern):
             ParkedError: a person must settle or approve something; then do it again.
             DeliveryError, LedgerError: the caller itself cannot be reached, or its work cannot be stored.
         """
-        caller, said, known = delegation(target, request, caller, tuple(context_message_ids))
+        caller, delegate, identity = delegation(target, request, caller, tuple(context_message_ids))
         name = self.registry.get(caller).name
         thread_id = thread_id or current_port().new_id()
-        heard = await self._ask(name, said, thread_id, known_by("delegate", thread_id, *known))
-        letters = {each.message_id: each for each in await self.letters(thread_id)}
-        return letters[heard.message_id]
+        answered = await self._ask(name, delegate, thread_id, request_key("delegate", thread_id, *identity))
+        letters = {letter.message_id: letter for letter in await self.letters(thread_id)}
+        return letters[answered.message_id]
 
-    async def _ask(self, name: str, request: Request[ReplyT], thread_id: str, own_id: str) -> ReplyT:
-        more: dict[str, Any] = {"thread_id": thread_id, "id": own_id}
-        return await self.system.ask(address_of(name), request, sender="user", within=UNHURRIED, **more)
+    async def _ask(self, name: str, request: Request[ReplyT], thread_id: str, request_id: str) -> ReplyT:
+        return await self.system.ask(
+            address_of(name), request, sender="user", within=UNHURRIED, thread_id=thread_id, id=request_id
+        )
 
     # ------------------------------------------------------------ state
 
@@ -465,16 +464,16 @@ class Peers(Pattern):
 def _placed(agents: Iterable[AgentSpec], topology: Mapping[str, tuple[str, ...]] | None) -> list[PeerSpec]:
     """Return the specs with the peers that each may ask."""
     check_type("topology", topology, Mapping | None, '{"ada": ("bob",)}')
-    placed = topology or {}
-    named = check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")')
-    peers = [_peer(spec, placed.get(spec.name)) for spec in named]
-    if missing := placed.keys() - {each.name for each in peers}:
-        wrong = min(missing)
-        hint = known_names(wrong, [each.name for each in peers], "they are", "none")
-        raise SetupError(f"the topology names {wrong!r}, who is not among the agents{hint}")
+    places = topology or {}
+    specs = check_each("agents", agents, AgentSpec, 'AgentSpec(name="ada")')
+    if missing := places.keys() - {spec.name for spec in specs}:
+        name = min(missing)
+        hint = known_names(name, [spec.name for spec in specs], "they are", "none")
+        raise SetupError(f"the topology names {name!r}, who is not among the agents{hint}")
+    peers: list[PeerSpec] = []
+    for spec in specs:
+        fields = {**spec.model_dump(), "agent": spec.agent, "deps": spec.deps}
+        if spec.name in places:
+            fields["allowed_peers"] = places[spec.name]
+        peers.append(PeerSpec.model_validate(fields))
     return peers
-
-
-def _peer(spec: AgentSpec, allowed: tuple[str, ...] | None) -> PeerSpec:
-    placed = {} if allowed is None else {"allowed_peers": allowed}
-    return PeerSpec.model_validate({**spec.model_dump(), "agent": spec.agent, "deps": spec.deps, **placed})

@@ -13,7 +13,7 @@ star            pipeline          mesh                hierarchy
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
@@ -62,8 +62,8 @@ class PeerRegistry:
         self._lock = Lock()
         self._peers: dict[str, PeerSpec] = {}
         self._counts: Counter[str] = Counter()
-        for each in peers:
-            self.register(each)
+        for spec in peers:
+            self.register(spec)
 
     def register(self, spec: PeerSpec) -> PeerSpec:
         """Register a peer.
@@ -116,9 +116,9 @@ class PeerRegistry:
             SetupError: there is no such peer.
         """
         with self._lock:
-            if (found := self._peers.get(name)) is None:
+            if (spec := self._peers.get(name)) is None:
                 raise SetupError(self._nobody(name))
-            return found
+            return spec
 
     def all(self) -> tuple[PeerSpec, ...]:
         """Return all peers, in the order in which they were registered."""
@@ -128,7 +128,7 @@ class PeerRegistry:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the peers."""
-        return tuple(each.name for each in self.all())
+        return tuple(spec.name for spec in self.all())
 
     def __contains__(self, name: object) -> bool:
         with self._lock:
@@ -181,8 +181,8 @@ Tree: TypeAlias = Mapping[str, Union["Tree", Iterable[str]]]
 
 def star(center: str, leaves: Iterable[str]) -> Topology:
     """The center asks all others, which ask nobody."""
-    around = tuple(leaves)
-    return _checked({center: around, **dict.fromkeys(around, ())}, [center, *around])
+    leaves = tuple(leaves)
+    return _checked({center: leaves, **dict.fromkeys(leaves, ())}, [center, *leaves])
 
 
 def pipeline(*names: str) -> Topology:
@@ -193,24 +193,23 @@ def pipeline(*names: str) -> Topology:
 
 def mesh(*names: str) -> Topology:
     """Each peer asks all others."""
-    return _checked({name: tuple(other for other in names if other != name) for name in names}, names)
+    return _checked({name: tuple(peer for peer in names if peer != name) for name in names}, names)
 
 
 def hierarchy(tree: Tree) -> Topology:
     """Each peer asks those directly below it."""
-    found: Topology = {}
-    named: list[str] = []
+    topology: Topology = {}
+    names: list[str] = []
     for name, below in tree.items():
-        found[name] = tuple(below)
-        named.append(name)
-        under = hierarchy(cast("Tree", below)) if isinstance(below, Mapping) else dict.fromkeys(below, ())
-        named += under
-        found |= under
-    return _checked(found, named)
+        topology[name] = tuple(below)
+        names.append(name)
+        subtree = hierarchy(cast("Tree", below)) if isinstance(below, Mapping) else dict.fromkeys(below, ())
+        names += subtree
+        topology |= subtree
+    return _checked(topology, names)
 
 
-def _checked(topology: Topology, named: Iterable[str]) -> Topology:
-    names = list(named)
+def _checked(topology: Topology, names: Sequence[str]) -> Topology:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"{twice[0]!r} is in two places; name each peer once")
     return topology

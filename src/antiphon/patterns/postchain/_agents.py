@@ -47,7 +47,7 @@ from antiphon.messages import (
 from antiphon.patterns.cast import (
     RESTS,
     Answer,
-    Hear,
+    OnText,
     Patience,
     ThreadHistory,
     left_open,
@@ -215,14 +215,14 @@ class AgentManagerActor(Actor):
             words.put_nowait(None)
             await telling
 
-    def _hear(self, phase: protocol.Phase, context: Context) -> Hear | None:
+    def _hear(self, phase: protocol.Phase, context: Context) -> OnText | None:
         thread_id, events = context.thread_id or "", self._chain.events
         if not events.has_listener(thread_id):
             return None
         return lambda text: events.emit(ChainEvent(thread_id, "text", phase, text))
 
     async def _answer(
-        self, phase: protocol.Phase, asked: AskedAgent, context: Context, hear: Hear | None
+        self, phase: protocol.Phase, asked: AskedAgent, context: Context, hear: OnText | None
     ) -> protocol.AgentResult:
         """Answer a client, or the phase, whose request encloses the recorded configuration and the known information."""
         if context.thread_id is None:
@@ -241,7 +241,7 @@ class AgentManagerActor(Actor):
                     told = prompt if request is None else [prompt, *_attached(request)]
                     history = (handed if request is None else handed.without(request.id)).quoted(phase)
                     answer = await chain.cast.ask_phase(
-                        phase, config, told, hear, form=form, history=history, about=asked.context
+                        phase, config, told, hear, form=form, history=history, request_context=asked.context
                     )
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)

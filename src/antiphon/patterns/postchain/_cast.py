@@ -35,7 +35,7 @@ from antiphon.errors import AntiphonError, ConfigError, RefusedError, UnguardedT
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
 from antiphon.messages.arguments import check_type
-from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, Hear
+from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, OnText
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
@@ -112,7 +112,7 @@ class ChainCast(Cast):
         own.setdefault("patience", config.patience)
         super().__init__(ledger, **own)
         if "make_model" not in options:
-            self.closing_models(besides=options.get("model"))
+            self.closing_models(except_for=options.get("model"))
         self._types: dict[str, Any] = {}
         """By phase of the program, the output type of its agent."""
         self._added_phases: dict[str, RecordedAgent] = {}
@@ -128,15 +128,15 @@ class ChainCast(Cast):
         phase: Phase,
         config: RecordedAgent,
         prompt: str | Sequence[UserContent],
-        hear: Hear | None,
+        on_text: OnText | None,
         *,
         form: FormRequest | None = None,
         history: Quotation = Quotation(),  # noqa: B008 (never changed)
-        about: AgentContext | None = None,
+        request_context: AgentContext | None = None,
     ) -> Answer[Any]:
         """Ask the agent of a phase, with the configuration `config`; with a `form`, for a typed output.
 
-        `about` is what the client says of the request: tools and dynamic prompts find it in the metadata of their context.
+        `request_context` comes from the client: tools and dynamic prompts find it in the metadata of their context.
 
         Raises:
             UnguardedToolError: a toolkit that this program does not have guards its tools.
@@ -144,12 +144,37 @@ class ChainCast(Cast):
         """
         if (reason := self.lacks(phase, config)) is not None:
             raise UnguardedToolError(reason)
+        output: Any
         if config.own is not None:
-            return await self._ask_own(phase, config, prompt, hear, form=form, history=history, about=about)
-        fallback, output, spoken = self._config.fallback, self._types.get(phase, str), cast("str | None", None)
-        if form is not None:
-            output, spoken = FORMS[phase], SPOKEN[phase]
-        spec = AgentSpec(
+            spec, output = self._own_spec(phase, config), None
+            own_output: Any = spec.agent.output_type if spec.agent is not None else str
+            is_form = isinstance(own_output, type) and issubclass(own_output, FORMS[phase])
+            text_field = SPOKEN[phase] if is_form else None
+        else:
+            spec, output, text_field = self._configured_spec(phase, config), self._types.get(phase, str), None
+            if form is not None and form.is_choice:
+                output = choice_of(len(form.sources.ids))
+            elif form is not None:
+                output, text_field = FORMS[phase], SPOKEN[phase]
+        metadata = None
+        if request_context is not None:
+            metadata = {"user_id": request_context.user_id, "metadata": thaw(request_context.metadata)}
+        with asking_for_form(form):
+            return await self.ask(
+                spec,
+                prompt,
+                output=output,
+                history=history,
+                on_text=on_text,
+                text_field=text_field,
+                label=agent_of(phase),
+                metadata=metadata,
+            )
+
+    def _configured_spec(self, phase: Phase, config: RecordedAgent) -> AgentSpec:
+        """Return the agent that a configuration describes."""
+        fallback = self._config.fallback
+        return AgentSpec(
             name=phase,
             instructions=config.system_prompt or "",
             model=config.model,
@@ -158,11 +183,12 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-        if form is not None and form.is_choice:
-            output, spoken = choice_of(len(form.sources.ids)), None
-        more: dict[str, Any] = {"output": output, "spoken": spoken, "history": history, "hear": hear, "about": _said_of(about)}
-        with asking_for_form(form):
-            return await self.ask(spec, prompt, known_as=agent_of(phase), **more)
+
+    def _own_spec(self, phase: Phase, config: RecordedAgent) -> AgentSpec:
+        """Return the agent of the program for a phase, with the prompt and the tools of a configuration."""
+        spec = self._own[phase]
+        instructions = "\n\n".join(text for text in (spec.instructions, config.system_prompt) if text)
+        return spec.model_copy(update={"instructions": instructions, "tools": config.tools or ()})
 
     def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
         """Add the agent of a phase of the program, with the output type `output`.
@@ -179,28 +205,6 @@ class ChainCast(Cast):
     def own_config(self, name: str) -> RecordedAgent:
         """Return the configuration of the agent of a phase of the program."""
         return self._added_phases[name]
-
-    async def _ask_own(
-        self,
-        phase: Phase,
-        config: RecordedAgent,
-        prompt: str | Sequence[UserContent],
-        hear: Hear | None,
-        *,
-        form: FormRequest | None,
-        history: Quotation,
-        about: AgentContext | None,
-    ) -> Answer[Any]:
-        """Ask an agent of the program, for its own output type."""
-        given = self._own[phase]
-        told = "\n\n".join(text for text in (given.instructions, config.system_prompt) if text)
-        spec = given.model_copy(update={"instructions": told, "tools": config.tools or ()})
-        output: Any = given.agent.output_type if given.agent is not None else str
-        is_form = isinstance(output, type) and issubclass(output, FORMS[phase])
-        more: dict[str, Any] = {"history": history, "hear": hear, "about": _said_of(about)}
-        more["spoken"] = SPOKEN[phase] if is_form else None
-        with asking_for_form(form):
-            return await self.ask(spec, prompt, output=None, known_as=agent_of(phase), **more)
 
     def lacks(self, phase: Phase, config: RecordedAgent) -> str | None:
         """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
@@ -295,10 +299,6 @@ def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
     return given.model_copy(update={"name": phase}) if isinstance(given, AgentSpec) else AgentSpec(name=phase, agent=given)
 
 
-def _said_of(about: AgentContext | None) -> dict[str, Any] | None:
-    return None if about is None else {"user_id": about.user_id, "metadata": thaw(about.metadata)}
-
-
 def _own_settings(config: AgentConfig) -> list[str]:
     return [name for name in ("model", "temperature", "max_tokens") if getattr(config, name) is not None]
 
@@ -368,7 +368,7 @@ class ChainTools:
         """Return why the tools of an agent cannot run here, by the toolkits that the thread records; None: they can."""
         guards = ThreadGuards()
         async for record in self._ledger.read(thread_id):
-            guards.heard(record.message, thread_id)
+            guards.read_row(record.message, thread_id)
         try:
             if self._toolkit is None:
                 guards.check_plain(None, config.tools or (), thread_id)

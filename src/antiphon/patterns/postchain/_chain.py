@@ -24,7 +24,7 @@ from antiphon import protocol
 from antiphon._listeners import listener
 from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.durable import LedgerRun, waiting_for
-from antiphon.errors import DeliveryError, RefusedError, StoppedError
+from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.messages.keys import as_key
@@ -331,7 +331,7 @@ class TalkCache:
             _keep(self._new, thread_id, ThreadTalk.of_new_thread())
         if (talk := self._new.get(thread_id)) is not None:
             if record.seq == talk.seq + 1:
-                talk.heard(record, _NO_RUN)
+                talk.read_row(record, _NO_RUN)
             else:
                 del self._new[thread_id]  # there are rows that it has not read
         elif (talk := self._known.get(thread_id)) is not None:
@@ -339,7 +339,7 @@ class TalkCache:
                 del self._known[thread_id]
             else:
                 talk.reach(record.seq)
-                talk.guards.heard(record.message, _NO_RUN)
+                talk.guards.read_row(record.message, _NO_RUN)
 
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
         """Pass the talk of the previous run to a run; `is_first`: it is the first attempt."""
@@ -424,6 +424,8 @@ class Chain:
             return await context.ask(to, request, within=UNHURRIED, key=key)
         except RESTS as exc:
             parked: DeliveryError = exc
+            if isinstance(exc, ParkedError):
+                context.wait_for_decision(exc)
         thread_id = context.thread_id or ""
         while True:
             await self._rest(thread_id, parked, context)

@@ -8,7 +8,7 @@ has the full text.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -24,7 +24,7 @@ from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast import Patience
 from antiphon.patterns.postchain._context import MENTIONED, config_thread
-from antiphon.protocol import PHASES, AgentConfig, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
+from antiphon.protocol import PHASES, AgentConfig, ChatTurn, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
 
 _FORM = re.compile(r"version: (\d+)\n\n(.+)", re.DOTALL)
 
@@ -63,7 +63,23 @@ def prompt_name(phase: Phase, text: str | None) -> str:
 
 def prompt_digest(text: str) -> str:
     """Return the hash that identifies a prompt."""
-    return sha256(text.encode(errors="replace")).hexdigest()[:12]
+    return sha256(text.encode(errors="replace")).hexdigest()[:_DIGEST]
+
+
+_DIGEST: Final = 12
+"""The length of a hash in the name of a prompt; the number of a version is shorter."""
+
+
+def prompt_in(name: str, context: Sequence[ChatTurn]) -> str | None:
+    """Return the text of a prompt from the context of its phase; None if only the talk with the model has it.
+
+    Then the first turn is one of the conversation. A client may have given that the role `system`: it is no prompt.
+    """
+    first = next(iter(context), None)
+    if first is None or first.role != "system":
+        return None
+    suffix = name.rpartition("@")[2]
+    return first.content if len(suffix) < _DIGEST or suffix == prompt_digest(first.content) else None
 
 
 PROMPT: Final = "prompt"
@@ -103,9 +119,9 @@ async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | No
             continue
         said: Any = thaw(payload.result)
         if payload.option_name == _PREPARE and said["context"]["metadata"].get(PROMPT) == name:
-            told: Any = [turn["content"] for turn in said["context"]["messages"][:1] if turn["role"] == "system"]
-            if told:
-                return str(told[0])
+            text = prompt_in(name, [ChatTurn.model_validate(turn) for turn in said["context"]["messages"][:1]])
+            if text is not None:
+                return text
     return None
 
 

@@ -39,7 +39,7 @@ from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_name, prompt_text
+from antiphon.patterns.postchain._config import PROMPT, prompt_digest, prompt_in, prompt_name, prompt_text
 from antiphon.patterns.postchain._context import (
     CLIENT,
     MENTIONED,
@@ -177,12 +177,11 @@ class PhaseActor(Actor):
             phase_type=self.phase,
             previous_phase_output=None if work.previous is None else _short(work.previous),
             conversation_history=work.history,
-        ).with_enclosure({"user_id": work.user_id, **work.metadata})
+        ).with_enclosure({**work.metadata, "user_id": work.user_id})
         prepared = (await context.work_out(prepare, key="prepare")).context
         agent: Any = thaw(prepared.metadata["agent"])
-        told = prepared.messages[0] if prepared.messages else None
-        if PROMPT in agent and told is not None and told.role == "system":
-            self.chain.cast.prompts[agent[PROMPT]] = told.content
+        if PROMPT in agent and (text := prompt_in(agent[PROMPT], prepared.messages)) is not None:
+            self.chain.cast.prompts[agent[PROMPT]] = text
         return cast("dict[str, Any]", agent)
 
     async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:

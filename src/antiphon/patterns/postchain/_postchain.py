@@ -31,8 +31,8 @@ from antiphon.patterns.cast import (
     Task,
     TaskInput,
     failed,
-    known_by,
     read_answer,
+    request_key,
 )
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
@@ -196,7 +196,7 @@ class PostChain(Pattern):
     async def _take_turn(self, thread_id: str, given: TaskInput, user_id: str) -> None:
         """Start a turn in the given thread; create the chain's state if the thread has none."""
         is_text = given == TaskInput(given.text)
-        own_id = current_port().new_id() if is_text else known_by("turn", thread_id, *given.identity)
+        own_id = current_port().new_id() if is_text else request_key("turn", thread_id, *given.identity)
         life = await self.life(thread_id)
         is_repeated = not is_text and bool(await self.ledger.by_invocation(own_id, thread_id=thread_id))
         if life.status == "none":  # also if the request to create it is not answered yet: the same is sent again
@@ -247,7 +247,7 @@ class PostChain(Pattern):
         if self._chain.waits_for(current_run()):
             reason = "the phases are at work in this thread: give their agents the tool of another pattern"
             return ChainResult(thread_id, "failed", error_code=protocol.ErrorCode.INVALID_STATE, error_message=reason)
-        own_id, request = known_by("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
+        own_id, request = request_key("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
         try:
             answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
         except DeliveryError as exc:

@@ -30,7 +30,7 @@ from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import ConfigError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.patterns.cast import AgentSpec, Patience, Pattern
+from antiphon.patterns.cast import AgentSpec, Patience, Pattern, PatternOptions
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers, PeerSpec
 from antiphon.patterns.teams import ManagerSpec, Team
@@ -74,16 +74,16 @@ def python_files(tools: Iterable[str], folder: Path) -> dict[str, bytes]:
     Raises:
         SetupError: a file cannot be read, or is a link that leads out of the folder.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in dict.fromkeys(file_of(tool) for tool in tools if is_python_tool(tool)):
         path = folder / name
         try:
             if path.resolve(strict=True).parent != folder.resolve():
                 raise SetupError(f"{name} is a link that leads out of the folder of the team file; copy the file")
-            found[name] = read_small(path)
+            contents[name] = read_small(path)
         except (OSError, ValueError) as exc:
             raise SetupError(f"{name}: {getattr(exc, 'strerror', None) or exc}") from exc
-    return found
+    return contents
 
 
 def python_tools(tools: Iterable[str], folder: Path, may_run: MayRun | None) -> dict[str, Callable[..., Any] | Tool[Any]]:
@@ -98,7 +98,7 @@ def python_tools(tools: Iterable[str], folder: Path, may_run: MayRun | None) -> 
         if may_run is None or not may_run(folder / name, data):
             raise SetupError(f"its tools run {name}, and nobody has allowed that file as it is now")
     modules = {name: _module(folder / name, data) for name, data in files.items()}
-    return {function_of(tool): _function(tool, modules) for tool in named}
+    return {function_of(tool): _function(tool, modules[file_of(tool)]) for tool in named}
 
 
 class _Code(InspectLoader):
@@ -133,13 +133,13 @@ def _module(path: Path, data: bytes) -> ModuleType:
     return module
 
 
-def _function(tool: str, modules: Mapping[str, ModuleType]) -> Callable[..., Any] | Tool[Any]:
-    name, module = function_of(tool), modules[file_of(tool)]
-    found: Any = vars(module).get(name)
-    if isinstance(found, Tool) or (callable(found) and not isinstance(found, type)):
-        return cast("Callable[..., Any] | Tool[Any]", found)
-    there = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
-    raise SetupError(f"{file_of(tool)} has no function {name!r}{known_names(name, there, 'it has', 'none')}")
+def _function(tool: str, module: ModuleType) -> Callable[..., Any] | Tool[Any]:
+    name = function_of(tool)
+    function: Any = vars(module).get(name)
+    if isinstance(function, Tool) or (callable(function) and not isinstance(function, type)):
+        return cast("Callable[..., Any] | Tool[Any]", function)
+    functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    raise SetupError(f"{file_of(tool)} has no function {name!r}{known_names(name, functions, 'it has', 'none')}")
 
 
 # ---------------------------------------------------------------- the file
@@ -246,11 +246,11 @@ class TeamFile(_Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two agents are called {name!r}")
-        named = [(agent.name, other) for agent in self.agents for other in (*agent.manages, *(agent.peers or ()))]
-        for agent, other in (*named, *(("a grant", grant.agent) for grant in self.grants)):
-            if other not in names:
-                hint = known_names(other, names, "there are", "none")
-                raise ValueError(f"{agent} names {other!r}, and there is no such agent{hint}")
+        named = [(agent.name, name) for agent in self.agents for name in (*agent.manages, *(agent.peers or ()))]
+        for namer, name in (*named, *(("a grant", grant.agent) for grant in self.grants)):
+            if name not in names:
+                hint = known_names(name, names, "there are", "none")
+                raise ValueError(f"{namer} names {name!r}, and there is no such agent{hint}")
         return self
 
     @model_validator(mode="after")
@@ -292,6 +292,11 @@ class TeamFile(_Section):
         """The agent that is asked first."""
         return next(agent for agent in self.agents if agent.role == "leader")
 
+    @property
+    def followers(self) -> tuple[TeamAgent, ...]:
+        """The other agents."""
+        return tuple(agent for agent in self.agents if agent.role != "leader")
+
     def those(self, role: Role) -> tuple[TeamAgent, ...]:
         """Return the agents with a role."""
         return tuple(agent for agent in self.agents if agent.role == role)
@@ -300,7 +305,6 @@ class TeamFile(_Section):
 # ---------------------------------------------------------------- the pattern
 
 _SCRIPTED: Final = "scripted:"
-_Shared: TypeAlias = dict[str, Any]
 
 
 def open_team(
@@ -331,16 +335,18 @@ def open_team(
     try:
         functions = python_tools(team.named_tools, folder, may_run)
         team = _with_plain_names(team)
-        shared: _Shared = {
+        toolkit = _toolkit(team, folder, files, functions)
+        options: PatternOptions = {
             "model": model or _beside(team.model, folder),
-            "toolkit": _toolkit(team, folder, files, functions),
+            "toolkit": toolkit,
             "patience": team.patience,
             "thread_budget": budget or team.budget.as_budget(),
+            "settings": settings,
             "recover": recover,
             "live": live,
         }
-        pattern = _BUILDERS[team.pattern](team, ledger, shared, settings)
-        _check_tools(team, shared["toolkit"])  # after the tools that the pattern adds
+        pattern = _BUILDERS[team.pattern](team, ledger, options)
+        _check_tools(team, toolkit)  # after the tools that the pattern adds
     except (SetupError, ValueError) as exc:
         raise ConfigError(f"{path}: {exc}") from exc
     return pattern
@@ -349,26 +355,26 @@ def open_team(
 # ---------------------------------------------------------------- the patterns
 
 
-def _options(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
-    options = Options(shared["toolkit"])
+def _executor(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
+    policies = Options(options.get("toolkit"))
     leader = team.leader.name
     for spec in _specs(team.agents):
-        options.add_agent(spec, to=() if spec.name == leader else (leader,))
-    return Executor(ledger, options, policy=leader, settings=settings, **shared)
+        policies.add_agent(spec, to=() if spec.name == leader else (leader,))
+    return Executor(ledger, policies, policy=leader, **options)
 
 
-def _peers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
-    others = [agent for agent in team.agents if agent.role != "leader"]
-    specs = [PeerSpec(**_plain(agent), allowed_peers="*" if agent.peers is None else agent.peers) for agent in others]
-    leader = team.leader
-    first = PeerSpec(**_plain(leader), allowed_peers="*" if leader.peers is None else leader.peers)
-    return Peers(ledger, [first, *specs], settings=settings, **shared)
+def _peers(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
+    specs = [
+        PeerSpec(**_spec_fields(agent), allowed_peers="*" if agent.peers is None else agent.peers)
+        for agent in (team.leader, *team.followers)
+    ]
+    return Peers(ledger, specs, **options)
 
 
-def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+def _team(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
     managers = [
         ManagerSpec(
-            **_plain(agent),
+            **_spec_fields(agent),
             workers=agent.manages,
             plans=agent.plans,
             script=agent.script or None,
@@ -378,19 +384,18 @@ def _teams(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Set
     ]
     (orchestrator,) = _specs([team.leader])
     workers = _specs(team.those("worker"))
-    return Team(ledger, workers, orchestrator=orchestrator, managers=managers, settings=settings, **shared)
+    return Team(ledger, workers, orchestrator=orchestrator, managers=managers, **options)
 
 
-def _workers(team: TeamFile, ledger: Ledger | None, shared: _Shared, settings: Settings) -> Pattern:
+def _workers(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
     (controller,) = _specs([team.leader])
-    workers = _specs([agent for agent in team.agents if agent.role != "leader"])
-    return Workers(ledger, workers, controller=controller, settings=settings, **shared)
+    return Workers(ledger, _specs(team.followers), controller=controller, **options)
 
 
-_BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, _Shared, Settings], Pattern]]] = {
-    "options": _options,
+_BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, PatternOptions], Pattern]]] = {
+    "options": _executor,
     "peers": _peers,
-    "teams": _teams,
+    "teams": _team,
     "workers": _workers,
 }
 
@@ -417,7 +422,7 @@ def _with_plain_names(team: TeamFile) -> TeamFile:
     return team.model_copy(
         update={
             "agents": tuple(_renamed(agent) for agent in team.agents),
-            "grants": tuple(each.model_copy(update={"tool": function_of(each.tool)}) for each in team.grants),
+            "grants": tuple(grant.model_copy(update={"tool": function_of(grant.tool)}) for grant in team.grants),
             "approvals": tuple(map(function_of, team.approvals)),
         }
     )
@@ -444,8 +449,8 @@ def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:
 
 def _placed(agent: TeamAgent, folder: Path, model: str | None) -> TeamAgent:
     """Return an agent with the overriding model, or with the path of its own script."""
-    own = None if model is not None else _beside(agent.model, folder)
-    return agent.model_copy(update={"model": own, "fallback": _beside(agent.fallback, folder)})
+    agent_model = None if model is not None else _beside(agent.model, folder)
+    return agent.model_copy(update={"model": agent_model, "fallback": _beside(agent.fallback, folder)})
 
 
 def _beside(model: str | None, folder: Path) -> str | None:
@@ -455,9 +460,9 @@ def _beside(model: str | None, folder: Path) -> str | None:
     return f"{_SCRIPTED}{folder / model.removeprefix(_SCRIPTED)}"
 
 
-def _plain(agent: TeamAgent) -> dict[str, Any]:
+def _spec_fields(agent: TeamAgent) -> dict[str, Any]:
     return {name: getattr(agent, name) for name in AgentSpec.model_fields}
 
 
-def _specs(agents: Any) -> list[AgentSpec]:
-    return [AgentSpec(**_plain(agent)) for agent in agents]
+def _specs(agents: Iterable[TeamAgent]) -> list[AgentSpec]:
+    return [AgentSpec(**_spec_fields(agent)) for agent in agents]

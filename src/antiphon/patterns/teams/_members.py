@@ -27,7 +27,7 @@ from typing_extensions import override
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, ThreadHistory
+from antiphon.patterns.cast import Answer, ThreadHistory, side_by_side
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,
@@ -51,7 +51,6 @@ from antiphon.patterns.teams._roster import (
     TeamTaskDone,
     delegate,
     end_open_calls,
-    side_by_side,
 )
 from antiphon.patterns.teams._transcript import OUTPUT, Transcript, at_work
 from antiphon.runtime import Actor, Context, handles
@@ -70,6 +69,13 @@ class Assignment:
     task: str
     suggested: Json = None
     script: Json = None
+
+    @classmethod
+    def of(cls, segment: Segment) -> Assignment:
+        """Return a segment of a script as a task."""
+        if segment.is_direct:
+            return cls(segment.worker, segment.task, script=segment.script())
+        return cls(segment.worker, segment.task, suggested=segment.suggested())
 
 
 class ManagerActor(Actor):
@@ -137,7 +143,7 @@ class _Phase:
         """Return the tasks, and whether they run in parallel."""
         goals, workers = self._request.goals, self._spec.workers
         if self._spec.script is not None or self._spec.plans == "script":
-            return [_of_segment(each) for each in segments_of(await self._script(brief))], False
+            return [Assignment.of(segment) for segment in segments_of(await self._script(brief))], False
         if self._spec.plans == "whole":
             return [Assignment(name, goals) for name in workers], True
         prompt = f"{brief}\n\nBreak the phase into steps, each for one worker."
@@ -154,24 +160,24 @@ class _Phase:
         """
         problems: list[str] = []
         for number in range(1 if self._spec.script is not None else _TRIES):
-            script = await self._written(brief, problems)
+            script = await self._write_script(brief, problems)
             await self._transcript.say("script_plan", f"script-{number}", content=script.to_dict())
-            problems = await self._checked(script)
+            problems = await self._check_script(script)
             if not problems:
                 return script
         raise _UnfitScriptError("; ".join(problems))
 
-    async def _written(self, brief: str, problems: Sequence[str]) -> ScriptPlanContent:
+    async def _write_script(self, brief: str, problems: Sequence[str]) -> ScriptPlanContent:
         if self._spec.script is not None:
             return ScriptPlanContent(goal=self._request.goals, steps=self._spec.script)
         prompt = f"{brief}\n\nWrite the phase as a script of tool calls."
         if problems:
             prompt += "\n\nThe last script could not be run:\n" + "\n".join(problems)
-        name, told = self._spec.name, self._history.quoted(self._spec.name)
-        answer: Answer[ScriptDraft] = await self._roster.cast.ask(name, prompt, output=ScriptDraft, history=told)
+        name, history = self._spec.name, self._history.quoted(self._spec.name)
+        answer: Answer[ScriptDraft] = await self._roster.cast.ask(name, prompt, output=ScriptDraft, history=history)
         return ScriptPlanContent.model_validate(answer.output.model_dump(exclude_none=True))
 
-    async def _checked(self, script: ScriptPlanContent) -> list[str]:
+    async def _check_script(self, script: ScriptPlanContent) -> list[str]:
         """Return the errors of a script: as an effect, because the available tools may change before a restart."""
 
         async def check(key: str) -> list[str]:
@@ -186,32 +192,38 @@ class _Phase:
     async def _run(self, assignments: Sequence[Assignment], *, is_parallel: bool) -> list[DelegationEnd]:
         """Delegate the tasks: all in parallel, or one after the other up to the first failure."""
         if is_parallel:
-            return await side_by_side(self._delegated(number, each, None) for number, each in enumerate(assignments))
+            return await side_by_side(self._delegate(number, task, None) for number, task in enumerate(assignments))
         ends: list[DelegationEnd] = []
-        for number, each in enumerate(assignments):
-            ends.append(await self._delegated(number, each, ends[-1] if ends else None))
+        for number, assignment in enumerate(assignments):
+            ends.append(await self._delegate(number, assignment, ends[-1] if ends else None))
             if not ends[-1].is_result:
                 break
         return ends
 
-    async def _delegated(self, number: int, assignment: Assignment, before: DelegationEnd | None) -> DelegationEnd:
-        found = [self._request.previous, before and f"{before.worker}: {before.summary}"]
-        more: dict[str, Any] = {
-            "suggested": assignment.suggested,
-            "script": assignment.script,
-            "history": self._request.history,
-        }
+    async def _delegate(self, number: int, assignment: Assignment, before: DelegationEnd | None) -> DelegationEnd:
+        findings = [self._request.previous, before and f"{before.worker}: {before.summary}"]
         request = DoTeamTask(
             task=assignment.task,
             manager=self._spec.name,
             goal=self._request.goals,
-            previous="\n".join(each for each in found if each) or None,
+            previous="\n".join(finding for finding in findings if finding) or None,
+            suggested=assignment.suggested,
+            script=assignment.script,
             untrusted=self._transcript.taint.untrusted,
             turn=self._request.turn,
-            **{name: value for name, value in more.items() if value is not None},
+            history=self._request.history,
         )
-        given = self._roster, self._context, self._transcript, assignment.worker, request
-        return (await delegate(*given, task=assignment.task, key=f"step-{number}", among=self._spec.workers)).end
+        delegation = await delegate(
+            self._roster,
+            self._context,
+            self._transcript,
+            assignment.worker,
+            request,
+            task=assignment.task,
+            key=f"step-{number}",
+            among=self._spec.workers,
+        )
+        return delegation.end
 
     # ------------------------------------------------------------ the synthesis
 
@@ -224,22 +236,20 @@ class _Phase:
         return await self._roster.answer(self._spec.name, prompt, str, self._history) or joined
 
     async def _synthesise(self, status: Status, summary: str, code: str | None, final: Any = None) -> PhaseDone:
-        said: dict[str, Any] = {"from_manager": self._spec.name, "phase_id": self._request.phase_id}
-        if not self._spec.is_global:
-            said["is_global"] = False
-        await self._transcript.say("synthesis", "synthesis", content=summary, **said)
-        more: dict[str, Any] = {} if final is None else {"final": final}
-        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=self._transcript.taint.untrusted, **more)
+        await self._transcript.say(
+            "synthesis",
+            "synthesis",
+            content=summary,
+            from_manager=self._spec.name,
+            phase_id=self._request.phase_id,
+            is_global=None if self._spec.is_global else False,
+        )
+        untrusted = self._transcript.taint.untrusted
+        return PhaseDone(status=status, synthesis=summary, error_code=code, untrusted=untrusted, final=final)
 
 
 class _UnfitScriptError(Exception):
     """A script is invalid; the text has the reason."""
-
-
-def _of_segment(segment: Segment) -> Assignment:
-    if segment.is_direct:
-        return Assignment(segment.worker, segment.task, script=segment.script())
-    return Assignment(segment.worker, segment.task, suggested=segment.suggested())
 
 
 def _line(end: DelegationEnd) -> str:
@@ -268,8 +278,9 @@ class Guards(AbstractCapability[object]):
         self, ctx: RunContext[object], *, request_context: ModelRequestContext, response: ModelResponse
     ) -> ModelResponse:
         tools = {tool.name for tool in request_context.model_request_parameters.function_tools}
-        if any(isinstance(part, ToolCallPart) and part.tool_name in tools for part in response.parts):
-            rounds = sum(_uses(message, tools) for message in request_context.messages)
+        if _uses(response, tools):
+            responses = [message for message in request_context.messages if isinstance(message, ModelResponse)]
+            rounds = sum(_uses(response, tools) for response in responses)
             judge(deeds_in(request_context.messages, tools), rounds, self._limits)
         return response
 
@@ -284,21 +295,16 @@ def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
         if count >= limits.repeats:
             reason = f"the same action had the same result {count} times: {deed.action[:200]}"
             raise RefusedError(reason, "LOOP")
-    if _in_vain(deeds) >= limits.stagnation:
+    results: set[str] = set()
+    in_vain = 0
+    for deed in deeds:
+        is_new = not deed.has_failed and deed.result not in results
+        results.add(deed.result)
+        in_vain = 0 if is_new else in_vain + 1
+    if in_vain >= limits.stagnation:
         raise RefusedError(f"the last {limits.stagnation} actions have told nothing new", "STAGNATION")
     if rounds >= limits.iterations:
         raise RefusedError(f"it has used tools {rounds} times and is not through", "ITERATION_LIMIT")
-
-
-def _in_vain(deeds: Sequence[Deed]) -> int:
-    """Return how many of the latest actions have failed, or had known results."""
-    known: set[str] = set()
-    count = 0
-    for deed in deeds:
-        is_new = not deed.has_failed and deed.result not in known
-        known.add(deed.result)
-        count = 0 if is_new else count + 1
-    return count
 
 
 def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
@@ -312,16 +318,14 @@ def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
         if isinstance(part, ToolCallPart) and part.tool_name in tools:
             calls[part.tool_call_id] = part
         elif isinstance(part, ToolReturnPart) and part.tool_call_id in calls:
-            deeds.append(Deed(_action(calls[part.tool_call_id]), _stable_text(part.content), part.outcome != "success"))
+            call = calls[part.tool_call_id]
+            action = f"{call.tool_name} {_stable_text(call.args_as_dict())}"
+            deeds.append(Deed(action, _stable_text(part.content), part.outcome != "success"))
     return deeds
 
 
-def _uses(message: ModelMessage, tools: set[str]) -> bool:
-    return any(isinstance(part, ToolCallPart) and part.tool_name in tools for part in message.parts)
-
-
-def _action(call: ToolCallPart) -> str:
-    return f"{call.tool_name} {_stable_text(call.args_as_dict())}"
+def _uses(response: ModelResponse, tools: set[str]) -> bool:
+    return any(isinstance(part, ToolCallPart) and part.tool_name in tools for part in response.parts)
 
 
 def _stable_text(value: Any) -> str:
@@ -363,8 +367,11 @@ class TeamWorkerActor(Actor):
             task = {"type": "task", "content": request.task, "agent_key": self._name, "call_id": transcript.call_id("task")}
             await self._begin(transcript, request, task)
             try:
-                is_script = request.script is not None
-                done = await (self._run(transcript, _steps(request.script)) if is_script else self._think(transcript, request))
+                if request.script is None:
+                    done = await self._think(transcript, request)
+                else:
+                    steps = [ScriptStep.model_validate(thaw(step)) for step in request.script]
+                    done = await self._run(transcript, steps)
             except (ParkedError, HistoryMismatchError):
                 raise
             except DeliveryError as exc:
@@ -393,12 +400,10 @@ class TeamWorkerActor(Actor):
 
     async def _fail(self, transcript: Transcript, task: dict[str, Any], error: DeliveryError) -> NoReturn:
         await end_open_calls(transcript.run, transcript.run.course.invocation_id, error, besides=task["call_id"])
-        said: Any = error.details if isinstance(error, RefusedError) else None
-        content = {
-            "error_message": error.reason,
-            "error_type": error.code,
-            **({} if said is None else {"details": thaw(said)}),
-        }
+        content: dict[str, Any] = {"error_message": error.reason, "error_type": error.code}
+        details: Any = error.details if isinstance(error, RefusedError) else None
+        if details is not None:
+            content["details"] = thaw(details)
         await transcript.answer(task, "error", "final", content=content)
         if isinstance(error, RefusedError):  # the error may quote untrusted content
             raise RefusedError(error.reason, error.code, details={"untrusted": transcript.taint.untrusted}) from error
@@ -412,14 +417,17 @@ class TeamWorkerActor(Actor):
         Raises:
             RefusedError: its models do not answer, a guard has stopped it, or it reports failure.
         """
-        told = (await self._roster.history(request.history, transcript.taint)).quoted(self._name)
-        answer: Answer[Finished] = await self._roster.cast.ask(self._name, _prompt(request), output=self._form, history=told)
-        said = answer.output
-        if said.status == "failed":
-            raise RefusedError(said.summary, "TASK_FAILED", details=said.data or None)
-        last = None if said.chosen is not None else _response_in(_last_return(answer))
-        payload = {"message": said.summary, **({} if last is None else last.payload), **said.data}
-        return _Result(said.summary, payload, said.chosen or (DISPLAY_MESSAGE if last is None else last.operation))
+        history = (await self._roster.history(request.history, transcript.taint)).quoted(self._name)
+        answer: Answer[Finished] = await self._roster.cast.ask(
+            self._name, _prompt(request), output=self._form, history=history
+        )
+        finished = answer.output
+        if finished.status == "failed":
+            raise RefusedError(finished.summary, "TASK_FAILED", details=finished.data or None)
+        last = None if finished.chosen is not None else _response_in(_last_return(answer))
+        payload = {"message": finished.summary, **({} if last is None else last.payload), **finished.data}
+        operation = finished.chosen or (DISPLAY_MESSAGE if last is None else last.operation)
+        return _Result(finished.summary, payload, operation)
 
     # ------------------------------------------------------------ by a script
 
@@ -432,32 +440,32 @@ class TeamWorkerActor(Actor):
         records: list[dict[str, Any]] = []
         last: _Response | None = None
         for number, step in enumerate(steps):
-            outcome = await self._step(transcript, number, step)
+            outcome = await self._run_step(transcript, number, step)
             last = _response_in(thaw(outcome.result))
             status = "FAILED" if outcome.is_error else "SUCCESS"
             result = outcome.error_message if outcome.is_error else _short(thaw(outcome.result))
-            record = {"index": number, "name": step.name, "worker": self._name, "tool": step.tool_name}
-            records.append({**record, "status": status, "args": thaw(step.args), "result": result})
+            heading = {"index": number, "name": step.name, "worker": self._name, "tool": step.tool_name}
+            records.append({**heading, "status": status, "args": thaw(step.args), "result": result})
             if outcome.is_error:
                 reason = f"step {number} ({step.name}) failed: {outcome.error_message}"
                 raise RefusedError(reason, "SCRIPT_FAILED", details={"overall_status": "FAILED", "steps": records})
-        summary = "\n".join(f"{each['name']}: {_text(each['result'])}" for each in records)
+        summary = "\n".join(f"{record['name']}: {_text(record['result'])}" for record in records)
         payload = {"overall_status": "SUCCESS", "steps": records}
         return _Result(summary, payload) if last is None else _Result(summary, {**payload, **last.payload}, last.operation)
 
-    async def _step(self, transcript: Transcript, number: int, step: ScriptStep) -> OptionResultPayload:
+    async def _run_step(self, transcript: Transcript, number: int, step: ScriptStep) -> OptionResultPayload:
         key = f"action-{number}"
-        said = {"type": "action", "tool": step.tool_name, "args": thaw(step.args), "call_id": transcript.call_id(key)}
-        await transcript.say(key=key, **said)
+        action = {"type": "action", "tool": step.tool_name, "args": thaw(step.args), "call_id": transcript.call_id(key)}
+        await transcript.say(key=key, **action)
         outcome = await self._roster.cast.toolkit.call(
             self._name, step.tool_name, step.args, invocation_id=transcript.call_id(key)
         )
         if outcome.is_error:
             failure = {"error_message": outcome.error_message or "", "error_type": outcome.error_type, "tool": step.tool_name}
-            await transcript.answer({**said, "agent_key": self._name}, "error", f"result-{number}", content=failure)
+            await transcript.answer({**action, "agent_key": self._name}, "error", f"result-{number}", content=failure)
         else:
             result = thaw(outcome.result)
-            await transcript.answer({**said, "agent_key": self._name}, "observation", f"result-{number}", content=result)
+            await transcript.answer({**action, "agent_key": self._name}, "observation", f"result-{number}", content=result)
         return outcome
 
 
@@ -470,22 +478,19 @@ class _Response(NamedTuple):
 
 def _last_return(answer: Answer[Finished]) -> Any:
     """Return the result of the agent's last tool call; None: there is none."""
-    given = [part for message in answer.run.new_messages() if isinstance(message, ModelRequest) for part in message.parts]
-    returns = [part.content for part in given if isinstance(part, ToolReturnPart) and not part.tool_name.startswith(OUTPUT)]
-    return returns[-1] if returns else None
+    requests = [message for message in answer.run.new_messages() if isinstance(message, ModelRequest)]
+    returns = [part for request in requests for part in request.parts if isinstance(part, ToolReturnPart)]
+    contents = [part.content for part in returns if not part.tool_name.startswith(OUTPUT)]
+    return contents[-1] if contents else None
 
 
 def _response_in(result: Any) -> _Response | None:
     """Return a tool result with `operation` and `payload` as a response; None for any other result."""
-    given = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
-    operation, payload = given.get("operation"), given.get("payload")
-    if isinstance(operation, str) and isinstance(payload, dict):
-        return _Response(operation, cast("dict[str, Any]", payload))
-    return None
-
-
-def _steps(script: Any) -> list[ScriptStep]:
-    return [ScriptStep.model_validate(thaw(step)) for step in script]
+    match result:
+        case {"operation": str(operation), "payload": dict()}:
+            return _Response(operation, cast("dict[str, Any]", result["payload"]))
+        case _:
+            return None
 
 
 def _prompt(request: DoTeamTask) -> str:
@@ -494,8 +499,11 @@ def _prompt(request: DoTeamTask) -> str:
     if request.goal != request.task:
         parts.append(f"It is part of: {request.goal}")
     if request.suggested:
-        steps = "\n".join(f"{number}. {_suggestion(step)}" for number, step in enumerate(request.suggested, 1))
-        parts.append(f"Suggested plan:\n{steps}")
+        lines = [
+            f"{number}. {step['name']}{f' ({notes})' if (notes := step.get('notes')) else ''}"
+            for number, step in enumerate(request.suggested, 1)
+        ]
+        parts.append("\n".join(("Suggested plan:", *lines)))
     if request.previous:
         parts.append(f"Found so far:\n{request.previous}")
     return "\n\n".join(parts)
@@ -510,7 +518,3 @@ def _short(result: Json) -> Json:
 def _text(result: Json) -> str:
     """Return a tool result as text: a text unchanged, anything else as JSON."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-
-
-def _suggestion(step: Any) -> str:
-    return f"{step['name']} ({step['notes']})" if step.get("notes") else str(step["name"])

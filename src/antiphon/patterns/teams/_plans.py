@@ -57,19 +57,20 @@ class PlanDraft(BaseModel):
         """Unwrap the plan, and turn workers that get the whole task into phases."""
         if not isinstance(value, dict):
             return value
-        given = dict(cast("dict[str, Any]", value))
-        if isinstance(inner := given.get("plan"), dict):
-            given |= cast("dict[str, Any]", inner)
-        given.setdefault("phases", given.get("steps") or None)
-        if given["phases"] is None:
-            workers: list[Any] = given.get("parallel_workers") or [given.get("primary_worker")]
-            given["phases"] = [{"name": name, "worker": name} for name in workers if name]
-            given["parallel"] = len(workers) > 1
-        return given
+        fields = dict(cast("dict[str, Any]", value))
+        if isinstance(plan := fields.get("plan"), dict):
+            fields |= cast("dict[str, Any]", plan)
+        fields.setdefault("phases", fields.get("steps") or None)
+        if fields["phases"] is None:
+            workers: list[Any] = fields.get("parallel_workers") or [fields.get("primary_worker")]
+            fields["phases"] = [{"name": name, "worker": name} for name in workers if name]
+            fields["parallel"] = len(workers) > 1
+        return fields
 
     def content(self) -> StrategicPlanContent:
         """Return it as the content of a `strategic_plan`."""
-        phases = tuple(Phase(**{name: value for name, value in each.model_dump().items() if value}) for each in self.phases)
+        dumps = [draft.model_dump() for draft in self.phases]
+        phases = tuple(Phase(**{name: value for name, value in dump.items() if value}) for dump in dumps)
         plan: dict[str, Any] = {"primary_worker": phases[0].worker, "rationale": self.rationale or None}
         if self.parallel:
             plan["parallel"] = True
@@ -199,10 +200,10 @@ def segments_of(script: ScriptPlanContent) -> list[Segment]:
 
 async def problems_of(script: ScriptPlanContent, workers: Collection[str], cast: Cast) -> list[str]:
     """Return the errors of a script, one sentence each: unknown workers and tools, invalid arguments."""
-    found: list[str] = []
+    problems: list[str] = []
     for number, step in enumerate(script.steps):
-        found += [f"step {number} ({step.name}): {each}" for each in await _problems(step, workers, cast)]
-    return found
+        problems += [f"step {number} ({step.name}): {problem}" for problem in await _problems(step, workers, cast)]
+    return problems
 
 
 async def _problems(step: ScriptStep, workers: Collection[str], cast: Cast) -> Sequence[str]:

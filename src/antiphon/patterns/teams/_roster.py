@@ -7,8 +7,7 @@ for anything else. The caller closes the calls that a stopped member left open.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -170,7 +169,7 @@ def _asked_step(sender: str, receiver: str, request: str, reply: str, *meanwhile
 
 def _steps(part: Sequence) -> tuple[Pattern, ...]:
     """Return the messages of an exchange, in any order."""
-    return tuple(each for each in part.parts if each is not _ASIDE)
+    return tuple(step for step in part.parts if step is not _ASIDE)
 
 
 _TASK = _asked_step("manager", "worker", "TEAM_DO_TASK", "TEAM_TASK_DONE")
@@ -281,9 +280,9 @@ class Roster:
         if place is None:
             return ThreadHistory()
         thread_id, message_id = place
-        found = await read_history(self.cast.ledger, thread_id, until=message_id)
-        taint.mark(found.untrusted)
-        return found
+        history = await read_history(self.cast.ledger, thread_id, until=message_id)
+        taint.mark(history.untrusted)
+        return history
 
     async def answer(self, name: str, prompt: str, output: type[OutputT], history: ThreadHistory) -> OutputT | None:
         """Ask the agent of a member; None: its models give no answer or an invalid one.
@@ -305,11 +304,11 @@ class Roster:
 
     async def _line(self, name: str) -> str:
         spec = self.managers.get(name) or self.workers[name]
-        about = f": {spec.instructions}" if spec.instructions else ""
+        instructions = f": {spec.instructions}" if spec.instructions else ""
         if isinstance(spec, ManagerSpec):
-            return f"- {name} (manager of {', '.join(spec.workers)}){about}"
+            return f"- {name} (manager of {', '.join(spec.workers)}){instructions}"
         tools = f" [tools: {', '.join(spec.tools)}]" if spec.tools else ""
-        return f"- {name}{about}{tools}"
+        return f"- {name}{instructions}{tools}"
 
 
 # ---------------------------------------------------------------- calls that a stopped member left open
@@ -320,7 +319,6 @@ end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIA
 # ---------------------------------------------------------------- delegation
 
 ReplyT = TypeVar("ReplyT", PhaseDone, TeamTaskDone)
-ResultT = TypeVar("ResultT")
 
 Ending: TypeAlias = Literal["result", "failure", "timeout", "cancelled", "down"]
 
@@ -351,8 +349,8 @@ class DelegationEnd:
     @classmethod
     def of(cls, worker: str, error: errors.DeliveryError) -> DelegationEnd:
         """Return the end of a delegation that raised an error."""
-        found: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
-        status: Ending = found[0] if found else "failure"
+        endings: list[Ending] = [ending for kind, ending in _ENDINGS if isinstance(error, kind)]
+        status: Ending = endings[0] if endings else "failure"
         match error:
             case errors.RefusedError(details={"untrusted": str(source)}):
                 return cls(worker, status, error.reason, error.code, source)
@@ -376,14 +374,14 @@ class DelegationEnd:
     def entry(self) -> tuple[str, dict[str, Any]]:
         """Return the type and the content of the message that records it."""
         if self.is_result:
-            said = {"worker": self.worker, "status": self.status, "human_readable_summary": self.summary}
-            return "observation", said
+            content = {"worker": self.worker, "status": self.status, "human_readable_summary": self.summary}
+            return "observation", content
         details = {"worker": self.worker, "status": self.status}
         return "error", {"error_message": self.summary, "error_type": self.code or "ERROR", "details": details}
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[ReplyT]):
+class Delegation(Generic[ReplyT]):
     """The end of a delegation, and the reply if there is one."""
 
     end: DelegationEnd
@@ -400,44 +398,42 @@ async def delegate(
     task: str,
     key: str,
     among: Collection[str],
-) -> Done[ReplyT]:
+) -> Delegation[ReplyT]:
     """Delegate a task, and return its end; `among` are the members that can be asked.
 
     Raises:
         ParkedError: a person must settle or approve something first; the delegation stays open until then.
         HistoryMismatchError, LedgerError: as for every request in a thread.
     """
-    said = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(f"delegation-{key}")}
-    await transcript.say("delegation", f"delegation-{key}", worker=to, task=task, call_id=said["call_id"])
-    done: Done[ReplyT]
+    delegation_key = f"delegation-{key}"
+    entry = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(delegation_key)}
+    await transcript.say(key=delegation_key, **entry)
+    delegation: Delegation[ReplyT]
     try:
         if to not in among:
             raise errors.RefusedError(f"there is no {to!r} to delegate to; there are {', '.join(among)}", "UNKNOWN_WORKER")
-        reply = await _asked(roster, context, to, request, key)
-        done = Done(DelegationEnd.with_reply(to, reply), reply)
+        address, within = roster.address(to), roster.seconds(to) or UNHURRIED
+        if roster.is_elsewhere(to):
+            reply = await _ask_elsewhere(context, address, request, within, key)
+        else:
+            reply = await context.ask(address, request, within=within, key=key)
+        delegation = Delegation(DelegationEnd.with_reply(to, reply), reply)
     except (errors.ParkedError, errors.HistoryMismatchError):
         raise
     except errors.DeliveryError as exc:
-        done = Done(DelegationEnd.of(to, exc))
-        asked = f"{context.course.invocation_id}/{key}"
-        await stopped(transcript.run, asked)
-        await end_open_calls(transcript.run, asked, exc)
-    transcript.taint.mark(done.end.untrusted)
-    kind, content = done.end.entry()
-    await transcript.answer(said, kind, f"end-{key}", content=content)
-    return done
+        delegation = Delegation(DelegationEnd.of(to, exc))
+        request_id = f"{context.course.invocation_id}/{key}"
+        # First wait for the member's handler: a call that it makes after the open ones were ended would stay open for ever.
+        await stopped(transcript.run, request_id)
+        await end_open_calls(transcript.run, request_id, exc)
+    transcript.taint.mark(delegation.end.untrusted)
+    kind, content = delegation.end.entry()
+    await transcript.answer(entry, kind, f"end-{key}", content=content)
+    return delegation
 
 
-async def _asked(roster: Roster, context: Context, to: str, request: Request[ReplyT], key: str) -> ReplyT:
-    address, within = roster.address(to), roster.seconds(to) or UNHURRIED
-    if not roster.is_elsewhere(to):
-        return await context.ask(address, request, within=within, key=key)
-    return await _asked_elsewhere(context, address, request, within, key)
-
-
-async def _asked_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
+async def _ask_elsewhere(context: Context, address: str, request: Request[ReplyT], within: float, key: str) -> ReplyT:
     """Ask a member whose actor another host has, in a separate thread: a thread has one host."""
-    cls = request.reply_class()
 
     async def ask(id: str) -> Json:
         thread_id = f"{context.thread_id}:{sha256(id.encode()).hexdigest()[:16]}"
@@ -452,25 +448,13 @@ async def _asked_elsewhere(context: Context, address: str, request: Request[Repl
             return {"code": exc.code, "reason": exc.reason, "status": end.status, "untrusted": end.untrusted}
         return {"data": reply.to_data()}
 
-    came = await context.effect(key, {"to": address, "data": request.to_data()}, ask, effects="idempotent")
-    if "data" in came:
-        return cls.from_data(came["data"])
-    raise _error_of(came, address)
-
-
-def _error_of(came: dict[str, Any], address: str) -> errors.DeliveryError:
-    kind = next((kind for kind, ending in _ENDINGS if ending == came["status"]), None)
+    outcome = await context.effect(key, {"to": address, "data": request.to_data()}, ask, effects="idempotent")
+    if "data" in outcome:
+        return request.reply_class().from_data(outcome["data"])
+    reason, code = outcome["reason"], outcome["code"]
+    kind = next((kind for kind, ending in _ENDINGS if ending == outcome["status"]), None)
     if kind is None:
-        return errors.RefusedError(came["reason"], came["code"], details={"untrusted": came["untrusted"]}, address=address)
-    error = kind(came["reason"], address)
-    error.code = came["code"]
-    return error
-
-
-async def side_by_side(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
-    """Run awaitables in parallel, all to the end; return their results, or raise the error of the first that failed."""
-    ended = await asyncio.gather(*works, return_exceptions=True)
-    for each in ended:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in ended if not isinstance(each, BaseException)]
+        raise errors.RefusedError(reason, code, details={"untrusted": outcome["untrusted"]}, address=address)
+    error = kind(reason, address)
+    error.code = code
+    raise error

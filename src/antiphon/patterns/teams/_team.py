@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -34,15 +34,15 @@ from antiphon.patterns.cast import (
     TaskInput,
     ThreadHistory,
     failed,
-    known_by,
     read_answer,
+    request_key,
+    side_by_side,
     stopped,
 )
 from antiphon.patterns.teams._members import Guards, ManagerActor, TeamWorkerActor
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, PhaseDraft, PlanDraft, plan_of
 from antiphon.patterns.teams._roster import (
     ROLES,
-    DelegationEnd,
     DoTeamTask,
     EndTurn,
     HistoryPlace,
@@ -55,9 +55,8 @@ from antiphon.patterns.teams._roster import (
     TurnDone,
     delegate,
     end_open_calls,
-    side_by_side,
 )
-from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, hand_over, read_conversation
+from antiphon.patterns.teams._transcript import PATTERN, Entry, TeamStore, Transcript, at_work, read_conversation
 from antiphon.runtime import Actor, Context, System, handles
 
 # ---------------------------------------------------------------- the orchestrator
@@ -97,7 +96,7 @@ class OrchestratorActor(Actor):
         name, turn = self._roster.orchestrator.name, context.course.invocation_id
         async with at_work(context, name, turn) as transcript:
             done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
-            transcript.handled.status = done.status
+            transcript.handler.status = done.status
             return done
 
     @handles
@@ -121,28 +120,25 @@ class _Turn:
         self._place: HistoryPlace | None = None
 
     async def take(self, text: str) -> TurnDone:
-        await self._read_history()
-        said = await self._transcript.say("user_message", "user", content=text, agent_key=None)
-        brief = await self._director_context(text, before=said.seq)
+        place = self._transcript.run.thread_id, self._context.message.id
+        self._history = await self._roster.history(place, self._transcript.taint)
+        self._place = place if self._history else None
+        record = await self._transcript.say("user_message", "user", content=text, agent_key=None)
+        brief = await self._director_context(text, before=record.seq)
         await self._transcript.say("director_context", "director", content=brief)
         plan = await self._plan(text, brief)
         await self._transcript.say("strategic_plan", "plan", content=plan.to_dict())
         ends = await self._run(plan, text)
         answer = await self._answer(text, ends)
         failed = [end for end in ends if end.code is not None]
-        read = self._transcript.taint.untrusted
-        marks = None if read is None else {"untrusted": read}
+        untrusted = self._transcript.taint.untrusted
+        marks = None if untrusted is None else {"untrusted": untrusted}
         await self._transcript.say("assistant_message", "answer", content=answer, agent_key=None, metadata=marks)
         if not failed:
-            return TurnDone(status="completed", response=answer, **_final(ends))
+            final = ends[0].final if len(ends) == 1 else None  # several phases have no common one
+            return TurnDone(status="completed", response=answer, final=final)
         message = "; ".join(end.line for end in failed)
         return TurnDone(status="failed", response=answer, error_code=failed[0].code, error_message=message)
-
-    async def _read_history(self) -> None:
-        """Read the history of the thread, and record its place for the agents."""
-        place = self._transcript.run.thread_id, self._context.message.id
-        self._history = await self._roster.history(place, self._transcript.taint)
-        self._place = place if self._history else None
 
     # ------------------------------------------------------------ planning
 
@@ -150,24 +146,24 @@ class _Turn:
         """Return the prompt for the plan: the members, the earlier conversation, and the request."""
         roster = self._roster
         parts = [f"Your team:\n{await roster.described(roster.assignees)}"]
-        latest = await self._earlier(text, before=before)
-        for each in latest:
-            self._transcript.taint.mark(each.get("metadata", {}).get("untrusted"))
-        if latest:
-            lines = "\n".join(f"{each['type'].removesuffix('_message')}: {_short(each['content'])}" for each in latest)
-            parts.append(f"Earlier in this conversation:\n{lines}")
+        conversation = await self._conversation(text, before=before)
+        for entry in conversation:
+            self._transcript.taint.mark(entry.get("metadata", {}).get("untrusted"))
+        if conversation:
+            lines = [f"{entry['type'].removesuffix('_message')}: {_short(entry['content'])}" for entry in conversation]
+            parts.append("\n".join(("Earlier in this conversation:", *lines)))
         return "\n\n".join((*parts, f"Request: {text}"))
 
-    async def _earlier(self, text: str, *, before: int) -> list[Entry]:
+    async def _conversation(self, text: str, *, before: int) -> list[Entry]:
         """Return the earlier conversation: from the host's store at the start of the turn, else from the thread."""
         run, limit, store = self._transcript.run, self._roster.limits.conversation, self._roster.message_store
         if store is None:
             return await TeamStore(run.ledger).get_conversation_messages(run.thread_id, limit, before=before)
 
         async def read(key: str) -> list[Entry]:
-            found = await read_conversation(store, run.thread_id, limit=limit, request=text)
+            entries = await read_conversation(store, run.thread_id, limit=limit, request=text)
             # Shortened here, so that the plan uses the recorded form, even if the turn continues after a crash.
-            return [{**each, "content": _short(each["content"])} for each in found]
+            return [{**entry, "content": _short(entry["content"])} for entry in entries]
 
         return await run.effect("read-store", {}, read, effects="none")
 
@@ -194,37 +190,45 @@ class _Turn:
 
     async def _phase(self, number: int, phase: Phase, text: str, before: _PhaseEnd | None) -> _PhaseEnd:
         """Delegate a phase to its manager or worker. A synthesis is recorded in any case."""
-        goals, turn, read = phase.goals or text, self._transcript.turn, self._transcript.taint.untrusted
+        goals, turn, untrusted = phase.goals or text, self._transcript.turn, self._transcript.taint.untrusted
         previous = before.line if before is not None and before.is_global else None
-        more: dict[str, HistoryPlace] = {} if self._place is None else {"history": self._place}
-        given, key = (self._roster, self._context, self._transcript, phase.worker), f"phase-{number}"
-        if self._roster.role_of(phase.worker) == "manager":
+        roster, key = self._roster, f"phase-{number}"
+        if roster.role_of(phase.worker) == "manager":
             lead = LeadPhase(
                 phase_id=number,
                 name=phase.name,
                 goals=goals,
                 notes=phase.notes,
                 previous=previous,
-                untrusted=read,
+                untrusted=untrusted,
                 turn=turn,
-                **more,
+                history=self._place,
             )
-            led = await delegate(*given, lead, task=goals, key=key, among=self._roster.assignees)
+            led = await delegate(
+                roster, self._context, self._transcript, phase.worker, lead, task=goals, key=key, among=roster.assignees
+            )
             if led.reply is not None:  # the manager has recorded its synthesis
-                is_global = self._roster.managers[phase.worker].is_global
+                is_global = roster.managers[phase.worker].is_global
                 return _PhaseEnd(phase, led.end.summary, led.end.code, is_global, led.end.final)
             end = led.end
         else:
-            do = DoTeamTask(task=goals, manager=self._name, goal=text, previous=previous, untrusted=read, turn=turn, **more)
-            end = (await delegate(*given, do, task=goals, key=key, among=self._roster.workers)).end
-        return await self._synthesise(number, phase, end)
-
-    async def _synthesise(self, number: int, phase: Phase, end: DelegationEnd) -> _PhaseEnd:
-        ended = _PhaseEnd(phase, end.summary, end.code, final=end.final)
+            do = DoTeamTask(
+                task=goals,
+                manager=self._name,
+                goal=text,
+                previous=previous,
+                untrusted=untrusted,
+                turn=turn,
+                history=self._place,
+            )
+            done = await delegate(
+                roster, self._context, self._transcript, phase.worker, do, task=goals, key=key, among=roster.workers
+            )
+            end = done.end
         await self._transcript.say(
-            "synthesis", f"synthesis-{number}", content=ended.summary, from_manager=self._name, phase_id=number
+            "synthesis", f"synthesis-{number}", content=end.summary, from_manager=self._name, phase_id=number
         )
-        return ended
+        return _PhaseEnd(phase, end.summary, end.code, final=end.final)
 
     # ------------------------------------------------------------ the answer
 
@@ -237,11 +241,6 @@ class _Turn:
             return joined
         prompt = f"Request: {text}\n\nWhat your team has reached:\n{joined}\n\nAnswer the request."
         return await self._roster.answer(self._name, prompt, str, self._history) or joined
-
-
-def _final(ends: Sequence[_PhaseEnd]) -> dict[str, Any]:
-    """Return the final response of the only phase; several phases have none."""
-    return {"final": ends[0].final} if len(ends) == 1 and ends[0].final is not None else {}
 
 
 def _short(text: str) -> str:
@@ -285,14 +284,14 @@ class Team(Pattern):
         super().__init__(ledger, **common)
         check_type("limits", limits, TeamLimits, "TeamLimits(phases=3)")
         check_type("orchestrator", orchestrator, AgentSpec, 'AgentSpec(name="ada")')
-        led = check_each("managers", managers, ManagerSpec, 'ManagerSpec(name="ada", workers=("bob",))')
+        managers = check_each("managers", managers, ManagerSpec, 'ManagerSpec(name="ada", workers=("bob",))')
         workers = check_each("workers", workers, AgentSpec, 'AgentSpec(name="bob")')
-        cast = Cast(self.ledger, (orchestrator, *led, *workers), capabilities=[Guards(limits)], **self.cast_options)
+        cast = Cast(self.ledger, (orchestrator, *managers, *workers), capabilities=[Guards(limits)], **self.cast_options)
         self.roster = Roster(
             cast,
             orchestrator,
-            {each.name: each for each in led},
-            {each.name: each for each in workers},
+            {manager.name: manager for manager in managers},
+            {worker.name: worker for worker in workers},
             limits,
             roles,
             message_store,
@@ -330,28 +329,33 @@ class Team(Pattern):
         """
         thread_id = thread_id or current_port().new_id()
         address = self.roster.address(self.roster.orchestrator.name)
-        given = TaskInput.of(task, message_history)
-        turn = known_by("turn", address, thread_id, *given.identity)
-        await given.hand_over(self.system, thread_id, turn)
+        request = TaskInput.of(task, message_history)
+        turn = request_key("turn", address, thread_id, *request.identity)
+        await request.hand_over(self.system, thread_id, turn)
         try:
-            done = await self.system.ask(address, RunTurn(text=given.text), within=UNHURRIED, thread_id=thread_id, id=turn)
+            done = await self.system.ask(address, RunTurn(text=request.text), within=UNHURRIED, thread_id=thread_id, id=turn)
         except asyncio.CancelledError:
+            # Shielded: a second cancellation of the caller would leave the calls of the turn open.
             await asyncio.shield(self._give_up(address, thread_id, turn))
             raise
         except DeliveryError as exc:
             outcome = failed(thread_id, exc)
         else:
-            said = await read_answer(self.ledger, thread_id, lambda message: message.id == f"{turn}/answer")
-            outcome = Outcome(thread_id, done.status, done.response, done.error_code, done.error_message)
-            outcome = replace(outcome, data=thaw(done.final), messages=said)
-        await self._hand_over(thread_id, turn)
-        return outcome
-
-    async def _hand_over(self, thread_id: str, turn: str) -> None:
-        """Pass the messages of a turn to the host's store, if it takes messages."""
+            outcome = Outcome(
+                thread_id,
+                done.status,
+                done.response,
+                done.error_code,
+                done.error_message,
+                data=thaw(done.final),
+                messages=await read_answer(self.ledger, thread_id, lambda message: message.id == f"{turn}/answer"),
+            )
         store: object = self.roster.message_store
         if isinstance(store, RecordingMessageStore):
-            await hand_over(store, thread_id, await self.store.get_messages(thread_id, turn=turn))
+            for entry in await self.store.get_messages(thread_id, turn=turn):
+                if (adding := store.add_message(thread_id, entry)) is not None:
+                    await adding
+        return outcome
 
     async def _give_up(self, address: str, thread_id: str, turn: str) -> None:
         """Close the calls that a cancelled turn left open. In a closed system they stay open for the next one."""

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.dialects import decode, encode
-from antiphon.dialects.agent_framework import BaseMessageStore, RecordingMessageStore, normalise_message
+from antiphon.dialects.agent_framework import BaseMessageStore, normalise_message
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK, USER_MESSAGE
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
@@ -47,18 +47,18 @@ async def at_work(context: Context, agent: str, turn: str, untrusted: str | None
     Raises:
         ParkedError: a person must settle or approve something; the message stays open.
     """
-    async with handling(context, PATTERN) as handled:
+    async with handling(context, PATTERN) as handler:
         with taint_scope(Taint()) as taint:
             taint.mark(untrusted)
-            yield Transcript(handled, agent, turn, taint)
+            yield Transcript(handler, agent, turn, taint)
 
 
 class Transcript:
     """Records messages of a member while it handles a request."""
 
-    def __init__(self, handled: HandlerRun, agent: str, turn: str, taint: Taint) -> None:
-        self.handled = handled
-        self.run = handled.run
+    def __init__(self, handler: HandlerRun, agent: str, turn: str, taint: Taint) -> None:
+        self.handler = handler
+        self.run = handler.run
         self.agent = agent
         self.turn = turn
         self.taint = taint
@@ -85,8 +85,8 @@ class Transcript:
         return await self.run.say(message, key=key)
 
     def _entry(self, type: str, fields: dict[str, Any]) -> dict[str, Any]:
-        given = {"agent_key": self.agent, "turn_id": self.turn, **fields}
-        return normalise_message({"type": type, **{name: value for name, value in given.items() if value is not None}})
+        fields = {"agent_key": self.agent, "turn_id": self.turn, **fields}
+        return normalise_message({"type": type, **{name: value for name, value in fields.items() if value is not None}})
 
 
 # ---------------------------------------------------------------- reading
@@ -120,14 +120,14 @@ class TeamStore:
         self, location: str, limit: int | None = None, *, before: int | None = None
     ) -> list[Entry]:
         """Return the messages of the user and the assistant; messages beyond the limit are not read."""
-        found: list[Message] = []
+        newest_first: list[Message] = []
         async for record in self._ledger.read(location, before=before, reverse=True):
-            if len(found) == limit:
+            if len(newest_first) == limit:
                 break
             message = _Seen().shown(record)
             if message is not None and _type_of(message) in CONVERSATION_TYPES:
-                found.append(message)
-        return _written(reversed(found))
+                newest_first.append(message)
+        return _written(reversed(newest_first))
 
     async def get_agent_messages(self, location: str, agent_key: str, limit: int | None = None) -> list[Entry]:
         """Return the messages by or for one agent."""
@@ -135,23 +135,23 @@ class TeamStore:
 
     async def get_team_messages(self, location: str, agent_keys: Collection[str], limit: int | None = None) -> list[Entry]:
         """Return the messages by or for some agents, in order."""
-        return _latest([each for each in await self.get_messages(location) if _is_of(each, agent_keys)], limit)
+        return _latest([entry for entry in await self.get_messages(location) if _is_of(entry, agent_keys)], limit)
 
     async def get_global_messages(self, location: str, limit: int | None = None) -> list[Entry]:
         """Return the messages to all agents."""
-        return _latest([each for each in await self.get_messages(location) if each.get("is_global")], limit)
+        return _latest([entry for entry in await self.get_messages(location) if entry.get("is_global")], limit)
 
     async def get_history(
         self, location: str, agent_key: str, subordinates: Collection[str] = (), limit: int | None = None
     ) -> list[Entry]:
         """Return the messages for an agent: the conversation, its own, those of its workers, and those to all."""
-        own = (agent_key, *subordinates)
-        found = [
-            each
-            for each in await self.get_messages(location)
-            if each["type"] in CONVERSATION_TYPES or each.get("is_global") or _is_of(each, own)
+        agent_keys = (agent_key, *subordinates)
+        entries = [
+            entry
+            for entry in await self.get_messages(location)
+            if entry["type"] in CONVERSATION_TYPES or entry.get("is_global") or _is_of(entry, agent_keys)
         ]
-        return _latest(found, limit)
+        return _latest(entries, limit)
 
     # ------------------------------------------------------------ the views of a role
 
@@ -161,14 +161,22 @@ class TeamStore:
 
     async def manager_view(self, location: str, phase_id: int) -> list[Entry]:
         """Return the broadcast synthesis of the previous phase in the latest turn, for the manager of a phase."""
-        found = [each for each in _of_latest_turn(await self.get_messages(location)) if each["type"] == SYNTHESIS]
-        return [each for each in found if each.get("phase_id") == phase_id - 1 and each.get("is_global")]
+        entries = await self.get_messages(location)
+        turns = [entry["turn_id"] for entry in entries if "turn_id" in entry]
+        return [
+            entry
+            for entry in entries
+            if entry["type"] == SYNTHESIS
+            and entry.get("turn_id") == turns[-1]
+            and entry.get("phase_id") == phase_id - 1
+            and entry.get("is_global")
+        ]
 
     async def worker_view(self, location: str, agent_key: str) -> list[Entry]:
         """Return the latest task of a worker, and its messages since."""
-        own = await self.get_agent_messages(location, agent_key)
-        begins = [place for place, each in enumerate(own) if each["type"] == TASK]
-        return own[begins[-1] :] if begins else []
+        entries = await self.get_agent_messages(location, agent_key)
+        tasks = [place for place, entry in enumerate(entries) if entry["type"] == TASK]
+        return entries[tasks[-1] :] if tasks else []
 
 
 class _Seen:
@@ -224,11 +232,6 @@ def _is_of(entry: Entry, agent_keys: Collection[str]) -> bool:
     return entry.get("agent_key", entry.get("from_manager")) in agent_keys
 
 
-def _of_latest_turn(entries: list[Entry]) -> list[Entry]:
-    turns = [each["turn_id"] for each in entries if "turn_id" in each]
-    return [each for each in entries if turns and each.get("turn_id") == turns[-1]]
-
-
 def _latest(entries: list[Entry], limit: int | None) -> list[Entry]:
     return entries if limit is None else entries[len(entries) - min(limit, len(entries)) :]
 
@@ -244,26 +247,19 @@ async def read_conversation(store: BaseMessageStore, location: str, *, limit: in
     Raises:
         RefusedError: the store returns invalid messages.
     """
-    given = store.get_conversation_messages(location)
-    given = given if isinstance(given, Sequence) else await given
-    found = [entry for entry in map(_checked, given) if entry["type"] in CONVERSATION_TYPES]
-    if found and (found[-1]["type"], found[-1]["content"]) == (USER_MESSAGE, request):
-        found.pop()
-    return found[max(0, len(found) - limit) :]
-
-
-async def hand_over(store: RecordingMessageStore, location: str, entries: Iterable[dict[str, Any]]) -> None:
-    """Pass messages to a host's store, in order. Its errors are raised unchanged."""
-    for entry in entries:
-        if (added := store.add_message(location, entry)) is not None:
-            await added
+    stored = store.get_conversation_messages(location)
+    stored = stored if isinstance(stored, Sequence) else await stored
+    entries = [entry for entry in map(_checked, stored) if entry["type"] in CONVERSATION_TYPES]
+    if entries and (entries[-1]["type"], entries[-1]["content"]) == (USER_MESSAGE, request):
+        entries.pop()
+    return entries[max(0, len(entries) - limit) :]
 
 
 def _checked(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a message, and the source of untrusted content in it. Its time has the host's format."""
-    said = {name: value for name, value in entry.items() if name != "timestamp" and value is not None}
+    fields = {name: value for name, value in entry.items() if name != "timestamp" and value is not None}
     try:
-        checked = normalise_message(said)
+        checked = normalise_message(fields)
     except ValidationError as exc:
         first = exc.errors()[0]
         where = ".".join(map(str, first["loc"])) or "message"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context
@@ -36,10 +36,10 @@ from antiphon.durable import current_run, ledger_run
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, UnknownModelError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import OptionResultPayload, thaw
+from antiphon.messages import thaw
 from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, ThreadHistory
-from antiphon.patterns.workers._conversation import TOOLS, Hear, Reporting, check, reports_of, say
+from antiphon.patterns.workers._conversation import TOOLS, OnReport, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode
 
@@ -61,24 +61,24 @@ class Responder:
         rounds: int,
         reporting: Reporting,
         *,
-        hear: Hear | None = None,
+        on_report: OnReport | None = None,
     ) -> None:
         self.cast, self.name = cast, name
-        self._rounds, self._reporting, self._hear = rounds, reporting, listener(hear)
+        self._rounds, self._reporting, self._on_report = rounds, reporting, listener(on_report)
 
     async def process(
         self,
         message: StructuredMessage,
         untrusted: str | None = None,
         *,
-        is_said: bool = False,
+        is_recorded: bool = False,
         ticket: Ticket | None = None,
         history: ThreadHistory | None = None,
     ) -> tuple[StructuredMessage, str | None]:
         """Answer a message; return the answer, and the source of untrusted content that was read for it, if any.
 
-        `untrusted` is the source of such content that the sender has read. With `is_said`, the caller records the message and
-        its answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
+        `untrusted` is the source of such content that the sender has read. With `is_recorded`, the caller records the message
+        and its answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
 
         Raises:
             ParkedError: a person must settle or approve something.
@@ -91,33 +91,31 @@ class Responder:
             try:
                 check(message)
                 # Reports start with the slot: a waiting task does not run.
-                async with _limits_of(message), ticket or nullcontext(), self._reports(message):
-                    await self._work(message, answer, is_said=is_said, history=history)
+                reports = reports_of(message, self.name, self._reporting, self._on_report)
+                async with _deadline_of(message), ticket or nullcontext(), reports:
+                    await self._work(message, answer, is_recorded=is_recorded, history=history)
             except (RefusedError, BudgetExceededError) as exc:
                 if isinstance(exc, BudgetExceededError) and exc.limit is not None:
                     raise  # it continues with a new budget
                 answer = error_to(message, self.name, exc, of=answer)
         return answer, taint.untrusted
 
-    def _reports(self, message: StructuredMessage) -> AbstractAsyncContextManager[object]:
-        return reports_of(message, self.name, self._reporting, self._hear)
-
     async def _work(
-        self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool, history: ThreadHistory | None
+        self, message: StructuredMessage, answer: StructuredMessage, *, is_recorded: bool, history: ThreadHistory | None
     ) -> None:
         """Run the tool calls of a message. For a tool request that is the answer; other messages are answered by the model."""
         if message.has_tool_calls:
             # A tool request and its answer already record the calls.
-            await self._run_given(message, answer, is_said=is_said and is_tool_request(message))
+            await self._run_calls(message, answer, is_recorded=is_recorded and is_tool_request(message))
         if is_tool_request(message):
-            answer.content = _listed(answer.tool_results)
+            answer.content = _results_text(answer.tool_results)
         else:
             await self._think(message, answer, history)
 
     async def instructions(self) -> str | None:
         """Return the description of the tools that it may use now; empty without tools."""
-        listed = [f"- {tool.name}: {tool.description or ''}" for tool in (await self.tools()).values()]
-        return "\n".join(["## Available Tools", *listed]) if listed else None
+        lines = [f"- {tool.name}: {tool.description or ''}" for tool in (await self.tools()).values()]
+        return "\n".join(["## Available Tools", *lines]) if lines else None
 
     async def tools(self) -> Mapping[str, ToolkitTool]:
         """Return the tools that it may use now."""
@@ -127,18 +125,27 @@ class Responder:
 
     # ------------------------------------------------------------ the calls of the message
 
-    async def _run_given(self, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool) -> None:
-        tools = await self.tools()
-        said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in message.tool_calls]
-        more: Any = {"source_agent": self.name, "task_id": message.task_id}
-        if not is_said:
-            await say(StructuredMessage.create_tool_request(tool_calls=said, target_agent=TOOLS, **more), "calls")
-        for call, shown_call in zip(message.tool_calls, said, strict=True):
-            payload = await self.cast.toolkit.call(self.name, call["name"], call["arguments"], invocation_id=call["id"])
+    async def _run_calls(self, message: StructuredMessage, answer: StructuredMessage, *, is_recorded: bool) -> None:
+        shown_calls = without_sensitive(message.tool_calls, await self.tools())
+        agent, task_id = self.name, message.task_id
+        if not is_recorded:
+            request = StructuredMessage.create_tool_request(
+                tool_calls=shown_calls, source_agent=agent, target_agent=TOOLS, task_id=task_id
+            )
+            await say(request, "calls")
+        for call, shown_call in zip(message.tool_calls, shown_calls, strict=True):
+            payload = await self.cast.toolkit.call(agent, call["name"], call["arguments"], invocation_id=call["id"])
             answer.add_tool_call(call["name"], shown_call["arguments"], call["id"])
-            answer.add_tool_result(**_given_result(call, payload))
-        if not is_said:
-            await say(StructuredMessage.create_tool_response(tool_results=answer.tool_results, **more), "results")
+            if payload.is_error:
+                error = f"{payload.error_type}: {payload.error_message}"
+                answer.add_tool_result(call["name"], None, call["id"], status="error", error=error)
+            else:
+                answer.add_tool_result(call["name"], thaw(payload.result), call["id"], status="success")
+        if not is_recorded:
+            response = StructuredMessage.create_tool_response(
+                tool_results=answer.tool_results, source_agent=agent, task_id=task_id
+            )
+            await say(response, "results")
 
     # ------------------------------------------------------------ the model
 
@@ -149,23 +156,23 @@ class Responder:
             RefusedError: the model does not answer.
         """
         if answer.has_tool_results and not self._has_model():
-            answer.content = _listed(answer.tool_results)
+            answer.content = _results_text(answer.tool_results)
             return
-        tools, told = await self.tools(), await self.instructions()
+        tools, instructions = await self.tools(), await self.instructions()
         with capture_run_messages() as messages:
             try:
-                said: Answer[str] = await self.cast.ask(
+                model_answer: Answer[str] = await self.cast.ask(
                     self.name,
                     _prompt(message, answer),
                     history=(history or ThreadHistory()).quoted(self.name),
-                    instructions=told,
+                    instructions=instructions,
                     requests=self._rounds,
                 )
             except RefusedError:
                 _add_calls(answer, messages, tools)
                 raise
-        answer.content = said.output
-        _add_calls(answer, said.run.new_messages(), tools)
+        answer.content = model_answer.output
+        _add_calls(answer, model_answer.run.new_messages(), tools)
 
     def _has_model(self) -> bool:
         try:
@@ -195,7 +202,7 @@ def model_or_script(name: str | None) -> Model:
         return NoModel()
 
 
-def _limits_of(message: StructuredMessage) -> AbstractAsyncContextManager[None]:
+def _deadline_of(message: StructuredMessage) -> AbstractAsyncContextManager[None]:
     """Return the block that ends at the deadline of a message. Recorded work has no deadline: it is only read."""
     run = current_run()
     is_done = run is not None and run.is_open and run.opened.is_finished
@@ -217,8 +224,7 @@ def answer_to(message: StructuredMessage, name: str, content: str = "") -> Struc
 
 def is_tool_request(message: StructuredMessage) -> bool:
     """Whether a message only calls tools: by its type, or because it has no type and no text."""
-    is_one = message.message_type == MessageType.TOOL_REQUEST
-    return is_one and ("type" in message.metadata or not message.content)
+    return message.message_type == MessageType.TOOL_REQUEST and ("type" in message.metadata or not message.content)
 
 
 def error_to(
@@ -226,23 +232,20 @@ def error_to(
 ) -> StructuredMessage:
     """Return the error that answers a message, with its code; `of` is the answer that it replaces."""
     code, reason = getattr(error, "code", type(error).__name__), getattr(error, "reason", str(error))
-    made = StructuredMessage.create_error(reason, message, source_agent=name, metadata={"code": code})
+    message = StructuredMessage.create_error(reason, message, source_agent=name, metadata={"code": code})
     if of is not None:
-        made.tool_calls, made.tool_results = of.tool_calls, of.tool_results
-    return made
+        message.tool_calls, message.tool_results = of.tool_calls, of.tool_results
+    return message
 
 
-def shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any]:
-    """Return the arguments of a call without sensitive values."""
+def without_sensitive(calls: Iterable[dict[str, Any]], tools: Mapping[str, ToolkitTool]) -> list[dict[str, Any]]:
+    """Return the calls of a message without sensitive arguments."""
+    return [{**call, "arguments": _shown(call["arguments"], tools.get(call["name"]))} for call in calls]
+
+
+def _shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any]:
     sensitive = () if tool is None else tool.sensitive
     return {name: SENSITIVE if name in sensitive else value for name, value in arguments.items()}
-
-
-def _given_result(call: Mapping[str, Any], payload: OptionResultPayload) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": call["name"], "call_id": call["id"]}
-    if payload.is_error:
-        return {**made, "result": None, "status": "error", "error": f"{payload.error_type}: {payload.error_message}"}
-    return {**made, "result": thaw(payload.result), "status": "success"}
 
 
 def _add_calls(
@@ -250,58 +253,51 @@ def _add_calls(
 ) -> None:
     """Add the calls of a model and their results to an answer, in order."""
     taken = {call["id"] for call in answer.tool_calls}
-    names: dict[str, str | None] = {}
-    for part in _tool_parts(messages):
+    call_ids: dict[str, str] = {}
+    """By the id that the model gave: the id in the answer, of the latest call."""
+    for part in (part for message in messages for part in message.parts):
         if isinstance(part, ToolCallPart):
-            made = names[part.tool_call_id] = _free(part.tool_call_id, taken)
-            arguments = shown(part.args_as_dict(), tools.get(part.tool_name))
-            answer.add_tool_call(part.tool_name, arguments, made)
-        elif (own := names.pop(part.tool_call_id, None)) is not None:
-            answer.add_tool_result(part.tool_name, **_result(part), call_id=own)
-
-
-def _tool_parts(messages: Sequence[ModelMessage]) -> Iterator[ToolCallPart | ToolReturnPart]:
-    for message in messages:
-        for part in message.parts:
-            if isinstance(part, ToolCallPart | ToolReturnPart):
-                yield part
+            call_id = call_ids[part.tool_call_id] = _free(part.tool_call_id, taken)
+            answer.add_tool_call(part.tool_name, _shown(part.args_as_dict(), tools.get(part.tool_name)), call_id)
+        elif isinstance(part, ToolReturnPart) and part.tool_call_id in call_ids:
+            call_id = call_ids.pop(part.tool_call_id)
+            if part.outcome == "success":
+                result = to_jsonable_python(part.content, fallback=str)
+                answer.add_tool_result(part.tool_name, result, call_id, status="success")
+            else:
+                error = part.model_response_str(wrap_if_error=False) or part.outcome
+                answer.add_tool_result(part.tool_name, None, call_id, status="error", error=error)
 
 
 def _free(call_id: str, taken: set[str]) -> str:
     """Return the id of a call, changed if another call of the same answer has it."""
-    own, count = call_id, 1
-    while own in taken:
+    free, count = call_id, 1
+    while free in taken:
         count += 1
-        own = f"{call_id}@{count}"
-    taken.add(own)
-    return own
-
-
-def _result(part: ToolReturnPart) -> dict[str, Any]:
-    if part.outcome != "success":
-        return {"result": None, "status": "error", "error": part.model_response_str(wrap_if_error=False) or part.outcome}
-    return {"result": to_jsonable_python(part.content, fallback=str), "status": "success"}
+        free = f"{call_id}@{count}"
+    taken.add(free)
+    return free
 
 
 # ---------------------------------------------------------------- prompts
 
 
-def _about(message: StructuredMessage) -> str:
-    """Return the metadata of a message about its task, such as the priority."""
-    given = {name: value for name, value in message.metadata.items() if name not in _ENVELOPE}
-    lines = [f"- {name}: {_text(value)}" for name, value in given.items()]
-    return "\n".join(["Given with it:", *lines]) if lines else ""
-
-
 def _prompt(message: StructuredMessage, answer: StructuredMessage) -> str:
-    results = [*message.tool_results, *answer.tool_results]
-    told = f"What the tools gave:\n{_listed(results)}" if results else ""
-    return "\n\n".join(each for each in (message.content, _about(message), told) if each)
+    """Return the prompt: the text of a message, its metadata about the task (such as the priority), and results of tools."""
+    sections = [message.content] if message.content else []
+    lines = [f"- {name}: {_text(value)}" for name, value in message.metadata.items() if name not in _ENVELOPE]
+    if lines:
+        sections.append("\n".join(["Given with it:", *lines]))
+    if results := [*message.tool_results, *answer.tool_results]:
+        sections.append(f"What the tools gave:\n{_results_text(results)}")
+    return "\n\n".join(sections)
 
 
-def _listed(results: Sequence[Mapping[str, Any]]) -> str:
-    said = [each["error"] if each["status"] == "error" else _text(each["result"]) for each in results]
-    return "\n".join(f"- {each['name']}: {text}" for each, text in zip(results, said, strict=True))
+def _results_text(results: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(
+        f"- {result['name']}: {result['error'] if result['status'] == 'error' else _text(result['result'])}"
+        for result in results
+    )
 
 
 def _text(value: Any) -> str:
@@ -373,7 +369,7 @@ class ToolCapableAgent:
         rounds: int = WorkerLimits().rounds,
         patience: Patience = Patience(),  # noqa: B008 (frozen)
         reporting: Reporting = Reporting(),  # noqa: B008 (frozen)
-        hear: Hear | None = None,
+        on_report: OnReport | None = None,
     ) -> None:
         """Make it.
 
@@ -382,7 +378,7 @@ class ToolCapableAgent:
         asked.
 
         With a `ledger` (or its URL), the work is recorded in the thread with the id of the task, and the same message
-        continues where it stopped. `rounds` is the maximum number of model requests; `hear` is called with each STATUS
+        continues where it stopped. `rounds` is the maximum number of model requests; `on_report` is called with each STATUS
         report.
 
         Raises:
@@ -391,9 +387,9 @@ class ToolCapableAgent:
         self.worker_id, self.specialization = worker_id, specialization
         self.toolkit = toolkit if isinstance(toolkit, AgentToolkit) else AgentToolkit(toolkit)
         self._model, self._ledger, self._patience = model, ledger, patience
-        self._rounds, self._reporting, self._hear = rounds, reporting, listener(hear)
-        told = f"You are {worker_id}. Your specialization: {specialization}."
-        self.spec = AgentSpec(name=worker_id, instructions=told)
+        self._rounds, self._reporting, self._on_report = rounds, reporting, listener(on_report)
+        instructions = f"You are {worker_id}. Your specialization: {specialization}."
+        self.spec = AgentSpec(name=worker_id, instructions=instructions)
         """Its configuration, for a cast."""
 
     def register_tool(self, tool: Tool | Callable[..., Any], **settings: Unpack[ToolSettings]) -> str:
@@ -409,8 +405,8 @@ class ToolCapableAgent:
     @property
     def system_prompt(self) -> str:
         """The instructions of the agent, with the tools that it may use now."""
-        told = wait_for(self.responder(MemoryLedger()).instructions)
-        return "\n\n".join(filter(None, (self.spec.instructions, told)))
+        tools = wait_for(self.responder(MemoryLedger()).instructions)
+        return "\n\n".join(filter(None, (self.spec.instructions, tools)))
 
     def responder(self, ledger: Ledger) -> Responder:
         """Return the responder of the agent on a ledger."""
@@ -421,8 +417,8 @@ class ToolCapableAgent:
             toolkit=self.toolkit.toolkit,
             patience=self._patience,
             make_model=model_or_script,
-        ).closing_models(besides=self._model)
-        return Responder(cast, self.worker_id, self._rounds, self._reporting, hear=self._hear)
+        ).closing_models(except_for=self._model)
+        return Responder(cast, self.worker_id, self._rounds, self._reporting, on_report=self._on_report)
 
     # ------------------------------------------------------------ structured messages
 
@@ -513,7 +509,7 @@ def _task_message(task: Mapping[str, Any], worker: str) -> StructuredMessage:
     check_type("a task", task, Mapping, '{"query": "What is new?"}')
     if not isinstance(task.get("query"), str):
         raise ValueError("a task needs a `query`, which is text")  # noqa: TRY004 (callers catch one class)
-    more = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}
-    made = StructuredMessage.create_task(task["query"], "controller", worker, more, task_id=task.get("task_id"))
-    made.tool_calls = task.get("tool_calls") or ()
-    return made
+    task_data = {name: value for name, value in task.items() if name not in ("query", "task_id", "tool_calls")}
+    message = StructuredMessage.create_task(task["query"], "controller", worker, task_data, task_id=task.get("task_id"))
+    message.tool_calls = task.get("tool_calls") or ()
+    return message

@@ -6,11 +6,9 @@ other. If a person must decide, an error is raised, so that the whole thread wai
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from pydantic_ai.tools import RunContext
 
@@ -20,7 +18,7 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory
+from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory, side_by_side
 from antiphon.patterns.workers._agent import Responder, error_to
 from antiphon.patterns.workers._conversation import say, structured
 from antiphon.patterns.workers._schedule import DoWorkerTask, WorkerTaskDone, from_wire, time_left, to_wire
@@ -53,7 +51,7 @@ class Assigner:
         """The workers with their instructions."""
         self.history = history or ThreadHistory()
         """The history of the thread before the query; workers also read it."""
-        self.given: list[str] = []
+        self.task_keys: list[str] = []
         """The keys of the assigned tasks."""
         self._context, self._taint = context, taint
         self._count = 0
@@ -85,16 +83,15 @@ class Assigner:
             HistoryMismatchError: the policy does not repeat its recorded steps.
             LedgerError: it could not be stored.
         """
-        name = as_key(key or self._next("task"))
-        way = {"route": list(route)} if route else {}
-        task_id = f"{self.query.task_id}:{name}"
-        given = {**await self._inherited(task_id), **(task_data or {}), **way}
-        task = StructuredMessage.create_task(content, self.name, worker, given, task_id=task_id, message_id=task_id)
-        self.given.append(name)
-        await say(task, f"{name}:task")
-        answer, handed_on = await self._given(task, within, name)
+        key = as_key(key or self._next("task"))
+        task_id = f"{self.query.task_id}:{key}"
+        metadata = {**await self._inherited(task_id), **(task_data or {}), **({"route": list(route)} if route else {})}
+        task = StructuredMessage.create_task(content, self.name, worker, metadata, task_id=task_id, message_id=task_id)
+        self.task_keys.append(key)
+        await say(task, f"{key}:task")
+        answer, handed_on = await self._ask(task, within, key)
         if not handed_on:
-            await say(answer, f"{name}:answer")
+            await say(answer, f"{key}:answer")
         return answer
 
     async def assign_all(
@@ -108,44 +105,40 @@ class Assigner:
             As `assign`, after all have ended.
         """
         name = self._next("tasks")
-        asked = [
+        return await side_by_side(
             self.assign(worker, content, task_data=data[0] if data else None, within=within, key=f"{name}-{number}")
             for number, (worker, content, *data) in enumerate(tasks, 1)
-        ]
-        ended = await asyncio.gather(*asked, return_exceptions=True)
-        for each in ended:
-            if isinstance(each, BaseException):
-                raise each
-        return cast("list[StructuredMessage]", ended)
+        )
 
     async def _inherited(self, task_id: str) -> dict[str, Any]:
         """Return the priority and tracking fields of the query for a task.
 
         A task that was recorded without them keeps none.
         """
-        found = self.query.tracking
+        fields = self.query.tracking
         if "priority" in self.query.metadata:
-            found["priority"] = self.query.metadata["priority"]
-        run = current_run() if found and self._context.attempt > 1 else None
+            fields["priority"] = self.query.metadata["priority"]
+        run = current_run() if fields and self._context.attempt > 1 else None
         records = () if run is None else await run.ledger.by_invocation(task_id, thread_id=run.thread_id)
         row = next((record.message for record in records if record.message.kind == "option_call"), None)
-        known = None if row is None else structured(Conversation([row]))[0].metadata
-        return {name: value for name, value in found.items() if known is None or name in known}
+        recorded = fields if row is None else structured(Conversation([row]))[0].metadata
+        return {name: value for name, value in fields.items() if name in recorded}
 
     def _next(self, name: str) -> str:
         self._count += 1
         return f"{name}-{self._count}"
 
-    async def _given(self, task: StructuredMessage, within: float | None, key: str) -> tuple[StructuredMessage, bool]:
+    async def _ask(self, task: StructuredMessage, within: float | None, key: str) -> tuple[StructuredMessage, bool]:
+        """Ask the worker of a task; return the answer, and whether another worker has given and recorded it."""
         worker = task.target_agent or ""
-        unknown = next((each for each in (worker, *task.metadata.get("route", ())) if each not in self.workers), None)
+        unknown = next((name for name in (worker, *task.metadata.get("route", ())) if name not in self.workers), None)
         if unknown is not None:
             reason = f"there is no worker {unknown!r}; there are {', '.join(self.workers) or 'none'}"
             return error_to(task, worker, UndeliverableError(reason)), False
         try:
-            left = time_left(self.query, within)
+            seconds = time_left(self.query, within)
             until = self._context.message.id if self.history else None
-            done = await give(task, worker, self._context, self._taint, within=left, key=key, history=until)
+            done = await ask_worker(task, worker, self._context, self._taint, within=seconds, key=key, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
@@ -162,7 +155,7 @@ def worker_address(name: str) -> str:
     return f"worker/{name}"
 
 
-async def give(
+async def ask_worker(
     message: StructuredMessage,
     worker: str,
     context: Context,
@@ -177,8 +170,7 @@ async def give(
     Raises:
         DeliveryError: there is no answer. Unless it is in `UNTOLD`, it becomes an ERROR message for the caller.
     """
-    more = {} if history is None else {"history": history}
-    request = DoWorkerTask(message=to_wire(message), untrusted=taint.untrusted, **more)
+    request = DoWorkerTask(message=to_wire(message), untrusted=taint.untrusted, history=history)
     done = await context.ask(worker_address(worker), request, within=UNHURRIED if within is None else within, key=key)
     taint.mark(done.untrusted)
     return done
@@ -214,32 +206,26 @@ async def assign_task(  # noqa: D417 (the context is not for the model)
     answer = await assigner.assign(worker, task, route=then or (), key=ctx.tool_call_id)
     if taint is not None:
         taint.mark(assigner.untrusted)  # untrusted content that the worker has read also taints the controller
-    said = "error" if answer.message_type == MessageType.ERROR else "result"
-    return {"worker": answer.source_agent, said: answer.content}
+    outcome = "error" if answer.message_type == MessageType.ERROR else "result"
+    return {"worker": answer.source_agent, outcome: answer.content}
 
 
 def model_policy(responder: Responder) -> ControllerPolicy:
     """Return the policy of a controller whose model decides."""
 
     async def policy(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
-        with _at(assigner):
-            answer, _ = await responder.process(query, is_said=True, history=assigner.history)
+        token = _assigner.set(assigner)
+        try:
+            answer, _ = await responder.process(query, is_recorded=True, history=assigner.history)
+        finally:
+            _assigner.reset(token)
         return answer
 
     return policy
 
 
-@contextmanager
-def _at(assigner: Assigner) -> Generator[None]:
-    token = _assigner.set(assigner)
-    try:
-        yield
-    finally:
-        _assigner.reset(token)
-
-
 def with_workers(spec: AgentSpec, workers: dict[str, str], tool: str) -> AgentSpec:
     """Return the spec of a controller with its workers in the instructions, and the tool that assigns tasks."""
-    listed = "\n".join(f"- {name}: {good_at}" for name, good_at in workers.items())
-    told = f"{spec.instructions}\n\n## Workers\n{listed}".strip()
-    return spec.model_copy(update={"instructions": told, "tools": (*spec.tools, tool)})
+    lines = "\n".join(f"- {name}: {purpose}" for name, purpose in workers.items())
+    instructions = f"{spec.instructions}\n\n## Workers\n{lines}".strip()
+    return spec.model_copy(update={"instructions": instructions, "tools": (*spec.tools, tool)})

@@ -51,14 +51,14 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
     Secrets are already removed here, independent of the ledger: in a message between agents, the names of its keys mark
     secrets, and a dialect may write them in another form.
     """
-    left: tuple[str, ...] = _OF_ROW if message.message_type in _TOOL_USE else (*_OF_ROW, "tool_calls", "tool_results")
+    omitted: tuple[str, ...] = _OF_ROW if message.message_type in _TOOL_USE else (*_OF_ROW, "tool_calls", "tool_results")
     if message.message_type == MessageType.TOOL_RESPONSE and message.has_tool_calls:
-        left = (*_OF_ROW, "tool_calls")  # the request has recorded them
-    whole = message.to_dict(redact=STANDARD_REDACTION.value)
-    data = {name: value for name, value in whole.items() if name not in left}
-    left_out = _LINKS[1:] if is_answer else _LINKS
-    data["metadata"] = {name: value for name, value in data["metadata"].items() if name not in left_out}
-    return list(decode([data], DIALECT))
+        omitted = (*_OF_ROW, "tool_calls")  # the request has recorded them
+    fields = message.to_dict(redact=STANDARD_REDACTION.value)
+    unit = {name: value for name, value in fields.items() if name not in omitted}
+    links = _LINKS[1:] if is_answer else _LINKS
+    unit["metadata"] = {name: value for name, value in unit["metadata"].items() if name not in links}
+    return list(decode([unit], DIALECT))
 
 
 def check(message: StructuredMessage) -> None:
@@ -69,10 +69,10 @@ def check(message: StructuredMessage) -> None:
     """
     calls = [call["id"] for call in message.tool_calls]
     route: Any = message.metadata.get("route", [])
-    twice = next((each for each in calls if calls.count(each) > 1), None)
+    twice = next((call_id for call_id in calls if calls.count(call_id) > 1), None)
     problem = None if twice is None else f"two tool calls have the id {twice!r}; give each its own"
     names = cast("list[Any]", route) if isinstance(route, list) else [route]
-    if names is not route or not all(isinstance(each, str) and _NAME.fullmatch(each) for each in names):
+    if names is not route or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         problem = f"metadata.route: a list of names of workers is expected, not {route!r}"
     if message.message_type == MessageType.TOOL_REQUEST and not message.has_tool_calls:
         problem = "tool_calls: a tool_request needs at least one"
@@ -107,8 +107,8 @@ async def say_now(message: StructuredMessage) -> None:
     run = current_run()
     if run is None:
         return
-    own: dict[str, Any] = {"thread_id": run.thread_id, "parent_id": run.course.invocation_id, "created_at": None}
-    rows = [row.model_copy(update={**own, "id": current_port().new_id()}) for row in rows_of(message)]
+    fields: dict[str, Any] = {"thread_id": run.thread_id, "parent_id": run.course.invocation_id, "created_at": None}
+    rows = [row.model_copy(update={**fields, "id": current_port().new_id()}) for row in rows_of(message)]
     with suppress(HistoryMismatchError):  # the run is finished and only replayed: there is no progress
         await run.journal.write(run.thread_id, rows, allow_foreign=True)
 
@@ -123,10 +123,10 @@ async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, r
     """
     check_opened(ledger)
     rows = [record.message async for record in ledger.read(thread_id) if record.message.lane == "talk"]
-    return Conversation([row for row in rows if is_said(row, reports=reports) or (tools and row.kind != "parts")])
+    return Conversation([row for row in rows if is_between_agents(row, reports=reports) or (tools and row.kind != "parts")])
 
 
-def is_said(message: Message, *, reports: bool = True) -> bool:
+def is_between_agents(message: Message, *, reports: bool = True) -> bool:
     """Whether a message is between agents, and not between an agent and its model."""
     notes: Any = message.metadata.get(DIALECT)
     if message.lane != "talk" or notes is None or notes.get("tool"):
@@ -136,19 +136,19 @@ def is_said(message: Message, *, reports: bool = True) -> bool:
 
 def structured(messages: Conversation) -> list[StructuredMessage]:
     """Return a conversation as structured messages."""
-    written: Any = encode(messages, DIALECT).value
-    return [StructuredMessage.from_dict(unit) for unit in written]
+    units: Any = encode(messages, DIALECT).value
+    return [StructuredMessage.from_dict(unit) for unit in units]
 
 
 # ---------------------------------------------------------------- tools
 
 
-def is_tool_use(message: Message, agents: Collection[str], besides: str) -> bool:
-    """Whether a row is a tool call of these agents, or its result; the tool `besides` does not count."""
+def is_tool_use(message: Message, agents: Collection[str], except_for: str) -> bool:
+    """Whether a row is a tool call of these agents, or its result; the tool `except_for` does not count."""
     payload = message.payload
     if message.lane != "talk" or not isinstance(payload, OptionCallPayload | OptionResultPayload):
         return False
-    if payload.option_name == besides:
+    if payload.option_name == except_for:
         return False
     notes: Any = message.metadata.get(DIALECT)
     return bool(notes.get("tool")) if notes is not None else _asked_by(message.correlation_id or "")[0] in agents
@@ -159,17 +159,17 @@ def ended_fields(call: Message) -> dict[str, Any]:
     notes: Any = call.metadata.get(DIALECT)
     if notes is not None and not notes.get("tool"):
         return {"metadata": {DIALECT: {"type": MessageType.ERROR.value}}}
-    noted = {"type": MessageType.TOOL_RESPONSE.value, "tool": True}
-    return {"metadata": {DIALECT: noted}, "to": (call.policy,), "correlation_id": call.correlation_id}
+    metadata = {DIALECT: {"type": MessageType.TOOL_RESPONSE.value, "tool": True}}
+    return {"metadata": metadata, "to": (call.policy,), "correlation_id": call.correlation_id}
 
 
 def sent(messages: Conversation, thread_id: str) -> list[StructuredMessage]:
     """Return a conversation as structured messages, with tool calls as `tool_request` and results as `tool_response`."""
-    written = structured(messages)
-    for message in written:
+    structured_messages = structured(messages)
+    for message in structured_messages:
         if message.message_type in _TOOL_USE and None in (message.source_agent, message.target_agent):
             _address(message, thread_id)
-    return written
+    return structured_messages
 
 
 def _address(message: StructuredMessage, thread_id: str) -> None:
@@ -188,15 +188,15 @@ def _asked_by(exchange: str) -> tuple[str, str]:
     *course, agent, model = exchange.rsplit("/", 2) if exchange.count("/") > 1 else ("", "", "")
     if model.partition("=")[0] != "model":
         return "", ""
-    steps = [each for each in course[0].split("/")[1:] if each != HAND_ON]
+    steps = [step for step in course[0].split("/")[1:] if step != HAND_ON]
     return agent.partition("=")[0], steps[-1] if steps else ""
 
 
 # ---------------------------------------------------------------- reports
 
 
-Hear: TypeAlias = Callable[[StructuredMessage], None]
-"""A function that is called with each message."""
+OnReport: TypeAlias = Callable[[StructuredMessage], None]
+"""A function that is called with each STATUS report."""
 
 _reports: ContextVar[Reports | None] = ContextVar("antiphon.patterns.workers.reports", default=None)
 
@@ -220,32 +220,34 @@ def report(text: str) -> None:
 
 
 def reports_of(
-    message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None
+    message: StructuredMessage, worker: str, reporting: Reporting, on_report: OnReport | None = None
 ) -> AbstractAsyncContextManager[object]:
     """Return the block for work on a message; nested work reports as part of the outer work."""
-    return Reports(message, worker, reporting, hear) if _reports.get() is None else nullcontext()
+    return Reports(message, worker, reporting, on_report) if _reports.get() is None else nullcontext()
 
 
 class Reports:
     """An `async with` block around work that reports progress."""
 
-    def __init__(self, message: StructuredMessage, worker: str, reporting: Reporting, hear: Hear | None = None) -> None:
-        self._message, self._worker, self._reporting, self._hear = message, worker, reporting, hear
+    def __init__(
+        self, message: StructuredMessage, worker: str, reporting: Reporting, on_report: OnReport | None = None
+    ) -> None:
+        self._message, self._worker, self._reporting, self._on_report = message, worker, reporting, on_report
         self._texts: asyncio.Queue[str | None] = asyncio.Queue(reporting.most + 1)
-        self._left = reporting.most
+        self._reports_left = reporting.most
 
     def add(self, text: str) -> None:
         """Add a report; synchronous tools call this from another OS thread."""
         self._loop.call_soon_threadsafe(self._put, text)
 
     def _put(self, text: str) -> None:
-        if self._left:
-            self._left -= 1
+        if self._reports_left:
+            self._reports_left -= 1
             self._texts.put_nowait(text)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._telling = self._loop.create_task(self._tell())
+        self._reporter = self._loop.create_task(self._report())
         self._token = _reports.set(self)
         return self
 
@@ -256,28 +258,28 @@ class Reports:
         try:
             if error is None:
                 await asyncio.sleep(0)  # lets reports from other OS threads arrive
-                self._left = 0
+                self._reports_left = 0
                 self._texts.put_nowait(None)
-                await self._telling
+                await self._reporter
         finally:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+            self._reporter.cancel()
+            await asyncio.gather(self._reporter, return_exceptions=True)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         silence, began = self._reporting.after, self._loop.time()
         while (text := await self._next(silence)) is not None:
             if not text:
                 text, silence = f"at work for {self._loop.time() - began:.0f} seconds", silence * 2
             status = StructuredMessage.create_status(text, self._message, source_agent=self._worker)
             await say_now(status)
-            if self._hear is not None:
-                self._hear(status)
+            if self._on_report is not None:
+                self._on_report(status)
 
     async def _next(self, silence: float) -> str | None:
         """Return the next report; empty: there was none in this time; None: the work has ended."""
         try:
-            async with asyncio.timeout(silence if self._left else None):
+            async with asyncio.timeout(silence if self._reports_left else None):
                 return await self._texts.get()
         except TimeoutError:
-            self._left -= 1
+            self._reports_left -= 1
             return ""

@@ -110,10 +110,10 @@ _FIRST_TIME: Final = 1e8
 
 def priority_of(message: StructuredMessage) -> float:
     """Return the priority of a message: higher is more urgent. Any value except a known word or a number is normal."""
-    given: Any = message.metadata.get("priority")
-    if isinstance(given, str):
-        return PRIORITIES.get(given.strip().lower(), _NORMAL)
-    return given if isinstance(given, int | float) and not isinstance(given, bool) else _NORMAL
+    priority: Any = message.metadata.get("priority")
+    if isinstance(priority, str):
+        return PRIORITIES.get(priority.strip().lower(), _NORMAL)
+    return priority if isinstance(priority, int | float) and not isinstance(priority, bool) else _NORMAL
 
 
 def due_at(message: StructuredMessage) -> float | None:
@@ -122,20 +122,20 @@ def due_at(message: StructuredMessage) -> float | None:
     Raises:
         ValueError: the deadline is invalid.
     """
-    given: Any = message.metadata.get("deadline")
-    match given:
+    deadline: Any = message.metadata.get("deadline")
+    match deadline:
         case None:
             return None
         case str():
-            return _read(given.strip(), message.timestamp)
+            return _read(deadline.strip(), message.timestamp)
         case datetime():
-            return _seconds(given)
+            return _seconds(deadline)
         case date():
-            return _seconds(datetime(given.year, given.month, given.day, tzinfo=UTC) + timedelta(days=1))
-        case int() | float() if not isinstance(given, bool):
-            return given if given >= _FIRST_TIME else message.timestamp + given
+            return _seconds(datetime(deadline.year, deadline.month, deadline.day, tzinfo=UTC) + timedelta(days=1))
+        case int() | float() if not isinstance(deadline, bool):
+            return deadline if deadline >= _FIRST_TIME else message.timestamp + deadline
         case _:
-            raise _unreadable(given)
+            raise _unreadable(deadline)
 
 
 def _read(text: str, since: float) -> float:
@@ -154,9 +154,9 @@ def _seconds(time: datetime) -> float:
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _unreadable(given: object) -> ValueError:
+def _unreadable(value: object) -> ValueError:
     forms = "'2h', '1h 30m', a date and time such as '2026-01-31T12:00:00+00:00', or seconds"
-    return ValueError(f"metadata.deadline: {given!r} is no deadline; write {forms}")
+    return ValueError(f"metadata.deadline: {value!r} is no deadline; write {forms}")
 
 
 # ---------------------------------------------------------------- deadlines
@@ -169,8 +169,10 @@ def time_left(message: StructuredMessage, within: float | None = None) -> float 
         ValueError: the deadline is invalid.
     """
     due = due_at(message)
-    left = None if due is None else max(0.0, due - current_port().now().timestamp())
-    return min((each for each in (left, within) if each is not None), default=None)
+    if due is None:
+        return within
+    seconds = max(0.0, due - current_port().now().timestamp())
+    return seconds if within is None else min(seconds, within)
 
 
 def late() -> RefusedError:
@@ -186,15 +188,15 @@ async def within_deadline(message: StructuredMessage) -> AsyncGenerator[None]:
         RefusedError: the deadline has passed (TIMEOUT), or is invalid.
     """
     try:
-        left = time_left(message)
+        seconds = time_left(message)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
-    if left is None:
+    if seconds is None:
         yield
         return
-    if not left:
+    if not seconds:
         raise late()
-    limit = asyncio.timeout(left)
+    limit = asyncio.timeout(seconds)
     try:
         async with limit:
             yield
@@ -212,14 +214,14 @@ class Ticket:
 
     def __init__(self, slots: Slots, message: StructuredMessage, number: int) -> None:
         self._slots = slots
-        self.given_at = message.timestamp, number
-        self.rank = -priority_of(message), *self.given_at
+        self.assigned_at = message.timestamp, number
+        self.rank = -priority_of(message), *self.assigned_at
         self._slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lent = 0
         """The number of answers from the team that its work waits for."""
 
-    def give(self) -> None:
-        """Give it the slot."""
+    def start(self) -> None:
+        """Give it a slot."""
         if not self._slot.done():
             self._slot.set_result(None)
 
@@ -247,15 +249,15 @@ def lent_slot() -> Generator[None]:
 
     After the block the work continues immediately, so more than `at_once` tasks may run for a moment.
     """
-    own = _at_work.get()
-    if own is None:
+    ticket = _at_work.get()
+    if ticket is None:
         yield
         return
-    own.lend(1)
+    ticket.lend(1)
     try:
         yield
     finally:
-        own.lend(-1)
+        ticket.lend(-1)
 
 
 class Slots:
@@ -265,7 +267,7 @@ class Slots:
         self._free = at_once
         self._waiting: list[Ticket] = []
         self._at_work: set[Ticket] = set()
-        self._count = self._given = 0
+        self._count = self._starts = 0
         self._is_held = False
 
     @property
@@ -281,7 +283,7 @@ class Slots:
             yield
         finally:
             self._is_held = False
-            self._give()
+            self._start_next()
 
     @contextmanager
     def ticket(self, message: StructuredMessage) -> Generator[Ticket]:
@@ -292,7 +294,7 @@ class Slots:
         self._count += 1
         ticket = Ticket(self, message, self._count)
         self._waiting.append(ticket)
-        self._give()
+        self._start_next()
         try:
             yield ticket
         finally:
@@ -309,14 +311,14 @@ class Slots:
     def change(self, free: int) -> None:
         """Add or remove free slots."""
         self._free += free
-        self._give()
+        self._start_next()
 
-    def _give(self) -> None:
+    def _start_next(self) -> None:
         while self._free > 0 and self._waiting and not self._is_held:
-            self._given += 1
-            is_fair = self._given % _FAIR == 0
-            chosen = min(self._waiting, key=lambda each: each.given_at if is_fair else each.rank)
-            self._waiting.remove(chosen)
-            self._at_work.add(chosen)
+            self._starts += 1
+            is_fair = self._starts % _FAIR == 0
+            ticket = min(self._waiting, key=lambda waiting: waiting.assigned_at if is_fair else waiting.rank)
+            self._waiting.remove(ticket)
+            self._at_work.add(ticket)
             self._free -= 1
-            chosen.give()
+            ticket.start()

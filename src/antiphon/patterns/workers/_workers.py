@@ -40,20 +40,20 @@ from antiphon.patterns.cast import (
     end_open_calls,
     failed,
     handling,
-    known_by,
     left_open,
     read_answer,
     read_history,
+    request_key,
     stopped,
 )
-from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, shown
+from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, without_sensitive
 from antiphon.patterns.workers._assignment import (
     CONTROLLER,
     UNTOLD,
     Assigner,
     ControllerPolicy,
+    ask_worker,
     assign_task,
-    give,
     model_policy,
     with_workers,
     worker_address,
@@ -63,7 +63,7 @@ from antiphon.patterns.workers._conversation import (
     Reporting,
     check,
     ended_fields,
-    is_said,
+    is_between_agents,
     is_tool_use,
     reports_of,
     say,
@@ -98,33 +98,33 @@ class SensitiveArguments:
     """The sensitive arguments that were removed from messages, by message id."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._calls: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
 
     def take_out(self, message: StructuredMessage, tools: Mapping[str, ToolkitTool]) -> StructuredMessage:
         """Return a message without its sensitive arguments, and keep those."""
         calls = message.tool_calls
-        said = [{**call, "arguments": shown(call["arguments"], tools.get(call["name"]))} for call in calls]
-        if said == calls:
+        shown_calls = without_sensitive(calls, tools)
+        if shown_calls == calls:
             return message
-        self._kept[message.message_id] = calls
-        if len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
-        cleaned = message.copy()
-        cleaned.tool_calls = said
-        return cleaned
+        self._calls[message.message_id] = calls
+        if len(self._calls) > _MOST:
+            self._calls.popitem(last=False)
+        shown = message.copy()
+        shown.tool_calls = shown_calls
+        return shown
 
     def put_back(self, message: StructuredMessage) -> StructuredMessage:
         """Return a message with its sensitive arguments, as far as they are in memory."""
-        calls = self._kept.get(message.message_id)
+        calls = self._calls.get(message.message_id)
         if calls is None:
             return message
-        whole = message.copy()
-        whole.tool_calls = calls
-        return whole
+        complete = message.copy()
+        complete.tool_calls = calls
+        return complete
 
-    def let_go(self, message: StructuredMessage) -> None:
+    def drop(self, message: StructuredMessage) -> None:
         """Drop the arguments of an answered message."""
-        self._kept.pop(message.message_id, None)
+        self._calls.pop(message.message_id, None)
 
 
 # ---------------------------------------------------------------- the actors
@@ -142,13 +142,13 @@ class _Agent(Actor):
 
 
 async def _answered(
-    here: HandlerRun, message: StructuredMessage, answer: StructuredMessage, *, is_said: bool = False
+    handler: HandlerRun, message: StructuredMessage, answer: StructuredMessage, *, is_recorded: bool = False
 ) -> Answered:
     is_error = answer.message_type == MessageType.ERROR  # also without a result: the answer looks like that of a task
-    if not is_said:
+    if not is_recorded:
         await say(answer, "answered", is_answer=not is_error or message.message_type == MessageType.TASK)
     if is_error:
-        here.status = "failed"
+        handler.status = "failed"
     return Answered(message=answer.to_dict())
 
 
@@ -157,19 +157,16 @@ def _tag(message: StructuredMessage) -> None:
     tag({name: value for name, value in message.tracking.items() if isinstance(value, str)})
 
 
-async def _end_late(error: Exception | StructuredMessage, context: Context, message: StructuredMessage, *asked: str) -> None:
-    """Close the open calls of work whose deadline has passed, after the requests that it has `asked` have stopped."""
-    run, code = (
-        current_run(),
-        error.metadata.get("code") if isinstance(error, StructuredMessage) else getattr(error, "code", ""),
-    )
+async def _end_late(code: str | None, context: Context, message: StructuredMessage, *keys: str) -> None:
+    """If work ended because its deadline has passed, close its open calls, after its requests with `keys` have stopped."""
+    run = current_run()
     if run is None or code != ErrorCode.TIMEOUT:
         return
-    own, late = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
+    invocation_id, error = context.course.invocation_id, RefusedError("the deadline passed", ErrorCode.TIMEOUT)
     context.expect_leftovers()  # a cancelled effect may or may not have written its row
-    for key in asked:
-        await stopped(run, f"{own}/{key}")
-    await end_open_calls(run, own, late, fields=ended_fields, besides=message.task_id)
+    for key in keys:
+        await stopped(run, f"{invocation_id}/{key}")
+    await end_open_calls(run, invocation_id, error, fields=ended_fields, besides=message.task_id)
 
 
 # ---------------------------------------------------------------- the controller
@@ -195,14 +192,14 @@ class ControllerActor(_Agent):
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Run the policy."""
-        said = from_wire(request.message, context.message.created_at)
-        query = self._sensitive.put_back(said)
-        async with handling(context, PATTERN) as here:
+        shown = from_wire(request.message, context.message.created_at)
+        query = self._sensitive.put_back(shown)
+        async with handling(context, PATTERN) as handler:
             _tag(query)
-            await say(said, "asked")
+            await say(shown, "asked")
             answer = await self._answer(query, context)
-            self._sensitive.let_go(query)
-            return await _answered(here, query, answer)
+            self._sensitive.drop(query)
+            return await _answered(handler, query, answer)
 
     async def _answer(self, query: StructuredMessage, context: Context) -> StructuredMessage:
         control = self._control
@@ -213,13 +210,13 @@ class ControllerActor(_Agent):
             async with reports_of(query, control.name, control.reporting):
                 try:
                     async with within_deadline(query):
-                        said = await control.policy(query, assigner)
+                        answer = await control.policy(query, assigner)
                 except (RefusedError, BudgetExceededError) as exc:
                     if isinstance(exc, BudgetExceededError) and exc.limit is not None:
                         raise  # it continues with a new budget
-                    await _end_late(exc, context, query, *assigner.given)
+                    await _end_late(exc.code, context, query, *assigner.task_keys)
                     return error_to(query, control.name, exc)
-        return said if isinstance(said, StructuredMessage) else answer_to(query, control.name, said)
+        return answer if isinstance(answer, StructuredMessage) else answer_to(query, control.name, answer)
 
 
 # ---------------------------------------------------------------- workers
@@ -234,17 +231,14 @@ class WorkerActor(_Agent):
     @handles
     async def ask(self, request: AskAgent, context: Context) -> Answered:
         """Answer a client."""
-        said = from_wire(request.message, context.message.created_at)
-        message = self._sensitive.put_back(said)
+        shown = from_wire(request.message, context.message.created_at)
+        message = self._sensitive.put_back(shown)
         with self._slots.ticket(message) as ticket:
-            return await self._asked(said, message, context, ticket)
-
-    async def _asked(self, said: StructuredMessage, message: StructuredMessage, context: Context, ticket: Ticket) -> Answered:
-        async with handling(context, PATTERN) as here:
-            await say(said, "asked")
-            done = await self._done(message, None, context, ticket, is_said=True, until=context.message.id)
-            self._sensitive.let_go(message)
-            return await _answered(here, message, from_wire(done.message, None), is_said=done.handed_on)
+            async with handling(context, PATTERN) as handler:
+                await say(shown, "asked")
+                done = await self._do(message, None, context, ticket, is_recorded=True, until=context.message.id)
+                self._sensitive.drop(message)
+                return await _answered(handler, message, from_wire(done.message, None), is_recorded=done.handed_on)
 
     @handles
     async def task(self, request: DoWorkerTask, context: Context) -> WorkerTaskDone:
@@ -252,16 +246,16 @@ class WorkerActor(_Agent):
         message = from_wire(request.message, context.message.created_at)
         with self._slots.ticket(message) as ticket:
             async with left_open(context), ledger_run(context):
-                return await self._done(message, request.untrusted, context, ticket, until=request.history)
+                return await self._do(message, request.untrusted, context, ticket, until=request.history)
 
-    async def _done(
+    async def _do(
         self,
         message: StructuredMessage,
         untrusted: str | None,
         context: Context,
         ticket: Ticket,
         *,
-        is_said: bool = False,
+        is_recorded: bool = False,
         until: str | None,
     ) -> WorkerTaskDone:
         """Carry out the task of a message; if it has a route, hand the result on to the next worker.
@@ -271,9 +265,10 @@ class WorkerActor(_Agent):
         _tag(message)
         ledger, thread_id = context.ledger, context.thread_id or ""
         history = ThreadHistory() if until is None else await read_history(ledger, thread_id, until=until)
-        given: dict[str, Any] = {"is_said": is_said, "ticket": ticket, "history": history}
-        answer, untrusted = await self._responder.process(message, untrusted, **given)
-        await _end_late(answer, context, message)
+        answer, untrusted = await self._responder.process(
+            message, untrusted, is_recorded=is_recorded, ticket=ticket, history=history
+        )
+        await _end_late(answer.metadata.get("code"), context, message)
         if not message.metadata.get("route") or answer.message_type == MessageType.ERROR:
             return WorkerTaskDone(message=answer.to_dict(), handed_on=False, untrusted=untrusted)
         return await self._hand_on(message, answer, context, untrusted, until if history else None)
@@ -287,36 +282,32 @@ class WorkerActor(_Agent):
         until: str | None,
     ) -> WorkerTaskDone:
         """Hand the task on to the next worker, and return the answer of the last one to the waiting caller."""
-        worker, *rest = message.metadata["route"]
+        worker, *route = message.metadata["route"]
+        metadata = {name: value for name, value in message.metadata.items() if name not in ("type", "route")}
+        metadata = {"task": message.content, **metadata, **({"route": route} if route else {})}
         step = StructuredMessage.create_result(
             answer.content,
             message,
             source_agent=self._responder.name,
             target_agent=worker,
             message_id=f"{message.task_id}:{worker}",
-            metadata={**_matter(message), **({"route": rest} if rest else {})},
+            metadata=metadata,
             tool_results=answer.tool_results,
         )
         await say(step, "handed-on", is_answer=message.message_type == MessageType.TASK)
         taint = Taint()
         taint.mark(untrusted)
         try:
-            left = time_left(message)
-            done = await give(step, worker, context, taint, within=left, key=HAND_ON, history=until)
+            seconds = time_left(message)
+            done = await ask_worker(step, worker, context, taint, within=seconds, key=HAND_ON, history=until)
         except UNTOLD:
             raise
         except DeliveryError as exc:
-            await _end_late(exc, context, message, HAND_ON)
+            await _end_late(exc.code, context, message, HAND_ON)
             done = WorkerTaskDone(message=error_to(step, worker, exc).to_dict(), handed_on=False)
         if not done.handed_on:
             await say(from_wire(done.message, None), "final", is_answer=False)
         return WorkerTaskDone(message=done.message, handed_on=True, untrusted=taint.untrusted)
-
-
-def _matter(message: StructuredMessage) -> dict[str, Any]:
-    """Return the task for the next worker: its text and its data."""
-    given = {name: value for name, value in message.metadata.items() if name not in ("type", "route")}
-    return {"task": message.content, **given}
 
 
 # ---------------------------------------------------------------- the public class
@@ -355,9 +346,9 @@ class Workers(Pattern):
         self._sensitive = SensitiveArguments()
         self._responders: dict[str, Responder] = {}
         self._slots: dict[str, Slots] = {}
-        self._own: Responder | None = None
+        self._controller_responder: Responder | None = None
         """The responder of a controller that is an agent."""
-        self._heard: list[Callable[[str, StructuredMessage], None]] = []
+        self._listeners: list[Callable[[str, StructuredMessage], None]] = []
         for worker in check_each("workers", workers, AgentSpec | ToolCapableAgent, 'AgentSpec(name="ada")'):
             self._add(worker)
         check_type("controller", controller, AgentSpec | Callable, 'AgentSpec(name="boss")')
@@ -392,12 +383,12 @@ class Workers(Pattern):
             return controller
         tool = self.cast.have_tool(assign_task, effects="none", allows_untrusted=True)
         self.cast.add(with_workers(controller, dict(self.workers), tool))
-        responder = self._own = Responder(self.cast, controller.name, self.limits.rounds, self._reporting)
+        responder = self._controller_responder = Responder(self.cast, controller.name, self.limits.rounds, self._reporting)
         return model_policy(responder)
 
     @override
     def casts(self) -> Iterable[Cast]:
-        return (self.cast, *(each.cast for each in self._responders.values()))
+        return (self.cast, *(responder.cast for responder in self._responders.values()))
 
     @override
     def host(self, system: System) -> None:
@@ -425,17 +416,17 @@ class Workers(Pattern):
             ParkedError: a person must settle or approve something; then run the same task in the same thread again.
         """
         thread_id = thread_id or current_port().new_id()
-        given = TaskInput.of(task, message_history)
-        message_id = known_by("query", thread_id, *given.identity)
-        await given.hand_over(self.system, thread_id, message_id)
-        query = StructuredMessage.create_query(given.text, "user", self.controller, task_id=thread_id, message_id=message_id)
+        request = TaskInput.of(task, message_history)
+        message_id = request_key("query", thread_id, *request.identity)
+        await request.hand_over(self.system, thread_id, message_id)
+        query = StructuredMessage.create_query(request.text, "user", self.controller, task_id=thread_id, message_id=message_id)
         try:
             answer = await self.send(query)
         except StoppedError as exc:
             return failed(thread_id, exc)
         if answer.message_type != MessageType.ERROR:
-            said = await read_answer(self.ledger, thread_id, partial(_is_answer, message_id))
-            return Outcome(thread_id, "completed", answer.content, messages=said)
+            messages = await read_answer(self.ledger, thread_id, partial(_is_answer, message_id))
+            return Outcome(thread_id, "completed", answer.content, messages=messages)
         return Outcome(thread_id, "failed", error_code=answer.metadata.get("code"), error_message=answer.content)
 
     async def send(self, message: StructuredMessage, *, within: float | None = None) -> StructuredMessage:
@@ -453,19 +444,25 @@ class Workers(Pattern):
         name = message.target_agent or self.controller
         try:
             check(message)
-            if time_left(message) == 0 and not await self._is_known(message):
+            if time_left(message) == 0 and not await self._is_recorded(message):
                 raise late()
-            address, bare = await self._addressed(name, message)
-            ids: dict[str, Any] = {"thread_id": message.task_id, "id": message.message_id, "sender": _CLIENT}
+            address, shown = await self._addressed(name, message)
             with lent_slot():
-                answered = await self.system.ask(address, AskAgent(message=to_wire(bare)), within=within or UNHURRIED, **ids)
+                answered = await self.system.ask(
+                    address,
+                    AskAgent(message=to_wire(shown)),
+                    within=within or UNHURRIED,
+                    thread_id=message.task_id,
+                    id=message.message_id,
+                    sender=_CLIENT,
+                )
         except UNTOLD:
             raise
         except DeliveryError as exc:
             return error_to(message, name, exc)
         return from_wire(answered.message, None)
 
-    async def _is_known(self, message: StructuredMessage) -> bool:
+    async def _is_recorded(self, message: StructuredMessage) -> bool:
         """Whether the ledger has a message: then its recorded answer is returned, even after its deadline."""
         return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
 
@@ -476,7 +473,7 @@ class Workers(Pattern):
             UndeliverableError: there is no such agent.
         """
         if name == self.controller:
-            address, responder = f"controller/{name}", self._own
+            address, responder = f"controller/{name}", self._controller_responder
         elif name in self._responders:
             address, responder = worker_address(name), self._responders[name]
         else:
@@ -487,24 +484,24 @@ class Workers(Pattern):
 
     # ------------------------------------------------------------ listeners
 
-    def hear(self, on_message: Callable[[str, StructuredMessage], None]) -> None:
+    def on_message(self, function: Callable[[str, StructuredMessage], None]) -> None:
         """Call a function with the thread id and each message of agents, right after the message was stored.
 
         Tool calls and results are included, as separate messages.
         """
-        self._heard.append(Listener(on_message))
+        self._listeners.append(Listener(function))
 
     def _watch(self, record: Record) -> None:
-        if self._heard and self._is_shown(record.message):
+        if self._listeners and self._is_shown(record.message):
             thread_id = record.message.thread_id or ""
             for message in sent(Conversation([record.message]), thread_id):
-                for on_message in tuple(self._heard):
-                    on_message(thread_id, message)
+                for notify in tuple(self._listeners):
+                    notify(thread_id, message)
 
     def _is_shown(self, message: Message, *, tools: bool = True) -> bool:
         # The call of `assign_task` is not shown: the task itself is.
         agents = (self.controller, *self._responders)
-        return is_said(message) or (tools and is_tool_use(message, agents, besides=assign_task.__name__))
+        return is_between_agents(message) or (tools and is_tool_use(message, agents, assign_task.__name__))
 
     async def messages(self, thread_id: str, *, tools: bool = True) -> list[StructuredMessage]:
         """Return the messages between agents in a thread, with their reports; see also `conversation`.

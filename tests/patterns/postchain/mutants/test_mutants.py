@@ -296,10 +296,10 @@ MUTANTS = (
     ),
     Mutant(
         "a listener hears JSON",
-        _cast.SpokenText,
-        "_spoken",
-        "if self._field is None or not begun.startswith",
-        "if True or not begun.startswith",
+        _cast.TextPieces,
+        "_text",
+        "if self._field is None or not start.startswith",
+        "if True or not start.startswith",
         (outputs.test_of_json_in_pieces_the_text_of_one_field_is_heard,),
     ),
     Mutant(
