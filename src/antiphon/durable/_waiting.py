@@ -33,7 +33,7 @@ class Waiting:
     @property
     def text(self) -> str:
         """All of it, in one line."""
-        return f"{self.reason}: {', then '.join(f'`{each}`' for each in self.commands)}"
+        return f"{self.reason}: {', then '.join(f'`{command}`' for command in self.commands)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return it for a message."""
@@ -51,14 +51,15 @@ async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
 
 
 def _approval(rows: Sequence[Record], ledger: Ledger, thread_id: str) -> Waiting | None:
-    asked = [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
-    open_ones = [approval for approval in asked if not approval.is_late(current_port().now())]
+    approvals = [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
+    in_time = [approval for approval in approvals if not approval.is_late(current_port().now())]
     resume = command_line(ledger, "resume", thread_id)
-    if open_ones:
-        calls = " and ".join(f"{_call(each)} ({each.reason})" for each in open_ones)
-        return Waiting(f"a person must approve {calls}, or deny it", (*(each.command(ledger) for each in open_ones), resume))
-    if asked:
-        return Waiting(f"nobody has approved {asked[0].tool!r} in time", (resume,), is_answered=True)
+    if in_time:
+        calls = " and ".join(f"{_call(approval)} ({approval.reason})" for approval in in_time)
+        commands = (*(approval.command(ledger) for approval in in_time), resume)
+        return Waiting(f"a person must approve {calls}, or deny it", commands)
+    if approvals:
+        return Waiting(f"nobody has approved {approvals[0].tool!r} in time", (resume,), is_answered=True)
     return None
 
 
