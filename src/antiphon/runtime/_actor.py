@@ -240,17 +240,27 @@ class ActorSystem(Protocol):
 
 
 class Messenger(Protocol):
-    """Carries messages to actors, and outcomes back."""
+    """Carries messages to actors."""
 
     def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]: ...
     async def tell(self, delivery: DeliveryState, within: float | None) -> None: ...
     async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any: ...
-    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
     async def forward(self, delivery: DeliveryState, to: str) -> None: ...
-    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
-    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     async def original(self, request: Retry, thread_id: str | None) -> Message: ...
     def knows(self, address: str) -> bool: ...
+
+
+class Ends(Protocol):
+    """Ends messages, or leaves them open."""
+
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
+    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+
+
+class Parking(Protocol):
+    """Parks messages until a person settles them."""
+
+    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
 
 
 class Reminders(Protocol):
@@ -285,6 +295,8 @@ class Services:
     states: States
     stored_ids: StoredIds
     messenger: Messenger
+    outcomes: Ends
+    parking: Parking
     reminders: Reminders
     ties: Ties
     open_work: OpenWork
@@ -495,7 +507,7 @@ class Context:
         With `unless_held`, the status is not written if the thread is paused or terminated by then.
         """
         more = {} if pattern is None else {"pattern": pattern}
-        self._handled.marks = {"status_unless_held" if unless_held else "status": status, **more}
+        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **more}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
@@ -514,7 +526,7 @@ class Context:
         Raises:
             LedgerError: it could not be journaled.
         """
-        await self._services.messenger.answer(self._handled, outcome)
+        await self._services.outcomes.answer(self._handled, outcome)
 
     async def forward(self, to: str) -> None:
         """Forward the message to another actor, which answers it.
@@ -574,7 +586,7 @@ class Context:
 
         When the message ends, the open calls of its thread are read, and those that belong to it are ended with it.
         """
-        self._handled.is_unsure = True
+        self._handled.work.is_unsure = True
 
     async def park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Park the message until a person settles it.
@@ -582,7 +594,7 @@ class Context:
         Raises:
             LedgerError: it could not be journaled.
         """
-        await self._services.messenger.park(self._handled, reason, evidence)
+        await self._services.parking.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
         """Tell this actor something after some seconds; in a thread, the timer survives the process.
@@ -627,7 +639,7 @@ class Context:
         It is redelivered when something happens in the thread: an answer is posted, a question expires, another message ends,
         or another host takes it.
         """
-        self._services.messenger.leave_open(self._handled, error)
+        self._services.outcomes.leave_open(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
         """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.

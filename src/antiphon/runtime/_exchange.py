@@ -83,11 +83,8 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         check_type("a message", said, Request | Notice, "Heartbeat()")
         is_of_host = not thread_id and type(said) in SYSTEM_TYPES
         thread_id = system_thread(to) if is_of_host else thread_id
-        envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False))
-        delivery = DeliveryState(envelope, id is not None)
-        if is_of_host:
-            delivery.is_of_host = True
-        return delivery
+        envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False, is_of_host))
+        return DeliveryState(envelope, id is not None)
     thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
     message = _stamped(said, to, thread_id)
     envelope = Envelope.of(message, sender, to, thread_id, correlation_id=said.correlation_id)
@@ -108,12 +105,10 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
         # In a thread, the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # so finds the message that it has already sent in the ledger.
         is_derived = thread_id is not None and outer.thread_id is not None
-        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
-        envelope = new_envelope(Envelope, (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived))
-        delivery = DeliveryState(envelope, is_derived and handled.attempt > 1)
-        if is_system and thread_id == system_thread(to):
-            delivery.is_of_host = True
-        return delivery
+        own_id = keys.child_id(handled.invocation_id, handled.work.next_key(key)) if is_derived else None
+        is_of_host = is_system and thread_id == system_thread(to)
+        fields = (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived, is_of_host)
+        return DeliveryState(new_envelope(Envelope, fields), is_derived and handled.attempt > 1)
     thread_id = said.thread_id or outer.thread_id
     message = _stamped(said, to, thread_id)
     envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
@@ -388,7 +383,7 @@ def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: St
 
 def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: StoredIds) -> tuple[str, bool]:
     """Return the id under which a message is stored, and whether it may be stored already."""
-    key = handled.next_key()  # also if the id stays: later messages keep their numbers
+    key = handled.work.next_key()  # also if the id stays: later messages keep their numbers
     if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
         return wire.id, True
     known = ids.get(thread_id, wire.id)

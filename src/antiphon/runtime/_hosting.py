@@ -104,13 +104,9 @@ class Eviction:
     def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
-            # The mark before the cancellation: a handler that catches the cancellation still finds it at its next effect or
-            # message.
-            delivery.evicted = error
-            if delivery.cell is not None:
-                delivery.cell.withdraw(delivery)
-            if delivery.is_of_host:
-                delivery.fail(error)
+            delivery.evict(error)
+            if delivery.envelope.is_of_host:
+                delivery.settle(None, error)
             # A caller outside of the thread gets the answer of the new owner. A handler of this thread that asks is evicted
             # itself.
             elif delivery.parent is None or delivery.parent.thread_id != thread_id:
@@ -133,7 +129,7 @@ class Eviction:
     async def _handlers_end(self, evicted: Sequence[DeliveryState]) -> None:
         """Wait until no handler of the thread runs. One that ignores its cancellation is barred by `DeliveryState.evicted`."""
         patience = _PATIENCE
-        while patience > 0 and any(delivery.task is not None for delivery in evicted):
+        while patience > 0 and any(delivery.work.task is not None for delivery in evicted):
             await asyncio.sleep(_STEP)
             patience -= _STEP
 

@@ -37,7 +37,6 @@ from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages.keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
-from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
@@ -45,6 +44,7 @@ from antiphon.runtime._rows import (
     DELIVER,
     PARK,
     TIMER,
+    Cause,
     Standing,
     begun,
     ended,
@@ -53,16 +53,19 @@ from antiphon.runtime._rows import (
     question_expiry,
     stops_in,
 )
+from antiphon.runtime._send import A_WHILE
 from antiphon.runtime._settings import SYSTEM
+from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
     from antiphon.ledger import Epoch, Record
     from antiphon.protocol import Notice
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
-    from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._durable import Durable
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._outcomes import Outcomes
+    from antiphon.runtime._redelivery import Redelivery
+    from antiphon.runtime._send import Sender
     from antiphon.runtime._tree import Tree
 
 
@@ -82,15 +85,13 @@ class Timers:
         tree: Tree,
         *,
         in_flight: InFlight,
-        durable: Durable,
-        dispatcher: Dispatcher,
+        sender: Sender,
     ) -> None:
         self._lifetime = lifetime
         self._journal = journal
         self._tree = tree
         self._in_flight = in_flight
-        self._durable = durable
-        self._dispatcher = dispatcher
+        self._sender = sender
         self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle, Message]]] = {}
         """By thread and row, when each timer fires, its handle, and the row."""
 
@@ -108,7 +109,7 @@ class Timers:
             after = max(0.0, (due - now).total_seconds())
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
-        row_id = child_id(delivery.invocation_id, delivery.next_key(key))
+        row_id = child_id(delivery.invocation_id, delivery.work.next_key(key))
         if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
             return
         arguments: dict[str, Json] = {
@@ -163,7 +164,7 @@ class Timers:
 
     def _tell(self, address: str, notice: Notice) -> None:
         if not self._lifetime.is_closing:
-            self._lifetime.start(self._dispatcher.inform(address, notice, address))
+            self._lifetime.start(self._sender.inform(address, notice, address))
 
     def _ring(self, row: Message) -> None:
         self._disarm(row)
@@ -190,6 +191,7 @@ class Timers:
         delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
+        delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
             await self._write(delivery, [rung, said, open_row])
@@ -205,10 +207,10 @@ class Timers:
         try:
             _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
             delivery.use_stored(record)
-            await self._durable.hand_over(self._tree.at(delivery.to), delivery)
+            await self._sender.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
             self._in_flight.drop(delivery)
-            delivery.fail_duplicates(exc)
+            delivery.refuse(exc)
             raise
 
 
@@ -312,8 +314,9 @@ class Recovery:
         tree: Tree,
         *,
         in_flight: InFlight,
-        durable: Durable,
-        dispatcher: Dispatcher,
+        outcomes: Outcomes,
+        redelivery: Redelivery,
+        sender: Sender,
         timers: Timers,
     ) -> None:
         self._lifetime = lifetime
@@ -321,8 +324,9 @@ class Recovery:
         self._ledger = journal.ledger
         self._tree = tree
         self._in_flight = in_flight
-        self._durable = durable
-        self._dispatcher = dispatcher
+        self._outcomes = outcomes
+        self._redelivery = redelivery
+        self._sender = sender
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
@@ -465,11 +469,10 @@ class Recovery:
         elif option is not None or not said.message.to:
             return Recovered()  # an effect, which its handler ends, or a call without an address
         delivery = recovered_delivery(said, thread_id)
-        delivery.is_new = how.is_new
         if how.is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
             await self._end_supervision(delivery)
             return Recovered()
-        return await self._deliver(delivery, rows, is_fresh=how.is_fresh)
+        return await self._deliver(delivery, rows, how)
 
     async def _end_supervision(self, delivery: DeliveryState) -> None:
         """End a failure report or a command that an earlier process left open: its actor has ended with that process.
@@ -477,12 +480,12 @@ class Recovery:
         The actor of this process has another history. Carrying out the command would restart or stop an actor that did not
         fail.
         """
-        delivery.is_unsure = True
-        if not self._in_flight.has(delivery) and await self._durable.is_open(delivery):
+        delivery.work.is_unsure = True
+        if not self._in_flight.has(delivery) and await self._outcomes.is_open(delivery):
             gone = errors.ActorStoppedError("the process has ended that had the actor", delivery.to)
-            await self._durable.end_with_error(delivery, gone)
+            await self._outcomes.end_with_error(delivery, gone)
 
-    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], *, is_fresh: bool) -> Recovered:
+    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], how: _How) -> Recovered:
         """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
         if is_asked_of_itself(delivery.message):
             return Recovered()  # the handler that asked answers it when it runs again
@@ -492,22 +495,24 @@ class Recovery:
             cell = self._tree.at(delivery.to)
         except errors.UndeliverableError:
             return Recovered(homeless=1)
-        delivery.cell, delivery.is_unsure = cell, not delivery.is_new
+        delivery.cell = cell
+        delivery.work.is_unsure = not how.is_new
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
-            known = rows if is_fresh and delivery.is_new else None
+            read = rows if how.is_fresh and how.is_new else None
+            cause: Cause = "posted" if how.is_new else "recovered"
             try:
-                is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began", known)
+                is_open = await self._redelivery.recover(cell, delivery, cause, "it was open when the system began", read)
             except errors.ParkedError:
                 return Recovered()  # it was parked after the rows were read
             if is_open:
-                self._dispatcher.watch(delivery)
-        elif is_open := await self._durable.is_open(delivery):
+                self._sender.watch(delivery)
+        elif is_open := await self._outcomes.is_open(delivery):
             if is_late:
                 late = errors.ReplyTimeoutError("its deadline passed while it was open", delivery.to)
-                await self._dispatcher.end_with_error(delivery, late)
+                await self._outcomes.end_with_error(delivery, late)
             else:
-                await self._durable.hand_over(cell, delivery)
+                await self._sender.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
 
 

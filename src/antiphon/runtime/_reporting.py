@@ -182,7 +182,7 @@ class Delivery:
     def place(self) -> Place:
         """Its current name. Failed deliveries count as attempts; deliveries that ended with their process do not."""
         state = self._state
-        return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
+        return Place(state.invocation_id, str(state.to), state.standing.failed + state.standing.reruns)
 
     @property
     def parent(self) -> Delivery | None:
@@ -209,7 +209,8 @@ class Delivery:
     @property
     def withdrawn(self) -> str | None:
         """The code of the reason why the answer is no longer wanted."""
-        return None if self._state.withdrawn is None else self._state.withdrawn.code
+        reason = self._state.callers.withdrawn
+        return None if reason is None else reason.code
 
     @property
     def activity(self) -> Activity | None:
@@ -639,7 +640,7 @@ class DeadLetters:
 
     def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """Keep a message that ends with an error, if no caller gets it."""
-        if delivery.waiter is None and not delivery.is_call:
+        if delivery.callers.waiter is None and not delivery.is_call:
             self.add(delivery, error.code, error.reason)
 
     @property

@@ -352,7 +352,8 @@ def hops_and_deadline(message: Message) -> tuple[int, float | None]:
     return hops, get_running_loop().time() + left
 
 
-Cause: TypeAlias = Literal["failed", "recovered"]
+Cause: TypeAlias = Literal["failed", "recovered", "posted"]
+"""Why a message is delivered: posted messages for the first time, others again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +368,8 @@ class Standing:
     """How often a process ended before them that had the thread and had not released it."""
     parked: Message | None = None
     """The row that parks it."""
+    reruns: int = 0
+    """How many deliveries have no row, because the ledger was unavailable."""
 
     @classmethod
     def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
@@ -385,6 +388,10 @@ class Standing:
     def plus(self, id: str, cause: Cause) -> Standing:
         """Return it with one more redelivery."""
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
+
+    def plus_rerun(self) -> Standing:
+        """Return it with one more redelivery that has no row."""
+        return replace(self, reruns=self.reruns + 1)
 
 
 def _takeover(again: OptionCallPayload) -> str | None:

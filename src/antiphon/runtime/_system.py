@@ -168,7 +168,7 @@ class System:
         kernel = self._kernel
         kernel.lifetime.begin_closing()
         try:
-            kernel.dispatcher.close()
+            kernel.sender.close()
             await kernel.lifecycle.stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
         finally:
             await kernel.close()
@@ -346,7 +346,7 @@ class System:
         """
         delivery = outside(to, said, thread_id, sender, id)
         try:
-            outcome = await self._kernel.dispatcher.ask(delivery, within)
+            outcome = await self._kernel.sender.ask(delivery, within)
             return outcome if isinstance(outcome, Reply) and isinstance(said, Request) else answer_to(said, delivery, outcome)
         except DeliveryError as exc:
             exc.message_id = delivery.id
@@ -393,7 +393,7 @@ class System:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be journaled.
         """
-        await self._kernel.dispatcher.tell(outside(to, said, thread_id, sender, id), within)
+        await self._kernel.sender.tell(outside(to, said, thread_id, sender, id), within)
 
     # ------------------------------------------------------------ following threads
 
