@@ -10,10 +10,18 @@ from tests.runtime import test_hosts_simulated
 from tests.runtime.actors import Do, Done, Ping, Pong, Probe, Via, virtually
 from tools.phases import PAGE, with_picture
 
-from antiphon.errors import ActorStoppedError, DeliveryError, FencedError, ReplyTimeoutError
+from antiphon.errors import (
+    ActorStoppedError,
+    DeliveryError,
+    FencedError,
+    MailboxFullError,
+    ReplyTimeoutError,
+    UndeliverableError,
+)
 from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message
+from antiphon.protocol import Restart
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
@@ -211,3 +219,52 @@ def test_the_picture_in_the_docs_is_made_from_the_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
     assert with_picture(page) == page, "run `python tools/phases.py`"
+
+
+# ---------------------------------------------------------------- faults that the table has shown
+
+
+@pytest.mark.virtual_time
+async def test_a_message_that_is_forwarded_to_nobody_is_not_in_flight_for_ever() -> None:
+    async with System(MemoryLedger()) as system:
+        system.spawn("probe", Probe)
+        with pytest.raises(UndeliverableError):
+            await system.ask("probe", Via(to="nobody", text="", how="forward"), thread_id="t", id="m")
+        assert not system._kernel.in_flight.has_thread("t")
+
+
+@pytest.mark.virtual_time
+async def test_a_handler_that_fails_while_it_is_interrupted_is_run_once_more_and_not_twice() -> None:
+    runs: list[int] = []
+
+    class Clumsy(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            runs.append(context.attempt)
+            if len(runs) == 1:
+                try:
+                    await asyncio.sleep(100)
+                except asyncio.CancelledError:
+                    raise ValueError("it was in the middle of something") from None
+            return Pong(text="done")
+
+    async with System(MemoryLedger()) as system:
+        system.spawn("clumsy", Clumsy, grace=0)
+        asking = asyncio.ensure_future(system.ask("clumsy", Ping(text="a"), thread_id="t"))
+        await asyncio.sleep(1)
+        await system.ask("clumsy", Restart(actor_id="clumsy", reason="as told"))
+        assert await asking == Pong(text="done")
+        await asyncio.sleep(10)
+    assert runs == [1, 2]
+
+
+@pytest.mark.virtual_time
+async def test_a_message_that_found_no_room_may_be_sent_again_under_its_id() -> None:
+    async with System(MemoryLedger()) as system:
+        system.spawn("probe", Probe, capacity=1)
+        busy = [asyncio.ensure_future(system.ask("probe", Do(what="wait", seconds=5))) for _ in range(2)]
+        await asyncio.sleep(1)
+        with pytest.raises(MailboxFullError):
+            await system.ask("probe", Ping(text="a"), id="m", within=1)
+        await asyncio.gather(*busy)
+        assert await system.ask("probe", Ping(text="a"), id="m", within=5) == Pong(text="a!")
