@@ -360,7 +360,8 @@ class Cell:
             work.task = None
             await self._caught(delivery, work, exc, task)
         finally:
-            for _ in range(work.cancellations):  # they were for this message only: the drain continues with the next one
+            while work.cancellations:  # they were for this message only: the drain continues with the next one
+                work.cancellations -= 1
                 task.uncancel()
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:

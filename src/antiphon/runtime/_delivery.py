@@ -198,6 +198,9 @@ class Work:
         self.deferred_rows, self.marks = (*rows, *self.deferred_rows), {**marks, **self.marks}
 
 
+_LEFT_OR_MERGED = (Phase.LEFT, Phase.MERGED)
+
+
 class DeliveryState:
     """The delivery of one envelope: its phase (`_states.py`), its callers, and the work of its handler.
 
@@ -259,15 +262,15 @@ class DeliveryState:
         Raises:
             TransitionError: the event cannot follow.
         """
-        phase = TRANSITIONS[self.phase].get(event)
-        if phase is None:
-            raise TransitionError(self.phase, event, f"{self.type or 'a message'} to {self.envelope.to}")
-        self.phase = phase
+        try:
+            self.phase = TRANSITIONS[self.phase][event]
+        except KeyError:
+            raise TransitionError(self.phase, event, f"{self.type or 'a message'} to {self.to}") from None
 
     @property
     def is_settled(self) -> bool:
         """Whether its caller has an outcome, or gets none from here: it was answered, forwarded, failed, or left open."""
-        return self.callers.outcome is not None or self.phase is Phase.LEFT or self.phase is Phase.MERGED
+        return self.callers.outcome is not None or self.phase in _LEFT_OR_MERGED
 
     @property
     def id(self) -> str:
@@ -295,6 +298,9 @@ class DeliveryState:
     @property
     def is_heartbeat(self) -> bool:
         """Whether it is a heartbeat outside of threads, which needs no room and comes before all other messages."""
+        request = self.envelope.said
+        if request is not None:
+            return type(request) is Heartbeat and self.thread_id is None
         return self.thread_id is None and self.type == Heartbeat.message_type
 
     @property

@@ -169,8 +169,8 @@ class Sender:
         try:
             if cell is None or thread_id is not None:
                 await self._carry(cell, delivery, deadline)
-            elif not (delivery.may_be_known and self._recent.knows(delivery)):
-                await self._deliver(cell, delivery, deadline)
+            elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver(cell, delivery):
+                await self._deliver_later(cell, delivery, deadline)
             # After the append: an expiry before that would withdraw a message that no cell has yet.
             self._deadlines.add(delivery, deadline, now)
             return await waiter
@@ -215,8 +215,8 @@ class Sender:
         cell = None if self._needs_other_host(delivery) else self._find(delivery)
         if cell is None or delivery.thread_id is not None:
             await self._carry(cell, delivery, until)
-        elif not (delivery.may_be_known and self._recent.knows(delivery)):
-            await self._deliver(cell, delivery, until)
+        elif not (delivery.may_be_known and self._recent.knows(delivery)) and not self._deliver(cell, delivery):
+            await self._deliver_later(cell, delivery, until)
 
     async def inform(self, address: str, notice: Notice, sender: str) -> None:
         """Send an actor a notice that it subscribed to. If the actor is gone, this is only logged."""
@@ -266,20 +266,26 @@ class Sender:
 
     # ------------------------------------------------------------ into the mailbox
 
-    async def _deliver(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
-        """Put a message of no thread into the mailbox of its actor as soon as there is room. Heartbeats need none."""
+    def _deliver(self, cell: Cell, delivery: DeliveryState) -> bool:
+        """Put a message of no thread into the mailbox of its actor, if there is room. Heartbeats need none."""
         if delivery.is_heartbeat:
             delivery.cell = cell
             delivery.turn(Event.ACCEPT)
             cell.box.put_urgent(delivery)
             cell.wake()
-            return
+            return True
         if not cell.box.reserve():
-            try:
-                await cell.wait_for_room(delivery, until)
-            except BaseException as exc:
-                delivery.fail_unsent(exc)
-                raise
+            return False
+        cell.deliver(delivery)
+        return True
+
+    async def _deliver_later(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
+        """Put a message of no thread into a mailbox as soon as there is room."""
+        try:
+            await cell.wait_for_room(delivery, until)
+        except BaseException as exc:
+            delivery.fail_unsent(exc)
+            raise
         cell.deliver(delivery)
 
     async def hand_over(self, cell: Cell, delivery: DeliveryState) -> None:
@@ -380,8 +386,8 @@ class Sender:
         delivery.leave_thread()
         if delivery.is_command:
             self._run_command(cell, delivery)
-        else:
-            await self._deliver(cell, delivery, until)
+        elif not self._deliver(cell, delivery):
+            await self._deliver_later(cell, delivery, until)
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message, and put it into the mailbox."""
