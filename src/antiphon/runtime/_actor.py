@@ -823,12 +823,12 @@ class Actor:
 
 
 def _handlers_in(cls: type) -> dict[type | str, Handler]:
-    found: dict[type | str, Handler] = {}
+    handlers: dict[type | str, Handler] = {}
     for name, method in vars(cls).items():
         if hasattr(method, _MARK):
             handler = _handler(f"{cls.__qualname__}.{name}", method)
-            found[handler.said] = found[handler.said.message_type] = handler
-    return found
+            handlers[handler.said] = handlers[handler.said.message_type] = handler
+    return handlers
 
 
 def _handler(name: str, method: Callable[..., Awaitable[Any]]) -> Handler:
@@ -848,8 +848,8 @@ def _handler(name: str, method: Callable[..., Awaitable[Any]]) -> Handler:
 def _check_return(name: str, returned: Any, reply: type[Reply] | None) -> None:
     options = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned or NoneType,)
     if not set(options) <= {NoneType, reply}:
-        wanted = "None" if reply is None else reply.__name__
-        raise TypeError(f"{name}: it is annotated to return {returned}, not {wanted}")
+        expected = "None" if reply is None else reply.__name__
+        raise TypeError(f"{name}: it is annotated to return {returned}, not {expected}")
 
 
 Actor.handlers = _handlers_in(Actor)
@@ -886,20 +886,20 @@ def props_of(
     capacity: int | None = None,
 ) -> Props:
     """Return the props of an actor. Defaults are those of its class, if the factory is a class or a partial of one."""
-    made: Any = getattr(factory, "func", factory)  # the function inside a partial
+    cls: Any = getattr(factory, "func", factory)  # the function inside a partial
     return Props(
         factory=factory,
         supervisor=supervisor,
         restart=restart,
         grace=grace,
-        concurrency=getattr(made, "concurrency", 1) if concurrency is None else concurrency,
-        capacity=getattr(made, "capacity", CAPACITY) if capacity is None else capacity,
-        ordering_key=_own_ordering_key(made),
+        concurrency=getattr(cls, "concurrency", 1) if concurrency is None else concurrency,
+        capacity=getattr(cls, "capacity", CAPACITY) if capacity is None else capacity,
+        ordering_key=_own_ordering_key(cls),
     )
 
 
-def _own_ordering_key(made: Any) -> OrderingKey | None:
+def _own_ordering_key(cls: Any) -> OrderingKey | None:
     """Return the `ordering_key` of a class, if the class overrides it. The default does not need the core message."""
-    found = getattr(made, "ordering_key", None)
-    is_default = getattr(found, "__module__", "") == "antiphon.runtime._actor"
-    return None if found is None or is_default else found
+    method = getattr(cls, "ordering_key", None)
+    is_default = getattr(method, "__module__", "") == "antiphon.runtime._actor"
+    return None if method is None or is_default else method

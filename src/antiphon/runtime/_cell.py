@@ -380,12 +380,12 @@ class Cell:
             actor = self.actor
             if actor is None:
                 actor = await self._start_actor()
-            said = delivery.envelope.said
-            handler = actor.handlers.get(delivery.type if said is None else type(said))
+            request = delivery.envelope.request
+            handler = actor.handlers.get(delivery.type if request is None else type(request))
             if handler is None:
                 outcome = await actor.hear(delivery.message, context)
                 return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
-            outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
+            outcome = await handler.method(actor, _read(handler, delivery) if request is None else request, context)
             if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
                 name, expected = handler.method.__qualname__, handler.reply.__name__
                 raise TypeError(f"{name} returned {type(outcome).__name__}, not {expected}")
@@ -512,11 +512,11 @@ class Cell:
 
 def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
     try:
-        said = handler.said.from_data(delivery.data)
+        request = handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
     enclosure = enclosure_of(delivery.message)
-    return said.with_enclosure(enclosure) if enclosure else said
+    return request.with_enclosure(enclosure) if enclosure else request
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:

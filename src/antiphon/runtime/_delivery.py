@@ -68,10 +68,10 @@ class Holder(Protocol):
 class Envelope(NamedTuple):
     """The content for one actor, and its origin. It is immutable: a changed message gets a new envelope."""
 
-    said: Request[Any] | Notice | None
+    request: Request[Any] | Notice | None
     """The request or the notice, if the content is typed."""
     message: Message | None
-    """The core message; None: it is made from `said` when first needed (`DeliveryState.message`)."""
+    """The core message; None: it is made from `request` when first needed (`DeliveryState.message`)."""
     sender: str
     to: str
     id: str | None = None
@@ -298,7 +298,7 @@ class DeliveryState:
     @property
     def is_heartbeat(self) -> bool:
         """Whether it is a heartbeat outside of threads, which needs no room and comes before all other messages."""
-        request = self.envelope.said
+        request = self.envelope.request
         if request is not None:
             return type(request) is Heartbeat and self.thread_id is None
         return self.thread_id is None and self.type == Heartbeat.message_type
@@ -306,7 +306,7 @@ class DeliveryState:
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.envelope.said, Request) if self._message is None else self._message.kind == "option_call"
+        return isinstance(self.envelope.request, Request) if self._message is None else self._message.kind == "option_call"
 
     @property
     def is_command(self) -> bool:
@@ -316,13 +316,13 @@ class DeliveryState:
     @property
     def type(self) -> str:
         """The type of a request or a notice, the option of a call; empty for talk."""
-        if self.envelope.said is not None:
-            return self.envelope.said.message_type
+        if self.envelope.request is not None:
+            return self.envelope.request.message_type
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.option_name
-        found = notice_in(self.message)
-        return "" if found is None else found[0]
+        notice = notice_in(self.message)
+        return "" if notice is None else notice[0]
 
     @property
     def data(self) -> Mapping[str, Json]:
@@ -330,8 +330,8 @@ class DeliveryState:
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.arguments
-        found = notice_in(self.message)
-        return JsonObject({}) if found is None else found[1]
+        notice = notice_in(self.message)
+        return JsonObject({}) if notice is None else notice[1]
 
     @property
     def message(self) -> Message:
@@ -350,16 +350,16 @@ class DeliveryState:
         self.seq = record.seq
         if record.message is not self._message:
             self._message = record.message
-            self.envelope = self.envelope._replace(said=None, message=record.message)
+            self.envelope = self.envelope._replace(request=None, message=record.message)
 
     def _made(self) -> Message:
         envelope, now = self.envelope, current_port().now()
-        said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
+        request, parent = cast("Request[Any] | Notice", envelope.request), envelope.parent
         payload: PartsPayload | OptionCallPayload
-        if isinstance(said, Request):
-            payload = OptionCallPayload(invocation_id=self.id, option_name=said.message_type, arguments=said.to_data())
+        if isinstance(request, Request):
+            payload = OptionCallPayload(invocation_id=self.id, option_name=request.message_type, arguments=request.to_data())
         else:
-            payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
+            payload = PartsPayload(parts=(DataPart(data={"type": request.message_type, "data": request.to_data()}),))
         facts: dict[str, Json] = {}  # what recovery needs
         if self.deadline is not None:
             facts["deadline"] = (now + timedelta(seconds=self.deadline - get_running_loop().time())).isoformat()
@@ -367,8 +367,8 @@ class DeliveryState:
             facts["hops"] = envelope.hops
         if self.origin is not None:
             facts["traceparent"] = self.origin
-        if said.enclosure:
-            facts["enclosure"] = thaw(said.enclosure)
+        if request.enclosure:
+            facts["enclosure"] = thaw(request.enclosure)
         return Message(
             id=self.id,
             policy=str(envelope.sender),
@@ -393,7 +393,7 @@ class DeliveryState:
     def rename(self) -> None:
         """Take the next id: the message with the current id was withdrawn."""
         self._id = keys.renamed(self.id)
-        self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
+        self._message = None if self.envelope.request is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
     def requeue(self, cell: Holder, standing: Standing) -> None:
@@ -631,10 +631,10 @@ class Mailbox:
         while self._box:
             delivery = self._box.popleft()
             key = self._key(delivery)
-            if (held := busy.get(key)) is None:
+            if (waiting := busy.get(key)) is None:
                 busy[key], holders[key] = deque(), delivery
                 return delivery
-            held.append(delivery)
+            waiting.append(delivery)
         return None
 
     def _key(self, delivery: DeliveryState) -> str:
@@ -782,11 +782,11 @@ class InFlight:
     def drop(self, delivery: DeliveryState) -> None:
         """Remove a message, unless another delivery of it is in flight."""
         thread_id = delivery.thread_id or ""
-        if (found := self._threads.get(thread_id)) is not None:
-            if found.get(delivery.invocation_id) is delivery:
-                del found[delivery.invocation_id]
+        if (deliveries := self._threads.get(thread_id)) is not None:
+            if deliveries.get(delivery.invocation_id) is delivery:
+                del deliveries[delivery.invocation_id]
                 self._resting.pop(thread_id, None)  # it may be what they wait for
-            if not found:
+            if not deliveries:
                 del self._threads[thread_id]
                 self.on_thread_ended()
 
@@ -808,8 +808,8 @@ class InFlight:
         resting = self._resting.get(thread_id, {})
         self.abandon(delivery, error)
         # What came while its handler ran may be what it waits for: then it does not rest, and runs once more.
-        own: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
-        self._resting[thread_id] = {**resting, **own}
+        entry: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
+        self._resting[thread_id] = {**resting, **entry}
 
     def tell(self, thread_id: str) -> None:
         """Note that something came into a thread: its handlers that run now may have missed it."""
@@ -841,9 +841,9 @@ class Recent:
 
     def knows(self, delivery: DeliveryState) -> bool:
         """Whether the same message came before; then it gets that outcome. Otherwise it is kept."""
-        known = self._kept.get(delivery.id)
-        if known is not None and not _may_pass(known):
-            known.share_outcome(delivery)
+        earlier = self._kept.get(delivery.id)
+        if earlier is not None and not _may_pass(earlier):
+            earlier.share_outcome(delivery)
             return True
         self._kept[delivery.id] = delivery
         if len(self._kept) > self._limit:
@@ -852,8 +852,8 @@ class Recent:
 
     def message(self, id: str) -> Message | None:
         """Return a message by its id."""
-        known = self._kept.get(id)
-        return None if known is None else known.message
+        earlier = self._kept.get(id)
+        return None if earlier is None else earlier.message
 
 
 def _may_pass(delivery: DeliveryState) -> bool:

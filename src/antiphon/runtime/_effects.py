@@ -287,14 +287,14 @@ class Effect:
         Raises:
             TypeError: the arguments cannot be stored.
         """
-        given = self.arguments if arguments is None else arguments
+        values = self.arguments if arguments is None else arguments
         try:
             return begun(
                 self._option,
                 self.id,
                 thread_id=self.thread_id,
                 parent_id=self._parent_id,
-                arguments={"effects": self._effects, "arguments": given, **self.asked},
+                arguments={"effects": self._effects, "arguments": values, **self.asked},
                 policy=self.course.to,
             )
         except ValidationError as exc:
@@ -394,8 +394,8 @@ class Effect:
         if (parked := self.course.parked) is not None:
             raise errors.ParkedError(parked.reason, parked.address)
         if self._effects == "once" and (cancelled := self.course.cancelled):
-            own = self.intent().payload
-            if any(_asks_for_the_same(intent.payload, own) for intent in cancelled):
+            payload = self.intent().payload
+            if any(_asks_for_the_same(intent.payload, payload) for intent in cancelled):
                 reason = f"{self.shown_name!r} was cancelled, and must not be done twice"
                 error = errors.ParkedError(f"{reason}: start again to find out whether it was done", self.course.to)
                 self._note_parked(error)
@@ -747,8 +747,8 @@ class States:
         """
         key = (thread_id, state.name)
         # The state is removed and put back: two concurrent reads then fold twice, but never store a half-folded state.
-        known: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
-        seq, value = known
+        cached: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
+        seq, value = cached
         if not 0 < seq <= upto:
             value = await self._journal.ledger.replay(thread_id, state.fold(), upto=upto)
         else:

@@ -568,8 +568,8 @@ class Journal:
     async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
         try:
             host = await self.lease.host()
-            if (given := self._epochs.get(thread_id)) is not None:
-                return given  # the ledger gave the thread to this host meanwhile (`take`)
+            if (epoch_of_take := self._epochs.get(thread_id)) is not None:
+                return epoch_of_take  # the ledger gave the thread to this host meanwhile (`take`)
             try:
                 epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
             except errors.HostError:  # the machine was suspended, or the ledger was restored
@@ -605,9 +605,9 @@ class Journal:
             OwnedError: another living host has it.
         """
         epoch = await self.own(thread_id)
-        said: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
+        fields: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
         before = self._taken_from.get(thread_id)
-        return said if before is None else {**said, "taken_from": before}
+        return fields if before is None else {**fields, "taken_from": before}
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)

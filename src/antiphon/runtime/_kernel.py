@@ -269,14 +269,14 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     Raises:
         SystemExit: a signal ended the program; the code is 128 plus the number of the signal, as in shells.
     """
-    told: list[int] = []
+    numbers: list[int] = []
     try:
         with _fewer_collections():
-            return asyncio.run(_until_signalled(main, told))
+            return asyncio.run(_until_signalled(main, numbers))
     except asyncio.CancelledError:
-        if not told:
+        if not numbers:
             raise
-        raise SystemExit(128 + told[0]) from None
+        raise SystemExit(128 + numbers[0]) from None
 
 
 @contextmanager
@@ -292,13 +292,13 @@ def _fewer_collections() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) -> ResultT:
+async def _until_signalled(main: Coroutine[Any, Any, ResultT], numbers: list[int]) -> ResultT:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 (this is one)
 
     def tell(number: int) -> None:
-        told.append(number)
-        if len(told) > 1:
+        numbers.append(number)
+        if len(numbers) > 1:
             _stop_listening(loop)
         for lifetime in tuple(OPEN):
             if lifetime.loop is loop:

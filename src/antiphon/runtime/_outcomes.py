@@ -137,7 +137,9 @@ class Outcomes:
         """Return the stored record of a message, and its stored outcome."""
         thread_id = delivery.thread_id or ""
         records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=thread_id)
-        lane = "effect" if not delivery.is_call else "control" if delivery.envelope.said is not None else delivery.message.lane
+        lane = (
+            "effect" if not delivery.is_call else "control" if delivery.envelope.request is not None else delivery.message.lane
+        )
         # Talk with the same id is not an answer to a request.
         rows = [record for record in records if record.message.lane == lane]
         call = next((row for row in rows if row.message.kind == "option_call"), None)

@@ -132,8 +132,8 @@ class Timers:
         """Schedule a timer, unless it is scheduled; if it is due, it fires at once."""
         thread = self._armed.setdefault(row.thread_id or "", {})
         if row.id not in thread:
-            now, left = current_port().now(), _left(row)
-            thread[row.id] = now + left, self._later(max(0.0, left.total_seconds()), row), row
+            now, delay = current_port().now(), _left(row)
+            thread[row.id] = now + delay, self._later(max(0.0, delay.total_seconds()), row), row
 
     def follow_clock(self) -> None:
         """Fire the timers for a time of the clock that were set later than now: the clock was set back since."""
@@ -175,7 +175,7 @@ class Timers:
         """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
-        said = Message(
+        notice = Message(
             policy=to,
             payload=PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             id=f"{row_id}!",
@@ -187,14 +187,14 @@ class Timers:
             created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
-        open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
-        delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
+        open_row = begun(DELIVER, notice.id, thread_id=thread_id, parent_id=notice.id)
+        delivery = DeliveryState(Envelope.of(notice, to, to, thread_id))
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
         delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
-            await self._write(delivery, [rung, said, open_row])
+            await self._write(delivery, [rung, notice, open_row])
         except errors.LedgerUnavailableError as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
@@ -366,7 +366,7 @@ class Recovery:
         expiries, now = _expiries(rows) if is_idle else [], current_port().now()
         resting = self._resting(thread_id, expiries, now) if is_idle else ()
         expiry = min((each for each in expiries if each > now), default=None) if resting else None
-        found = Recovered(threads=1, resting=len(resting), until=expiry)
+        recovered = Recovered(threads=1, resting=len(resting), until=expiry)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
         for row in [row for row in rows if row.message.invocation_id not in resting]:
@@ -375,15 +375,15 @@ class Recovery:
                 # The first row is still up to date: nothing was awaited since the rows were read.
                 is_fresh = row is rows[0]
                 how = _How(is_of_another=not is_running, is_new=row.seq <= new, is_fresh=is_fresh)
-                found += await self._take_up(thread_id, row, rows, how)
+                recovered += await self._take_up(thread_id, row, rows, how)
         if not after:
             await self._end_leftovers(thread_id, rows)
-        return found
+        return recovered
 
     def _resting(self, thread_id: str, expiries: Sequence[datetime], now: datetime) -> Collection[str]:
         """Return the messages that their handlers have left open here, unless a question has expired since they began."""
-        left = self._in_flight.resting(thread_id)
-        return {each for each, since in left.items() if not any(since < expiry <= now for expiry in expiries)}
+        left_open = self._in_flight.resting(thread_id)
+        return {each for each, since in left_open.items() if not any(since < expiry <= now for expiry in expiries)}
 
     async def _rows(self, thread_id: str, taken: Epoch | None = None) -> tuple[Record, ...]:
         """Return the open calls of a thread; for a terminated thread, those that remain after its work was ended.
@@ -400,9 +400,9 @@ class Recovery:
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End the leftovers of messages that have ended: their process died between the two appends."""
         still_open = {row.message.invocation_id for row in rows}
-        left = [row.message for row in rows if row.message.parent_id not in still_open]
-        owners = {row.parent_id: row.policy for row in left}
-        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in left if row.lane == "effect"}
+        unended = [row.message for row in rows if row.message.parent_id not in still_open]
+        owners = {row.parent_id: row.policy for row in unended}
+        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in unended if row.lane == "effect"}
         for owner, to in owners.items():
             if owner is not None and owner not in still_open and await self._has_ended(thread_id, owner):
                 ends = await leftovers(self._ledger, rows, owner, thread_id, to)
@@ -447,28 +447,28 @@ class Recovery:
 
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages of all threads."""
-        found: list[Parked] = []
+        parked: list[Parked] = []
         page = await self._ledger.open_calls_of(PARK)
         while True:
-            found += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
+            parked += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
             if page.next is None:
-                return tuple(found)
+                return tuple(parked)
             page = await self._ledger.open_calls_of(PARK, page=page.next)
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None) -> Recovered:
         how = _How() if how is None else how
         option = option_of(row.message) if row.message.lane == "effect" else None
-        said = row
+        message_row = row
         if option == TIMER:
             self._timers.arm(row.message)
             return Recovered(timers=1)
         if option == PARK:
             return Recovered(parked=1)
         if option == DELIVER:
-            said = await self._journal.before(thread_id, row)
-        elif option is not None or not said.message.to:
+            message_row = await self._journal.before(thread_id, row)
+        elif option is not None or not message_row.message.to:
             return Recovered()  # an effect, which its handler ends, or a call without an address
-        delivery = recovered_delivery(said, thread_id)
+        delivery = recovered_delivery(message_row, thread_id)
         if how.is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
             await self._end_supervision(delivery)
             return Recovered()

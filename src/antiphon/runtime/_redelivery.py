@@ -92,28 +92,28 @@ def _is_once(intent: Message) -> bool:
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
     """Return the rows that end the leftovers of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if option_of(row.message) == PARK}
-    found: list[Message] = []
+    ends: list[Message] = []
     for message in await _following(ledger, [row.message for row in rows], invocation_id, thread_id):
         payload = message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
         if message.lane == "effect" and payload.option_name in (AGAIN, STOP):
-            found.append(ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
+            ends.append(ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
         elif _is_effect(message) and payload.invocation_id not in parked:
-            found.append(_abandoned(message, thread_id, to))
+            ends.append(_abandoned(message, thread_id, to))
         elif is_asked_of_itself(message):
-            found += await leftovers(ledger, rows, payload.invocation_id, thread_id, to)
-            found.append(_withdrawn(message, payload))
-    return found
+            ends += await leftovers(ledger, rows, payload.invocation_id, thread_id, to)
+            ends.append(_withdrawn(message, payload))
+    return ends
 
 
 async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
     """Return the open calls that belong to a message: by their parent, or, for effects, by their id."""
-    own = [call for call in calls if call.parent_id == invocation_id]
+    following = [call for call in calls if call.parent_id == invocation_id]
     for call in calls:
         below = is_below(call.invocation_id, invocation_id) and call.parent_id != invocation_id
         if below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
-            own.append(call)
-    return own
+            following.append(call)
+    return following
 
 
 async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
@@ -132,16 +132,16 @@ def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str]
     Parked messages and effects stay open: a person must still settle them. So do the messages in `busy`, which are being
     handled, and messages to the actor `life`, which ends threads.
     """
-    kept = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
+    spared = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
     for row in rows:
         if option_of(row.message) == PARK and row.message.lane == "effect":
-            kept |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
+            spared |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
     ends: list[Message] = []
     for row in rows:
         call, payload = row.message, row.message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
-        own = (call.invocation_id, call.parent_id)
-        if not any(each and (each in own or is_below(call.invocation_id, each)) for each in kept):
+        ids = (call.invocation_id, call.parent_id)
+        if not any(each and (each in ids or is_below(call.invocation_id, each)) for each in spared):
             ends.append(_thread_ending(call, payload, thread_id))
     return ends
 
@@ -565,8 +565,8 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Settl
 
 
 def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> Message:
-    found = [row.message for row in rows if row.message.invocation_id == invocation_id]
-    return next((message for message in found if (message.lane == "effect") == is_effect), found[0])
+    messages = [row.message for row in rows if row.message.invocation_id == invocation_id]
+    return next((message for message in messages if (message.lane == "effect") == is_effect), messages[0])
 
 
 # ---------------------------------------------------------------- duplicates and RETRY

@@ -371,17 +371,17 @@ def log_fields(
     subject: DeliveryState | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
 ) -> dict[str, str]:
     """Return the fields of a log record, named as in traces; `subject` is a delivery, or the address of an actor."""
-    found: dict[str, str | None] = {"antiphon.thread.id": thread_id}
+    fields: dict[str, str | None] = {"antiphon.thread.id": thread_id}
     if isinstance(subject, str):
-        found["antiphon.actor.address"] = str(subject) or None
+        fields["antiphon.actor.address"] = str(subject) or None
     else:
-        found["antiphon.actor.address"] = str(subject.to)
-        found["antiphon.message.id"] = subject.id
-        found["antiphon.message.type"] = subject.type
-        found["antiphon.thread.id"] = subject.thread_id
+        fields["antiphon.actor.address"] = str(subject.to)
+        fields["antiphon.message.id"] = subject.id
+        fields["antiphon.message.type"] = subject.type
+        fields["antiphon.thread.id"] = subject.thread_id
     if error is not None:
-        found["error.type"] = error if isinstance(error, str) else _class(error)
-    return {name: value for name, value in found.items() if value is not None}
+        fields["error.type"] = error if isinstance(error, str) else _class(error)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def log_text(error: BaseException) -> str:

@@ -451,9 +451,9 @@ class Sender:
     async def _find_recorded(self, cell: Cell, delivery: DeliveryState) -> bool:
         """Return whether a message was sent before; if so, this delivery gets its outcome, now or later."""
         while True:
-            if (known := self._in_flight.get(delivery)) is not None:
-                _check_same(known.message, delivery)
-                known.share_outcome(delivery)
+            if (earlier := self._in_flight.get(delivery)) is not None:
+                _check_same(earlier.message, delivery)
+                earlier.share_outcome(delivery)
                 return True
             call, result = await self._outcomes.recorded(delivery)
             if self._in_flight.has(delivery):

@@ -319,8 +319,8 @@ class Commands:
 
 
 def _command_in(delivery: DeliveryState) -> Restart | Stop:
-    if isinstance(delivery.envelope.said, Restart | Stop):
-        return delivery.envelope.said
+    if isinstance(delivery.envelope.request, Restart | Stop):
+        return delivery.envelope.request
     try:
         return _COMMANDS[delivery.type].from_data(delivery.data)
     except ValueError as exc:

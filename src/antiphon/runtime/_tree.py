@@ -65,8 +65,8 @@ class Tree:
         Raises:
             ValueError: the address is taken, or the supervisor does not exist.
         """
-        known = self.cells.get(address)
-        if known is not None and known.state != "stopped":
+        before = self.cells.get(address)
+        if before is not None and before.state != "stopped":
             raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
         parent = props.supervisor
         supervisor = self.cells.get(parent)
@@ -105,8 +105,8 @@ class Tree:
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of all actors except those of the runtime itself."""
-        found = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
-        return tuple(kind for kind in found if kind != SYSTEM)
+        kinds = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
+        return tuple(kind for kind in kinds if kind != SYSTEM)
 
     def children(self, supervisor: str) -> tuple[str, ...]:
         """Return the children of a supervisor, in the order in which they were spawned."""
