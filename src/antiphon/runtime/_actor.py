@@ -330,7 +330,10 @@ class Home(Protocol):
 
 
 class Context:
-    """A handler's view of the system, for one message."""
+    """A handler's view of the system, for one message.
+
+    Whatever reads or writes a thread raises `LedgerError` if the ledger refuses, or cannot be used.
+    """
 
     __slots__ = ("_cell", "_delivery", "is_over")
 
@@ -521,11 +524,7 @@ class Context:
         await self._services.messenger.tell(self._delivery_of(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
-        """Answer the message now, and continue; the return value of the handler is then ignored.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Answer the message now, and continue; the return value of the handler is then ignored."""
         await self._services.outcomes.answer(self._handled, outcome)
 
     async def forward(self, to: str) -> None:
@@ -589,28 +588,17 @@ class Context:
         self._handled.work.is_unsure = True
 
     async def park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Park the message until a person settles it.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Park the message until a person settles it."""
         await self._services.parking.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
-        """Tell this actor something after some seconds; in a thread, the timer survives the process.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Tell this actor something after some seconds; in a thread, the timer survives the process."""
         await self._services.reminders.set(self._handled, self.address, after, notice, key)
 
     async def remind_at(self, moment: datetime, notice: Notice, *, key: str | None = None) -> None:
         """Tell this actor something at a time of the clock; in a thread, the timer survives the process.
 
         If the clock is set back behind this moment of setting it, the actor is told at once: let it look at the clock again.
-
-        Raises:
-            LedgerError: it could not be journaled.
         """
         await self._services.reminders.set(self._handled, self.address, moment, notice, key)
 
@@ -626,11 +614,7 @@ class Context:
         return await self.state_at(self.thread_id, self._handled.seq, state)
 
     async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
-        """Return the state of a thread, up to and including a message.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the state of a thread, up to and including a message."""
         return await self._services.states.get(thread_id, seq, state)
 
     def leave_open(self, error: AntiphonError) -> None:
@@ -642,19 +626,11 @@ class Context:
         self._services.outcomes.leave_open(self._handled, error)
 
     async def recover_thread(self, thread_id: str) -> None:
-        """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread."""
         await self._services.open_work.thread(thread_id, is_resumed=True)
 
     async def recover_message(self, thread_id: str, invocation_id: str) -> None:
-        """Deliver one message of a thread, if it is open.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver one message of a thread, if it is open."""
         await self._services.open_work.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ other actors, and stopping this one

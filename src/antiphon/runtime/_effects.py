@@ -740,11 +740,7 @@ class States:
         self._known: dict[tuple[str, str], tuple[int, Any]] = {}
 
     async def get(self, thread_id: str, upto: int, state: ActorState[StateT]) -> StateT:
-        """Return the state of a thread, up to and including a message.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the state of a thread, up to and including a message."""
         key = (thread_id, state.name)
         # The state is removed and put back: two concurrent reads then fold twice, but never store a half-folded state.
         cached: tuple[int, StateT] = self._known.pop(key, (0, state.initial))

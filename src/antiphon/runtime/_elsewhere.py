@@ -98,11 +98,7 @@ class RemoteAnswers:
             await asyncio.sleep(self._poll)
 
     async def post(self, delivery: DeliveryState) -> None:
-        """Post a message to its thread. Its caller gets the answer that the owner writes.
-
-        Raises:
-            LedgerError: the thread cannot accept it, or the ledger cannot be used.
-        """
+        """Post a message to its thread. Its caller gets the answer that the owner writes."""
         thread_id = delivery.thread_id or ""
         if delivery.is_call:
             # Posted before the caller waits: `add` looks up the answer once, so one that arrives in between is not missed.

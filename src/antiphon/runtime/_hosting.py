@@ -203,11 +203,7 @@ class _Mismatch(NamedTuple):
 
 
 async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
-    """Release a thread that this build cannot continue.
-
-    Raises:
-        LedgerError: the ledger cannot be written.
-    """
+    """Release a thread that this build cannot continue."""
     if is_stopped:
         await ledger.append(mismatch.thread_id, (), epoch=epoch, status=STOPPED)
     await ledger.release(mismatch.thread_id, epoch=epoch, unfit=build, reason=unfit_reason(mismatch.error))
@@ -494,11 +490,7 @@ class Hosting:
                     await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def take(self) -> Recovered:
-        """Take all threads that are due, have no living owner and can run here, and continue them.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Take all threads that are due, have no living owner and can run here, and continue them."""
         recovered = await self._continue_claimed()
         while taken := await self._take_some(_AT_ONCE):
             recovered = sum(await asyncio.gather(*map(self._begin_taken, taken)), recovered)
@@ -506,11 +498,7 @@ class Hosting:
         return recovered
 
     async def _take_share(self) -> None:
-        """Take some of the due threads, so that other hosts get some too; the next ones follow in the next round.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Take some of the due threads, so that other hosts get some too; the next ones follow in the next round."""
         self._has_room = False  # even if the ledger fails: the next poll waits for its time
         await self._follow_clock()
         await self._continue_claimed()
@@ -723,11 +711,7 @@ class TakeOvers(NamedTuple):
 
 
 async def read_take_overs(ledger: Ledger) -> TakeOvers:
-    """Return how many threads the hosts of a ledger have taken over from dead ones.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return how many threads the hosts of a ledger have taken over from dead ones."""
     total = TakeOvers()
     async for record in ledger.read(TAKE_OVERS):
         message = record.message

@@ -158,7 +158,7 @@ _DELAYS = (0.05, 0.2, 0.8)
 
 
 class Journal:
-    """The ledger, with the epoch of every thread that this system owns."""
+    """The ledger, with the epoch of every thread that this system owns. What reads or writes one may raise `LedgerError`."""
 
     def __init__(self, lease: Lease, budget: Budget, admit: Admit | None = None, *, has_attempts: bool = False) -> None:
         """Make it; `lease` is the host that owns its threads.
@@ -318,11 +318,7 @@ class Journal:
         return self._write_behind.count(thread_id)
 
     async def settle(self, thread_id: str) -> None:
-        """Wait until all rows that wait or are in transit are stored.
-
-        Raises:
-            LedgerError: they cannot be stored.
-        """
+        """Wait until all rows that wait or are in transit are stored."""
         if self._ended is not None:
             return  # nothing was taken since the last check
         self._check_lost(thread_id)

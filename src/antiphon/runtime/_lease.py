@@ -152,11 +152,7 @@ class Lease:
         return self._clock() - beaten.at + (slept if slept > _SLACK else 0.0)
 
     async def beat(self) -> None:
-        """Renew the lease, and register new kinds of actors with the ledger.
-
-        Raises:
-            LedgerError: the ledger cannot be written.
-        """
+        """Renew the lease, and register new kinds of actors with the ledger."""
         if self._host is not None:
             await self._beat(replace(self._host, kinds=self._kinds()))
 

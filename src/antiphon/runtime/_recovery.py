@@ -98,11 +98,7 @@ class Timers:
     async def set(
         self, delivery: DeliveryState, address: str, after: float | datetime, notice: Notice, key: str | None
     ) -> None:
-        """Tell an actor something after some seconds, or at a time of the clock.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Tell an actor something after some seconds, or at a time of the clock."""
         now = current_port().now()
         due = after if isinstance(after, datetime) else now + timedelta(seconds=after)
         if delivery.thread_id is None:
@@ -349,9 +345,6 @@ class Recovery:
         A thread that `is_running` here already has its timers. If it was claimed for one message, calls that an earlier owner
         left open stay open: this program may be unable to run the thread. Calls that stopped because something outside failed
         are delivered only if the thread `is_resumed`.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
         """
         if not is_idle:
             self._in_flight.tell(thread_id)
@@ -434,11 +427,7 @@ class Recovery:
         del self._doubts[thread_id]
 
     async def message(self, thread_id: str, invocation_id: str) -> None:
-        """Deliver one message of a thread, if it is open.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver one message of a thread, if it is open."""
         self._in_flight.tell(thread_id)
         rows = await self._rows(thread_id)
         for row in rows:

@@ -400,11 +400,7 @@ class Redelivery:
         return standing.lost >= settings.recoveries
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
-        """Park a message until a person settles it.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Park a message until a person settles it."""
         name = partial(park_id, delivery.invocation_id)
         row = name(await self._unused(delivery, name, 1))
         # The row before the error: a caller that gets the error can find the parked message in the ledger and settle it.
@@ -481,11 +477,7 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
 
 
 async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
-    """Journal that the failure of an effect does not count: the run that ended with it runs the effect again.
-
-    Raises:
-        LedgerError: it could not be journaled.
-    """
+    """Journal that the failure of an effect does not count: the run that ended with it runs the effect again."""
     row = reopen_id(effect)
     rows = [option(REOPEN, row, thread_id=thread_id, parent_id=effect) for option in (begun, ended)]
     await journal.write(thread_id, rows)

@@ -464,11 +464,7 @@ class System:
         await self._kernel.hosting.take_on(stop, listener(draining))
 
     async def parked(self) -> tuple[Parked, ...]:
-        """Return the parked messages, which wait for a person.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Return the parked messages, which wait for a person."""
         return await self._kernel.recovery.parked()
 
     async def settle(
