@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("apsw")
 
 PROGRAM = Path(__file__).parent / "standing_program.py"
-ACTORS = ("_actor", "_cell", "_delivery", "_dispatch", "_durable", "_exchange", "_kernel", "_supervision", "_system", "_tree")
+ACTORS = ("_actor", "_cell", "_delivery", "_exchange", "_kernel", "_outcomes", "_send", "_supervision", "_system", "_tree")
 
 
 class Desk:

@@ -21,5 +21,5 @@ def test_an_envelope_is_frozen_and_what_the_ledger_redacts_gets_another() -> Non
     stored = sent.model_copy(update={"payload": payload})
     delivery.use_stored(Record(7, b"", "", datetime(2026, 1, 1, tzinfo=UTC), stored))
     assert (delivery.message, delivery.seq, delivery.type) == (stored, 7, Restart.message_type)
-    assert delivery.envelope == envelope._replace(said=None, message=stored)
-    assert envelope.said is not None
+    assert delivery.envelope == envelope._replace(request=None, message=stored)
+    assert envelope.request is not None

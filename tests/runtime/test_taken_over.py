@@ -14,7 +14,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.runtime import Actor, Context, Effects, Recovered, Settings, System, handles
 from antiphon.runtime._delivery import DeliveryState
-from antiphon.runtime._dispatch import Dispatcher
+from antiphon.runtime._send import Sender
+from antiphon.runtime._states import Event
 from antiphon.runtime.extending import begun, ended
 
 pytestmark = pytest.mark.virtual_time
@@ -72,12 +73,12 @@ async def test_a_request_whose_thread_is_lost_while_it_is_written_leaves_no_erro
     """It fails twice: the thread is evicted, and the write is refused. Python must not print the first error later."""
     waiters: list[Any] = []
 
-    async def lose(self: Dispatcher, cell: object, delivery: DeliveryState, deadline: float) -> None:
-        waiters.append(delivery.waiter)
-        delivery.fail(FencedError("t", 1, 2))
+    async def lose(self: Sender, cell: object, delivery: DeliveryState, deadline: float) -> None:
+        waiters.append(delivery.callers.waiter)
+        delivery.settle(None, FencedError("t", 1, 2))
         raise FencedError("t", 1, 2)
 
-    monkeypatch.setattr(Dispatcher, "_carry_in_thread", lose)
+    monkeypatch.setattr(Sender, "_carry", lose)
     async with System(MemoryLedger()) as system:
         system.spawn("probe", Probe)
         with pytest.raises(FencedError):
@@ -328,7 +329,7 @@ class EvictsOnAppend(MemoryLedger):
     async def append(self, thread_id: str, messages: Iterable[Message], **more: Any) -> tuple[Record, ...]:
         records = await super().append(thread_id, messages, **more)
         if self.delivery is not None:
-            self.delivery.evicted = FencedError(thread_id, 1, 2)
+            self.delivery.evict(FencedError(thread_id, 1, 2))
         return records
 
 
@@ -344,8 +345,9 @@ async def test_a_delivery_of_an_evicted_thread_is_not_made_again(when: str) -> N
         (old,) = kernel.in_flight.of_thread("t")
         cell = kernel.tree.at("probe/1")
         kernel.in_flight.drop(old)
+        old.turn(Event.REDELIVER)
         if when == "before the row":
-            old.evicted = FencedError("t", 1, 2)
+            old.evict(FencedError("t", 1, 2))
         else:
             ledger.delivery = old
         before = (await ledger.head("t")).seq

@@ -242,17 +242,27 @@ class ActorSystem(Protocol):
 
 
 class Messenger(Protocol):
-    """Carries messages to actors, and outcomes back."""
+    """Carries messages to actors."""
 
     def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]: ...
     async def tell(self, delivery: DeliveryState, within: float | None) -> None: ...
     async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any: ...
-    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
     async def forward(self, delivery: DeliveryState, to: str) -> None: ...
-    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
-    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     async def original(self, request: Retry, thread_id: str | None) -> Message: ...
     def knows(self, address: str) -> bool: ...
+
+
+class Ends(Protocol):
+    """Ends messages, or leaves them open."""
+
+    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
+    def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+
+
+class Parking(Protocol):
+    """Parks messages until a person settles them."""
+
+    async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None: ...
 
 
 class Reminders(Protocol):
@@ -287,6 +297,8 @@ class Services:
     states: States
     stored_ids: StoredIds
     messenger: Messenger
+    outcomes: Ends
+    parking: Parking
     reminders: Reminders
     ties: Ties
     open_work: OpenWork
@@ -320,7 +332,10 @@ class Home(Protocol):
 
 
 class Context:
-    """A handler's view of the system, for one message."""
+    """A handler's view of the system, for one message.
+
+    Whatever reads or writes a thread raises `LedgerError` if the ledger refuses, or cannot be used.
+    """
 
     __slots__ = ("_cell", "_delivery", "is_over")
 
@@ -497,7 +512,7 @@ class Context:
         With `unless_held`, the status is not written if the thread is paused or terminated by then.
         """
         more = {} if pattern is None else {"pattern": pattern}
-        self._handled.marks = {"status_unless_held" if unless_held else "status": status, **more}
+        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **more}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
@@ -511,12 +526,8 @@ class Context:
         await self._services.messenger.tell(self._delivery_of(to, said, key), within)
 
     async def reply(self, outcome: Any) -> None:
-        """Answer the message now, and continue; the return value of the handler is then ignored.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
-        await self._services.messenger.answer(self._handled, outcome)
+        """Answer the message now, and continue; the return value of the handler is then ignored."""
+        await self._services.outcomes.answer(self._handled, outcome)
 
     async def forward(self, to: str) -> None:
         """Forward the message to another actor, which answers it.
@@ -576,31 +587,20 @@ class Context:
 
         When the message ends, the open calls of its thread are read, and those that belong to it are ended with it.
         """
-        self._handled.is_unsure = True
+        self._handled.work.is_unsure = True
 
     async def park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Park the message until a person settles it.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
-        await self._services.messenger.park(self._handled, reason, evidence)
+        """Park the message until a person settles it."""
+        await self._services.parking.park(self._handled, reason, evidence)
 
     async def remind(self, after: float, notice: Notice, *, key: str | None = None) -> None:
-        """Tell this actor something after some seconds; in a thread, the timer survives the process.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Tell this actor something after some seconds; in a thread, the timer survives the process."""
         await self._services.reminders.set(self._handled, self.address, after, notice, key)
 
     async def remind_at(self, moment: datetime, notice: Notice, *, key: str | None = None) -> None:
         """Tell this actor something at a time of the clock; in a thread, the timer survives the process.
 
         If the clock is set back behind this moment of setting it, the actor is told at once: let it look at the clock again.
-
-        Raises:
-            LedgerError: it could not be journaled.
         """
         await self._services.reminders.set(self._handled, self.address, moment, notice, key)
 
@@ -616,11 +616,7 @@ class Context:
         return await self.state_at(self.thread_id, self._handled.seq, state)
 
     async def state_at(self, thread_id: str, seq: int, state: ActorState[StateT]) -> StateT:
-        """Return the state of a thread, up to and including a message.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the state of a thread, up to and including a message."""
         return await self._services.states.get(thread_id, seq, state)
 
     def leave_open(self, error: AntiphonError) -> None:
@@ -629,29 +625,21 @@ class Context:
         It is redelivered when something happens in the thread: an answer is posted, a question expires, another message ends,
         or another host takes it.
         """
-        self._services.messenger.leave_open(self._handled, error)
+        self._services.outcomes.leave_open(self._handled, error)
 
     def wait_for_decision(self, error: ParkedError) -> None:
         """Let this handler go on after a question of it was parked: it waits for the person itself.
 
         It must ask again with the id of the parked message (`error.message_id`): another message would do the same twice.
         """
-        self._handled.resume_parked(error)
+        self._handled.work.resume_parked(error)
 
     async def recover_thread(self, thread_id: str) -> None:
-        """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver the open messages of a thread and set its timers, even if a failure outside has stopped the thread."""
         await self._services.open_work.thread(thread_id, is_resumed=True)
 
     async def recover_message(self, thread_id: str, invocation_id: str) -> None:
-        """Deliver one message of a thread, if it is open.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver one message of a thread, if it is open."""
         await self._services.open_work.message(thread_id, invocation_id)
 
     # ------------------------------------------------------------ other actors, and stopping this one
@@ -824,12 +812,12 @@ class Actor:
 
 
 def _handlers_in(cls: type) -> dict[type | str, Handler]:
-    found: dict[type | str, Handler] = {}
+    handlers: dict[type | str, Handler] = {}
     for name, method in vars(cls).items():
         if hasattr(method, _MARK):
             handler = _handler(f"{cls.__qualname__}.{name}", method)
-            found[handler.said] = found[handler.said.message_type] = handler
-    return found
+            handlers[handler.said] = handlers[handler.said.message_type] = handler
+    return handlers
 
 
 def _handler(name: str, method: Callable[..., Awaitable[Any]]) -> Handler:
@@ -849,8 +837,8 @@ def _handler(name: str, method: Callable[..., Awaitable[Any]]) -> Handler:
 def _check_return(name: str, returned: Any, reply: type[Reply] | None) -> None:
     options = get_args(returned) if get_origin(returned) in (Union, UnionType) else (returned or NoneType,)
     if not set(options) <= {NoneType, reply}:
-        wanted = "None" if reply is None else reply.__name__
-        raise TypeError(f"{name}: it is annotated to return {returned}, not {wanted}")
+        expected = "None" if reply is None else reply.__name__
+        raise TypeError(f"{name}: it is annotated to return {returned}, not {expected}")
 
 
 Actor.handlers = _handlers_in(Actor)
@@ -887,20 +875,20 @@ def props_of(
     capacity: int | None = None,
 ) -> Props:
     """Return the props of an actor. Defaults are those of its class, if the factory is a class or a partial of one."""
-    made: Any = getattr(factory, "func", factory)  # the function inside a partial
+    cls: Any = getattr(factory, "func", factory)  # the function inside a partial
     return Props(
         factory=factory,
         supervisor=supervisor,
         restart=restart,
         grace=grace,
-        concurrency=getattr(made, "concurrency", 1) if concurrency is None else concurrency,
-        capacity=getattr(made, "capacity", CAPACITY) if capacity is None else capacity,
-        ordering_key=_own_ordering_key(made),
+        concurrency=getattr(cls, "concurrency", 1) if concurrency is None else concurrency,
+        capacity=getattr(cls, "capacity", CAPACITY) if capacity is None else capacity,
+        ordering_key=_own_ordering_key(cls),
     )
 
 
-def _own_ordering_key(made: Any) -> OrderingKey | None:
+def _own_ordering_key(cls: Any) -> OrderingKey | None:
     """Return the `ordering_key` of a class, if the class overrides it. The default does not need the core message."""
-    found = getattr(made, "ordering_key", None)
-    is_default = getattr(found, "__module__", "") == "antiphon.runtime._actor"
-    return None if found is None or is_default else found
+    method = getattr(cls, "ordering_key", None)
+    is_default = getattr(method, "__module__", "") == "antiphon.runtime._actor"
+    return None if method is None or is_default else method

@@ -49,15 +49,16 @@ from antiphon.errors import (
 )
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._actor import Context, begin_handling, end_handling
-from antiphon.runtime._delivery import Mailbox
+from antiphon.runtime._delivery import Halt, Mailbox
 from antiphon.runtime._exchange import result_of
 from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
 from antiphon.runtime._rows import enclosure_of
+from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, Lifetime, Props, Services
-    from antiphon.runtime._delivery import DeliveryState
+    from antiphon.runtime._delivery import DeliveryState, Work
     from antiphon.runtime._reporting import Hooks
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
@@ -79,15 +80,20 @@ class _StartError(Exception):
 
 
 class Outcomes(Protocol):
-    """Ends deliveries, or has them delivered again."""
+    """Ends deliveries, or leaves them open."""
 
     async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
     async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
-    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
-    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
     async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
     async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
+
+
+class Redelivering(Protocol):
+    """Delivers messages again."""
+
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None: ...
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None: ...
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None: ...
 
 
@@ -114,6 +120,7 @@ class CellParts:
     hooks: Hooks | None
     services: Services
     outcomes: Outcomes
+    redelivery: Redelivering
     supervising: Supervising
     idling: Idling
     children: Callable[[str], tuple[str, ...]]
@@ -240,6 +247,7 @@ class Cell:
     def deliver(self, delivery: DeliveryState) -> None:
         """Put a message into the mailbox, where room was reserved for it."""
         delivery.cell = self
+        delivery.turn(Event.ACCEPT)
         if self.parts.hooks is not None:
             self.parts.hooks.accepted(delivery)
         self.box.put(delivery)
@@ -282,7 +290,7 @@ class Cell:
 
     def withdraw(self, delivery: DeliveryState) -> None:
         """Cancel the handler of a message whose answer is no longer wanted, or whose thread another host owns."""
-        if delivery.task is not None:
+        if delivery.work.task is not None:
             # `call_soon`, because the handler itself may be the caller: a task that cancels itself here would be cancelled in
             # the middle of this call. `_cancel` checks again whether the handler still runs.
             self.parts.loop.call_soon(_cancel, delivery)
@@ -306,7 +314,7 @@ class Cell:
                 drains[task] = None
                 if is_keyed:
                     mailbox.done(delivery)
-                was_used = was_used or not delivery.is_urgent
+                was_used = was_used or not delivery.is_heartbeat
                 handled += 1
                 if handled % _TURN == 0:
                     await asyncio.sleep(0)
@@ -322,22 +330,25 @@ class Cell:
     async def _handle(self, delivery: DeliveryState, task: asyncio.Task[None], mailbox: Mailbox) -> None:
         loop = self.parts.loop
         began = loop.time()
-        if delivery.withdrawn is not None or (mailbox.waiting and self._is_too_late(delivery, began)):
-            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn or ReplyTimeoutError(_LATE, self.address))
+        withdrawn = delivery.callers.withdrawn
+        if withdrawn is not None or (mailbox.waiting and self._is_too_late(delivery, began)):
+            await self.parts.outcomes.end_with_error(delivery, withdrawn or ReplyTimeoutError(_LATE, self.address))
             return
-        delivery.task = task
+        delivery.turn(Event.START)
+        work = delivery.work  # of this attempt: if it fails, the delivery gets another one
+        work.task = task
         try:
             hooks, running = self.parts.hooks, self.run(delivery, Context(self, delivery))
             outcome = await (running if hooks is None else hooks.run(self, delivery, running))
             # From here on, `withdraw` must not cancel the task: the outcome is being written, and an interrupted write would
             # leave the caller and the ledger with different answers.
-            delivery.task = None
+            work.task = None
             if delivery.evicted is not None:
                 return
-            if delivery.is_left_to_next:
+            if work.halt is Halt.LEFT_TO_NEXT:
                 raise asyncio.CancelledError  # noqa: TRY301 (its handler went on without the answer that it waited for)
-            if delivery.parked is not None and not delivery.is_settled:
-                raise ParkedError(delivery.parked.reason, delivery.parked.address)  # noqa: TRY301 (its handler has caught it)
+            if work.parked is not None and not delivery.is_settled:
+                raise ParkedError(work.parked.reason, work.parked.address)  # noqa: TRY301 (its handler has caught it)
             if not delivery.is_settled:
                 if delivery.envelope.thread_id is None:
                     delivery.settle(outcome)
@@ -346,12 +357,11 @@ class Cell:
             ended = self.last_handled_at = loop.time()
             self.average_seconds += (ended - began - self.average_seconds) / 4
         except BaseException as exc:  # noqa: BLE001 (the one place: see the head of the file)
-            delivery.task = None
-            await self._caught(delivery, exc, task)
+            work.task = None
+            await self._caught(delivery, work, exc, task)
         finally:
-            if delivery.was_cancelled:
-                # The cancellation was for this message only: the drain continues with the next one.
-                delivery.was_cancelled = False
+            while work.cancellations:  # they were for this message only: the drain continues with the next one
+                work.cancellations -= 1
                 task.uncancel()
 
     def _is_too_late(self, delivery: DeliveryState, now: float) -> bool:
@@ -370,12 +380,12 @@ class Cell:
             actor = self.actor
             if actor is None:
                 actor = await self._start_actor()
-            said = delivery.envelope.said
-            handler = actor.handlers.get(delivery.type if said is None else type(said))
+            request = delivery.envelope.request
+            handler = actor.handlers.get(delivery.type if request is None else type(request))
             if handler is None:
                 outcome = await actor.hear(delivery.message, context)
                 return result_of(delivery, outcome) if delivery.is_call and not context.is_answered else None
-            outcome = await handler.method(actor, _read(handler, delivery) if said is None else said, context)
+            outcome = await handler.method(actor, _read(handler, delivery) if request is None else request, context)
             if handler.reply is not None and not isinstance(outcome, handler.reply) and not context.is_answered:
                 name, expected = handler.method.__qualname__, handler.reply.__name__
                 raise TypeError(f"{name} returned {type(outcome).__name__}, not {expected}")
@@ -396,7 +406,7 @@ class Cell:
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            delivery.is_unsure = True
+            delivery.work.is_unsure = True
             raise ReplyTimeoutError(f"no answer to {delivery.type} in time", delivery.to) from exc
 
     async def _start_actor(self) -> Actor:
@@ -430,21 +440,21 @@ class Cell:
 
     # ------------------------------------------------------------ errors of a handler
 
-    async def _caught(self, delivery: DeliveryState, error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _caught(self, delivery: DeliveryState, work: Work, error: BaseException, task: asyncio.Task[None]) -> None:
         # The order of the checks matters: first whether a closing system interrupts the handler, then whether it was
         # cancelled, and only then the class of the error, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
             raise error  # the event loop is gone, and this coroutine is being closed: nothing can be awaited
         if delivery.evicted is not None:
-            if isinstance(error, asyncio.CancelledError) and not delivery.was_cancelled and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and not work.cancellations and task.cancelling():
                 raise error  # not because of the eviction: the actor itself is stopped
             return  # whatever was raised: another host handles the message, and this host writes nothing about it
-        if delivery.is_left_to_next and not task.cancelling():
+        if work.halt is Halt.LEFT_TO_NEXT and not task.cancelling():
             await self.parts.outcomes.leave_to_next_system(delivery, ActorStoppedError("the system ends", self.address))
         elif isinstance(error, asyncio.CancelledError) and task.cancelling():
-            if delivery.withdrawn is None or not delivery.was_cancelled:
+            if delivery.callers.withdrawn is None or not work.cancellations:
                 raise error
-            await self.parts.outcomes.end_with_error(delivery, delivery.withdrawn)
+            await self.parts.outcomes.end_with_error(delivery, delivery.callers.withdrawn)
         elif isinstance(error, DeliveryError):
             await self._refuse(delivery, error)
         elif isinstance(error, FencedError | OwnedError):
@@ -472,10 +482,12 @@ class Cell:
         LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
         # Suspend: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
-        if delivery.thread_id is None or delivery.is_settled:
-            delivery.fail(error)
+        if delivery.is_settled:
+            pass  # it has answered, and went on
+        elif delivery.thread_id is None:
+            delivery.settle(None, error)
         else:
-            self.parts.outcomes.put_back(self, delivery)
+            self.parts.redelivery.put_back(self, delivery)
         self.parts.lifetime.start(self._resume_later())
 
     async def _resume_later(self) -> None:
@@ -488,22 +500,23 @@ class Cell:
         self.state, self.has_failed = "suspended", True
         if isinstance(error, _StartError):
             cause = error.__cause__ or error
+            delivery.turn(Event.ACCEPT)
             self.box.put_first(delivery)  # it does not count as an attempt: its handler has not run
             failure = ActorFailure.of(cause, self.address, self.incarnation, None)
         else:
             failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
-            await self.parts.outcomes.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
+            await self.parts.redelivery.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
         # Report last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 
 
 def _read(handler: Handler, delivery: DeliveryState) -> Request[Any] | Notice:
     try:
-        said = handler.said.from_data(delivery.data)
+        request = handler.said.from_data(delivery.data)
     except ValueError as exc:
         raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR, address=delivery.to) from exc
     enclosure = enclosure_of(delivery.message)
-    return said.with_enclosure(enclosure) if enclosure else said
+    return request.with_enclosure(enclosure) if enclosure else request
 
 
 def _is_current(task: asyncio.Task[None]) -> bool:
@@ -517,6 +530,7 @@ def _cancel(delivery: DeliveryState) -> None:
     # The answer of the new owner may have settled an evicted message already. Its handler must end all the same: what it waits
     # for never comes, and it holds back the next messages of the thread.
     is_ending = delivery.is_settled and delivery.evicted is None
-    if delivery.task is not None and not is_ending and not delivery.is_interrupted:
-        delivery.was_cancelled = True
-        delivery.task.cancel()
+    work = delivery.work
+    if work.task is not None and not is_ending and work.halt is not Halt.INTERRUPTED:
+        work.cancellations += 1
+        work.task.cancel()

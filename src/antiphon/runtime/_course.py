@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from typing_extensions import override
-
 from antiphon.errors import WithdrawnError
 
 if TYPE_CHECKING:
@@ -152,17 +150,21 @@ class Handler(Protocol):
     is_over: bool
 
 
-class Handling(CoursePart):
+class Handling:
     """One attempt of a handler at a message.
 
     All attempts share the delivery. A task that an attempt has left behind must not start an effect in the next one: it would
-    do what the next one does, and under another key.
+    do what the next one does, and under another key. So this has the work of its own attempt.
     """
 
     def __init__(self, delivery: DeliveryState, handler: Handler) -> None:
-        super().__init__(delivery)
         self.delivery = delivery
         self._handler = handler
+        self._work = delivery.work
+
+    @property
+    def thread_id(self) -> str | None:
+        return self.delivery.thread_id
 
     @property
     def invocation_id(self) -> str:
@@ -173,11 +175,47 @@ class Handling(CoursePart):
         return self.delivery.to
 
     @property
-    @override
+    def attempt(self) -> int:
+        return self.delivery.attempt
+
+    @property
+    def evicted(self) -> FencedError | None:
+        return self.delivery.evicted
+
+    @property
     def is_over(self) -> bool:
         return self._handler.is_over
+
+    @property
+    def open_effects(self) -> tuple[Message, ...]:
+        return self._work.open_effects
+
+    @open_effects.setter
+    def open_effects(self, rows: tuple[Message, ...]) -> None:
+        self._work.open_effects = rows
+
+    @property
+    def parked(self) -> ParkedError | None:
+        return self._work.parked
+
+    @property
+    def parked_in(self) -> Collection[str]:
+        return self._work.parked_in
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        self._work.note_parked(error, inside)
+
+    @property
+    def doubt(self) -> ParkedError | None:
+        return self._work.doubt
+
+    def note_doubt(self, error: ParkedError) -> None:
+        self._work.note_doubt(error)
 
     def next_key(self, name: str | None = None) -> str:
         if self.is_over:  # otherwise the next attempt would find its own effects under other keys
             raise WithdrawnError(f"the handler that asks for {name!r} has ended: await its tasks in it", self.to)
-        return self.delivery.next_key(name)
+        return self._work.next_key(name)
+
+    def wait(self, change: int) -> None:
+        self.delivery.wait(change)

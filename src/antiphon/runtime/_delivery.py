@@ -36,16 +36,18 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
-from antiphon.protocol import Notice, Request, Restart, Stop
+from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
+from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
 
 if TYPE_CHECKING:
     from antiphon.errors import DeliveryError, FencedError, ParkedError
@@ -66,10 +68,10 @@ class Holder(Protocol):
 class Envelope(NamedTuple):
     """The content for one actor, and its origin. It is immutable: a changed message gets a new envelope."""
 
-    said: Request[Any] | Notice | None
+    request: Request[Any] | Notice | None
     """The request or the notice, if the content is typed."""
     message: Message | None
-    """The core message; None: it is made from `said` when first needed (`DeliveryState.message`)."""
+    """The core message; None: it is made from `request` when first needed (`DeliveryState.message`)."""
     sender: str
     to: str
     id: str | None = None
@@ -83,6 +85,8 @@ class Envelope(NamedTuple):
     correlation_id: str | None = None
     is_derived: bool = False
     """Whether its id is derived from the id of the message that its sender handles."""
+    is_of_host: bool = False
+    """Whether it concerns an actor of this host only, such as RESTART: it is never posted to another host."""
 
     @classmethod
     def of(
@@ -103,129 +107,179 @@ new_envelope = cast("Callable[[type[Envelope], tuple[object, ...]], Envelope]", 
 """Make an envelope from all its fields, in a quarter of the time of `Envelope(...)`: every message needs one."""
 
 
+class Callers:
+    """Who waits for the outcome of a delivery, and the outcome."""
+
+    waiter: asyncio.Future[Any] | None = None
+    """The future that the caller awaits; None if nobody waits for an answer."""
+    duplicates: tuple[DeliveryState, ...] = ()
+    """Deliveries of the same message that were merged with this one, and get the same outcome (MERGE)."""
+    lent_by: DeliveryState | None = None
+    """The duplicate whose caller this one took over, because it had no caller (MERGE)."""
+    successor: DeliveryState | None = None
+    """The delivery that took over the caller of this one (MERGE)."""
+    withdrawn: DeliveryError | None = None
+    """Why the answer is no longer wanted. A part of END: that is the error which the delivery ends with."""
+    outcome: tuple[Any, BaseException | None] | None = None
+    """The result or the error that they got, kept for duplicates that come later."""
+
+    def serve(self, result: Any, error: BaseException | None = None) -> None:
+        """Give them the outcome. The first one counts."""
+        if self.outcome is not None:
+            return
+        self.outcome = (result, error)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(result) if error is None else self.waiter.set_exception(error)
+        for duplicate in self.duplicates:
+            duplicate.settle(result, error)
+
+
+class Halt(StrEnum):
+    """Why a handler is stopped that is not to end."""
+
+    INTERRUPTED = "interrupted"
+    """Its actor restarts or stops. A part of REDELIVER and LEAVE: it runs again, here or in the next system."""
+    LEFT_TO_NEXT = "left to next"
+    """The system closes, and the answer that it waits for will not come. A part of LEAVE, whatever it returns."""
+
+
+class Work:
+    """One attempt of the handler: what it has done, and its task. The next attempt has another one."""
+
+    task: asyncio.Task[None] | None = None
+    """The task that runs it, and that may be cancelled; None: it does not run, or its outcome is being written."""
+    halt: Halt | None = None
+    cancellations: int = 0
+    """How often the task was cancelled because the answer is not wanted or the thread was lost. A part of END and EVICT: the
+    task goes on with the next message, and does not count them (`Task.uncancel`)."""
+    keys: tuple[str, ...] = ()
+    """The keys that it has used."""
+    unnamed_count: int = 0
+    """How many messages and effects it has started without a key."""
+    open_effects: tuple[Message, ...] = ()
+    """The rows of effects that it has started and not ended."""
+    parked: ParkedError | None = None
+    """Why it starts nothing more: an effect waits for a person. A part of LEAVE, whatever it returns."""
+    parked_in: tuple[str, ...] = ()
+    """The effects in which that effect is."""
+    doubt: ParkedError | None = None
+    """Why it changes nothing more: an effect that must not be done twice has no outcome."""
+    deferred_rows: tuple[Message, ...] = ()
+    """Rows that are written together with its next one."""
+    marks: Mapping[str, str] = MappingProxyType({})
+    """The listing fields of the thread, written with its next row."""
+    is_unsure: bool = False
+    """Whether the ledger may have open rows of it that are not in `open_effects`. A part of END, which reads them then."""
+
+    def next_key(self, name: str | None = None) -> str:
+        """Return the key of its next message or effect: the same in every attempt."""
+        if name is None:
+            self.unnamed_count += 1
+            return str(self.unnamed_count)
+        if not keys.is_key(name):
+            raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
+        self.keys += (name,)
+        count = self.keys.count(name)
+        return keys.counted(name, count)
+
+    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
+        """Note that one of its effects waits for a person."""
+        self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
+
+    def resume_parked(self, error: ParkedError) -> None:
+        """Let it start more: it waits for the person itself. After another parked effect, it still may not."""
+        if self.parked is error:
+            self.parked, self.parked_in = None, ()
+
+    def note_doubt(self, error: ParkedError) -> None:
+        """Note that one of its effects may have been done."""
+        self.doubt = self.doubt or error
+
+    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
+        """Return the deferred rows and marks, and forget them."""
+        rows, marks = self.deferred_rows, self.marks
+        if rows or marks:
+            self.deferred_rows, self.marks = (), MappingProxyType({})
+        return rows, marks
+
+    def put_back_deferred(self, rows: tuple[Message, ...], marks: Mapping[str, str]) -> None:
+        """Let the next row take rows and marks along that were taken, and perhaps not written."""
+        self.deferred_rows, self.marks = (*rows, *self.deferred_rows), {**marks, **self.marks}
+
+
+_LEFT_OR_MERGED = (Phase.LEFT, Phase.MERGED)
+
+
 class DeliveryState:
-    """The state of the delivery of one envelope.
+    """The delivery of one envelope: its phase (`_states.py`), its callers, and the work of its handler.
 
     Only one part works on a delivery at a time, and all parts run on one event loop, so nothing here needs a lock. Most
-    deliveries need few of the fields: the class has the defaults, and a field is set when it is needed. `__init__` sets the
-    fields that every delivery needs, because an instance attribute is found faster than a class attribute.
+    deliveries need few of the fields, and of those of `Callers` and `Work`: the class has the defaults, and a field is set
+    when it is needed. `__init__` sets the fields that every delivery needs, because an instance attribute is found faster than
+    a class attribute.
     """
 
     delivery: None = None
     """Itself, of an attempt at it (`Handling`), which alone has effects."""
     seq: int = 0
     """Its position in the thread."""
+    standing: Standing = Standing()
+    """The earlier deliveries of the same message."""
+    evicted: FencedError | None = None
+    """Why nothing of it may be written or started here any more, in the phase EVICTED."""
+    origin: str | None = None
+    """The trace in which it was sent from outside, as a W3C `traceparent`."""
+
+    # -- its place
+    cell: Holder | None = None
+    """The cell that has it."""
+    key: str | None = None
+    """The ordering key: set by a mailbox whose actor handles several messages at once."""
     deadline: float | None = None
     """In the event loop's time."""
     bucket: dict[DeliveryState, None] | None = None
     """The bucket of its deadline."""
-    origin: str | None = None
-    """The trace in which it was sent from outside, as a W3C `traceparent`."""
-    is_of_host: bool = False
-    """Whether it concerns an actor of this host only, such as RESTART: it is never posted to another host."""
     since: datetime = datetime.min.replace(tzinfo=UTC)
     """When it was taken over by `InFlight`."""
-    # -- its place
-    cell: Holder | None = None
-    """The cell that has it."""
-    task: asyncio.Task[None] | None = None
-    """The task that runs its handler; None: no handler runs, or its outcome is being written and must not be cancelled."""
-    key: str | None = None
-    """The ordering key: set by a mailbox whose actor handles several messages at once."""
-    is_urgent: bool = False
-    """Whether it is a message of the system, which is handled before all others."""
+    is_told: bool = False
+    """Whether something came into its thread since. A part of LEAVE: its handler may have missed an answer, and runs again."""
+    waits: int = 0
+    """How many answers and effects its handler waits for."""
+
+    # -- for the observer
     accepted_at: float | None = None
     """When it was put into the mailbox, if there is an observer."""
     activity: object = None
     """The observer's record of its handling."""
 
-    # -- why its handler is stopped
-    withdrawn: DeliveryError | None = None
-    """Why the answer is no longer wanted."""
-    was_cancelled: bool = False
-    """Whether the task that handles it was cancelled for `withdrawn`."""
-    is_interrupted: bool = False
-    """Whether its handler is being stopped because the actor restarts or stops; it will run again."""
-    evicted: FencedError | None = None
-    """Why nothing of it may be written or started here any more: another host has its thread."""
-    is_over: bool = False
-    """Never: a delivery may be handled again. An attempt ends (`Handling`)."""
-    is_told: bool = False
-    """Whether something came into its thread after it was delivered here: its handler may have missed an answer."""
-    is_left_to_next: bool = False
-    """Whether its handler is left to the next system: this one closes, and the answer that it waits for will not come."""
-
-    # -- earlier deliveries of the same message
-    standing: Standing = Standing()
-    """Their rows in the journal."""
-    reruns: int = 0
-    """How many of them have no row, because the ledger was unavailable."""
-    is_new: bool = False
-    """Whether it was posted to a thread in which no work has started yet."""
-    is_unsure: bool = False
-    """Whether the ledger may have open rows of it that are missing in `standing` and `open_effects`."""
-
-    # -- what its handler has done
-    open_effects: tuple[Message, ...] = ()
-    """The rows of effects that its handler has started and not ended."""
-    parked: ParkedError | None = None
-    """Why its handler starts nothing more: an effect waits for a person."""
-    parked_in: tuple[str, ...] = ()
-    """The effects in which that effect is."""
-    doubt: ParkedError | None = None
-    """Why its handler changes nothing more: an effect that must not be done twice has no outcome."""
-    deferred_rows: tuple[Message, ...] = ()
-    """Rows of its handler that are written together with the next one."""
-    marks: Mapping[str, str] = MappingProxyType({})
-    """The listing fields of the thread, written with the next row of its handler."""
-    waits: int = 0
-    """How many answers and effects its handler waits for."""
-    keys: tuple[str, ...] = ()
-    """The keys that its handler has used."""
-    unnamed_count: int = 0
-    """How many messages and effects its handler has started without a key."""
-
-    # -- its outcome, and its receivers
-    waiter: asyncio.Future[Any] | None = None
-    """The future that the caller awaits; None if nobody waits for an answer."""
-    is_settled: bool = False
-    """Whether it was answered, forwarded, or ended with an error."""
-    outcome: tuple[Any, BaseException | None] | None = None
-    """Kept for deliveries of the same message that come later."""
-    successor: DeliveryState | None = None
-    """The delivery that took over the caller of this one, because this one was forwarded or is a duplicate."""
-    duplicates: tuple[DeliveryState, ...] = ()
-    """Duplicates that get the same outcome."""
-    lent_by: DeliveryState | None = None
-    """The duplicate whose caller this one took over, because it had no caller."""
-
     def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
         self.envelope = envelope
+        # Beside the envelope, because they are read much more often than anything else of it.
+        self.to, self.sender, self.thread_id, self.parent = envelope.to, envelope.sender, envelope.thread_id, envelope.parent
         self._id = envelope.id
         self._message = envelope.message
         self.may_be_known = may_be_known
-        """Whether the ledger, or this process, may have the message already."""
-        self.withdrawn = self.evicted = None
-        self.is_settled = self.was_cancelled = self.is_left_to_next = self.is_urgent = False
-        self.duplicates = ()
+        """Whether the ledger, or this process, may have the message already: then it is looked up before APPEND and ACCEPT."""
+        self.phase = Phase.NEW
+        self.callers = Callers()
+        self.work = Work()
+        self.evicted = None
+
+    def turn(self, event: Event) -> None:
+        """Change the phase. Nothing else does.
+
+        Raises:
+            TransitionError: the event cannot follow.
+        """
+        try:
+            self.phase = TRANSITIONS[self.phase][event]
+        except KeyError:
+            raise TransitionError(self.phase, event, f"{self.type or 'a message'} to {self.to}") from None
 
     @property
-    def to(self) -> str:
-        """The address of the actor."""
-        return self.envelope.to
-
-    @property
-    def sender(self) -> str:
-        return self.envelope.sender
-
-    @property
-    def thread_id(self) -> str | None:
-        return self.envelope.thread_id
-
-    @property
-    def parent(self) -> DeliveryState | None:
-        """The delivery whose handler sent it."""
-        return self.envelope.parent
+    def is_settled(self) -> bool:
+        """Whether its caller has an outcome, or gets none from here: it was answered, forwarded, failed, or left open."""
+        return self.callers.outcome is not None or self.phase in _LEFT_OR_MERGED
 
     @property
     def id(self) -> str:
@@ -248,17 +302,20 @@ class DeliveryState:
     @property
     def attempt(self) -> int:
         """Which delivery this is, from 1."""
-        return 1 + len(self.standing.again) + self.reruns
+        return 1 + len(self.standing.again) + self.standing.reruns
 
     @property
-    def has_leftovers(self) -> bool:
-        """Whether rows are known that must end with it: redeliveries and effects."""
-        return bool(self.standing.again or self.open_effects)
+    def is_heartbeat(self) -> bool:
+        """Whether it is a heartbeat outside of threads, which needs no room and comes before all other messages."""
+        request = self.envelope.request
+        if request is not None:
+            return type(request) is Heartbeat and self.thread_id is None
+        return self.thread_id is None and self.type == Heartbeat.message_type
 
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.envelope.said, Request) if self._message is None else self._message.kind == "option_call"
+        return isinstance(self.envelope.request, Request) if self._message is None else self._message.kind == "option_call"
 
     @property
     def is_command(self) -> bool:
@@ -268,13 +325,13 @@ class DeliveryState:
     @property
     def type(self) -> str:
         """The type of a request or a notice, the option of a call; empty for talk."""
-        if self.envelope.said is not None:
-            return self.envelope.said.message_type
+        if self.envelope.request is not None:
+            return self.envelope.request.message_type
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.option_name
-        found = notice_in(self.message)
-        return "" if found is None else found[0]
+        notice = notice_in(self.message)
+        return "" if notice is None else notice[0]
 
     @property
     def data(self) -> Mapping[str, Json]:
@@ -282,8 +339,8 @@ class DeliveryState:
         payload = self.message.payload
         if isinstance(payload, OptionCallPayload):
             return payload.arguments
-        found = notice_in(self.message)
-        return JsonObject({}) if found is None else found[1]
+        notice = notice_in(self.message)
+        return JsonObject({}) if notice is None else notice[1]
 
     @property
     def message(self) -> Message:
@@ -302,19 +359,25 @@ class DeliveryState:
         self.seq = record.seq
         if record.message is not self._message:
             self._message = record.message
-            self.envelope = self.envelope._replace(said=None, message=record.message)
+            self.envelope = self.envelope._replace(request=None, message=record.message)
 
     def _made(self) -> Message:
         envelope, now = self.envelope, current_port().now()
-        said, parent = cast("Request[Any] | Notice", envelope.said), envelope.parent
+        request, parent = cast("Request[Any] | Notice", envelope.request), envelope.parent
         payload: PartsPayload | OptionCallPayload
-        if isinstance(said, Request):
-            payload = OptionCallPayload(invocation_id=self.id, option_name=said.message_type, arguments=said.to_data())
+        if isinstance(request, Request):
+            payload = OptionCallPayload(invocation_id=self.id, option_name=request.message_type, arguments=request.to_data())
         else:
-            payload = PartsPayload(parts=(DataPart(data={"type": said.message_type, "data": said.to_data()}),))
-        facts = self._facts(now)
-        if said.enclosure:
-            facts["enclosure"] = thaw(said.enclosure)
+            payload = PartsPayload(parts=(DataPart(data={"type": request.message_type, "data": request.to_data()}),))
+        facts: dict[str, Json] = {}  # what recovery needs
+        if self.deadline is not None:
+            facts["deadline"] = (now + timedelta(seconds=self.deadline - get_running_loop().time())).isoformat()
+        if envelope.hops:
+            facts["hops"] = envelope.hops
+        if self.origin is not None:
+            facts["traceparent"] = self.origin
+        if request.enclosure:
+            facts["enclosure"] = thaw(request.enclosure)
         return Message(
             id=self.id,
             policy=str(envelope.sender),
@@ -328,18 +391,6 @@ class DeliveryState:
             metadata={OWN: facts} if facts else {},
         )
 
-    def _facts(self, now: datetime) -> dict[str, Json]:
-        """Return what recovery needs: deadline, hops and trace."""
-        facts: dict[str, Json] = {}
-        if self.deadline is not None:
-            left = self.deadline - get_running_loop().time()
-            facts["deadline"] = (now + timedelta(seconds=left)).isoformat()
-        if self.envelope.hops:
-            facts["hops"] = self.envelope.hops
-        if self.origin is not None:
-            facts["traceparent"] = self.origin
-        return facts
-
     def set_origin(self, origin: str) -> None:
         """Set the trace that it belongs to, also in the message, so that recovery knows it."""
         self.origin = origin
@@ -351,135 +402,107 @@ class DeliveryState:
     def rename(self) -> None:
         """Take the next id: the message with the current id was withdrawn."""
         self._id = keys.renamed(self.id)
-        self._message = None if self.envelope.said is not None else renamed(self.message, self._id)
+        self._message = None if self.envelope.request is not None else renamed(self.message, self._id)
         self.envelope = self.envelope._replace(id=self._id, message=self._message)
 
-    def prepare_redelivery(self, cell: Holder, standing: Standing) -> None:
-        """Prepare another delivery: the messages and effects of its handler are numbered from 1 again."""
-        self.cell, self.standing = cell, standing
-        self.unnamed_count, self.keys, self.open_effects, self.deferred_rows = 0, (), (), ()
-        self.parked, self.parked_in, self.doubt = None, (), None
-
-    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-        """Note that an effect of its handler waits for a person."""
-        self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
-
-    def resume_parked(self, error: ParkedError) -> None:
-        """Let its handler start more: it waits for the person itself. After another parked effect, it still may not."""
-        if self.parked is error:
-            self.parked, self.parked_in = None, ()
-
-    def note_doubt(self, error: ParkedError) -> None:
-        """Note that an effect of its handler may have been done."""
-        self.doubt = self.doubt or error
-
-    def next_key(self, name: str | None = None) -> str:
-        """Return the key of the next message or effect of its handler: the same in every run of the handler."""
-        if name is None:
-            self.unnamed_count += 1
-            return str(self.unnamed_count)
-        if not keys.is_key(name):
-            raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
-        self.keys += (name,)
-        count = self.keys.count(name)
-        return keys.counted(name, count)
+    def requeue(self, cell: Holder, standing: Standing) -> None:
+        """Put it into the mailbox of a cell again: the messages and effects of its handler are numbered from 1 again."""
+        self.turn(Event.ACCEPT)
+        self.cell, self.standing, self.work = cell, standing, Work()
 
     def wait(self, change: int) -> None:
         """Add `change` to the number of answers and effects that its handler waits for.
 
         If an actor asks itself, the handler of the question also counts for the handler that asks.
         """
-        handled: DeliveryState | None = self
-        while handled is not None:
+        for handled in self._of_same_actor():
             handled.waits += change
-            parent = handled.envelope.parent
-            handled = parent if parent is not None and parent.cell is handled.cell else None
 
     def leave_to_next_system(self) -> bool:
         """Leave its handler, and handlers of the same actor that ask it, to the next system; return whether it runs again."""
+        if self.thread_id is None:
+            return False
+        for handled in self._of_same_actor():
+            handled.work.halt = Halt.LEFT_TO_NEXT
+        return True
+
+    def _of_same_actor(self) -> Generator[DeliveryState]:
+        """Yield it, and the deliveries whose handlers ask it inside of the same actor."""
         handled: DeliveryState | None = self
         while handled is not None:
-            handled.is_left_to_next = self.thread_id is not None
+            yield handled
             parent = handled.parent
             handled = parent if parent is not None and parent.cell is handled.cell else None
-        return self.is_left_to_next
-
-    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
-        """Return the deferred rows and marks, and forget them."""
-        found = self.deferred_rows, self.marks
-        if self.deferred_rows or self.marks:
-            self.deferred_rows, self.marks = (), MappingProxyType({})
-        return found
-
-    # ------------------------------------------------------------ its outcome
-
-    def settle(self, outcome: Any) -> None:
-        """Give the outcome to the caller, and to duplicates."""
-        self.is_settled = True
-        if (waiter := self.waiter) is not None and not waiter.done():
-            waiter.set_result(outcome)
-        if self.may_be_known:
-            self.outcome = (outcome, None)
-        for duplicate in self.duplicates:
-            duplicate.settle(outcome)
 
     def leave_thread(self) -> None:
         """Deliver it outside of its thread, without the journal."""
-        self.envelope = self.envelope._replace(thread_id=None)
+        self.envelope, self.thread_id = self.envelope._replace(thread_id=None), None
 
-    def fail(self, error: BaseException) -> None:
-        """Give an error to the caller, and to duplicates."""
-        self.is_settled = True
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_exception(error)
-        if self.may_be_known:
-            self.outcome = (None, error)
-        for duplicate in self.duplicates:
-            duplicate.fail(error)
+    # ------------------------------------------------------------ its outcome
 
-    def fail_duplicates(self, error: BaseException | None = None, *, is_unposted: bool = False) -> None:
-        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come.
+    def settle(self, result: Any, error: BaseException | None = None) -> None:
+        """Give its callers an outcome that nothing is appended for."""
+        self.turn(Event.SETTLE)
+        self.callers.serve(result, error)
 
-        If another host has the thread, its outcome comes from the ledger, unless it could not be posted there.
-        """
-        if self.evicted is not None and not is_unposted:
-            return
-        reason = error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
-        for other in (*self.duplicates, *(() if self.lent_by is None else (self.lent_by,))):
-            other.fail(reason)
+    def refuse(self, error: BaseException) -> None:
+        """Take it out of the runtime: its sender gets an error. Its row may be stored all the same."""
+        self.turn(Event.REFUSE)
+        if self.evicted is None:  # otherwise the outcome comes from the ledger
+            self.fail_duplicates(error)
+
+    def fail_duplicates(self, error: BaseException) -> None:
+        """Give duplicates an error: the message could not be journaled or delivered, and no outcome will come."""
+        reason, lent_by = self._unsent(error), self.callers.lent_by
+        for other in (*self.callers.duplicates, *(() if lent_by is None else (lent_by,))):
+            if other.callers.outcome is None:
+                other.settle(None, reason)
+
+    def fail_unsent(self, error: BaseException) -> None:
+        """Note that its sender could not send it: a duplicate that comes later must not wait for it."""
+        self.settle(None, self._unsent(error))
+
+    def _unsent(self, error: BaseException) -> AntiphonError:
+        """Return what duplicates get. If only the first sender was cancelled, they may send it again."""
+        return error if isinstance(error, AntiphonError) else WithdrawnError("its first sender could not send it", self.to)
 
     def share_outcome(self, other: DeliveryState) -> None:
         """Give a duplicate of this message the same outcome, now or later."""
-        if self.outcome is not None:
-            outcome, error = self.outcome
-            other.settle(outcome) if error is None else other.fail(error)
-        elif self.waiter is None:
-            self.waiter, self.lent_by, other.successor = other.waiter, other, self
+        callers = self.callers
+        if callers.outcome is not None:
+            other.settle(*callers.outcome)
+            return
+        other.turn(Event.MERGE)
+        if callers.waiter is None:
+            callers.waiter, callers.lent_by, other.callers.successor = other.callers.waiter, other, self
         else:
-            self.duplicates += (other,)
+            callers.duplicates += (other,)
 
     def forwarded_to(self, to: str) -> DeliveryState:
-        """Return a delivery of the same message to another actor. It takes over the caller and the duplicates."""
+        """Return a delivery of the same message to another actor."""
         old = self.envelope
         passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
         passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
-        passed.waiter, passed.duplicates = self.waiter, self.duplicates
-        self.successor, self.is_settled, self.duplicates = passed, True, ()
         return passed
+
+    def hand_callers_to(self, passed: DeliveryState) -> None:
+        """Let another delivery of the message have the caller and the duplicates."""
+        self.turn(Event.MERGE)
+        passed.callers, self.callers = self.callers, Callers()
+        # The deadline is noticed here, and withdraws the other one.
+        self.callers.waiter, self.callers.successor = passed.callers.waiter, passed
 
     def withdraw(self, reason: DeliveryError) -> None:
         """Stop the handling: the answer is no longer wanted. If duplicates wait for the answer, the handling continues."""
-        if self.successor is not None:
-            self.successor.withdraw(reason)
-        elif self.withdrawn is None and not self.is_settled and not self.duplicates:
-            self.withdrawn = reason
-            if self.cell is not None:
-                self.cell.withdraw(self)
+        if self.callers.successor is not None:
+            self.callers.successor.withdraw(reason)
+        elif not self.callers.duplicates:
+            self.terminate(reason)
 
     def terminate(self, reason: DeliveryError) -> None:
         """Stop the handling, even if duplicates wait for the answer: its thread is terminated."""
-        if self.withdrawn is None and not self.is_settled:
-            self.withdrawn = reason
+        if self.callers.withdrawn is None and not self.is_settled:
+            self.callers.withdrawn = reason
             if self.cell is not None:
                 self.cell.withdraw(self)
 
@@ -487,8 +510,17 @@ class DeliveryState:
         """Withdraw it and fail its caller: the deadline has passed."""
         error = ReplyTimeoutError(f"no answer to {self.type} in time", self.to)
         self.withdraw(error)
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_exception(error)
+        waiter = self.callers.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)
+
+    def evict(self, error: FencedError) -> None:
+        """Stop the handling at once: another host has the thread."""
+        self.turn(Event.EVICT)
+        # Before the cancellation: a handler that catches the cancellation finds it at its next effect or message.
+        self.evicted = error
+        if self.cell is not None:
+            self.cell.withdraw(self)
 
 
 # ---------------------------------------------------------------- the mailbox
@@ -561,17 +593,6 @@ class Mailbox:
             self._box = deque()
         self._box.append(delivery)
 
-    def offer(self, delivery: DeliveryState) -> bool:
-        """Add a message if there is room and no sender waits for it; return whether it was added."""
-        if self.waiting >= self._capacity or self._senders:
-            return False
-        self.waiting += 1
-        if self._box is None:
-            self._box = deque((delivery,))
-        else:
-            self._box.append(delivery)
-        return True
-
     def put_last(self, delivery: DeliveryState) -> None:
         """Add a message that must not be refused, even if the mailbox is full."""
         self.waiting += 1
@@ -592,7 +613,6 @@ class Mailbox:
         """Add a message of the system, which comes before all others."""
         if self._urgent is None:
             self._urgent = deque()
-        delivery.is_urgent = True
         self._urgent.append(delivery)
 
     def next(self) -> DeliveryState | None:
@@ -620,10 +640,10 @@ class Mailbox:
         while self._box:
             delivery = self._box.popleft()
             key = self._key(delivery)
-            if (held := busy.get(key)) is None:
+            if (waiting := busy.get(key)) is None:
                 busy[key], holders[key] = deque(), delivery
                 return delivery
-            held.append(delivery)
+            waiting.append(delivery)
         return None
 
     def _key(self, delivery: DeliveryState) -> str:
@@ -741,11 +761,11 @@ class InFlight:
 
     def get(self, delivery: DeliveryState) -> DeliveryState | None:
         """Return the delivery of the same message that is in flight."""
-        return self._threads.get(delivery.envelope.thread_id or "", _NONE).get(delivery.invocation_id)
+        return self._threads.get(delivery.thread_id or "", _NONE).get(delivery.invocation_id)
 
     def has(self, delivery: DeliveryState) -> bool:
         """Whether a message is in flight."""
-        return delivery.invocation_id in self._threads.get(delivery.envelope.thread_id or "", _NONE)
+        return delivery.invocation_id in self._threads.get(delivery.thread_id or "", _NONE)
 
     @property
     def thread_count(self) -> int:
@@ -762,7 +782,7 @@ class InFlight:
 
     def take_over(self, delivery: DeliveryState) -> None:
         """Add a message, or make this delivery the one of its message."""
-        thread_id = delivery.envelope.thread_id or ""
+        thread_id = delivery.thread_id or ""
         self._threads.setdefault(thread_id, {})[delivery.invocation_id] = delivery
         delivery.since = current_port().now()
         if (resting := self._resting.get(thread_id)) is not None:
@@ -770,12 +790,12 @@ class InFlight:
 
     def drop(self, delivery: DeliveryState) -> None:
         """Remove a message, unless another delivery of it is in flight."""
-        thread_id = delivery.envelope.thread_id or ""
-        if (found := self._threads.get(thread_id)) is not None:
-            if found.get(delivery.invocation_id) is delivery:
-                del found[delivery.invocation_id]
+        thread_id = delivery.thread_id or ""
+        if (deliveries := self._threads.get(thread_id)) is not None:
+            if deliveries.get(delivery.invocation_id) is delivery:
+                del deliveries[delivery.invocation_id]
                 self._resting.pop(thread_id, None)  # it may be what they wait for
-            if not found:
+            if not deliveries:
                 del self._threads[thread_id]
                 self.on_thread_ended()
 
@@ -787,16 +807,18 @@ class InFlight:
     def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Remove a message without ending its call, which stays open for the next owner. The caller gets an error."""
         self.drop(delivery)
-        delivery.fail(error)
+        if not delivery.is_settled:  # otherwise its handler goes on after its answer, or after a forward
+            delivery.turn(Event.LEAVE)
+            delivery.callers.serve(None, error)
 
     def leave_open(self, delivery: DeliveryState, error: AntiphonError) -> None:
         """Abandon a message whose handler waits for something outside, such as the answer of a person."""
-        thread_id = delivery.envelope.thread_id or ""
+        thread_id = delivery.thread_id or ""
         resting = self._resting.get(thread_id, {})
         self.abandon(delivery, error)
         # What came while its handler ran may be what it waits for: then it does not rest, and runs once more.
-        own: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
-        self._resting[thread_id] = {**resting, **own}
+        entry: dict[str, datetime] = {} if delivery.is_told else {delivery.invocation_id: delivery.since}
+        self._resting[thread_id] = {**resting, **entry}
 
     def tell(self, thread_id: str) -> None:
         """Note that something came into a thread: its handlers that run now may have missed it."""
@@ -828,9 +850,9 @@ class Recent:
 
     def knows(self, delivery: DeliveryState) -> bool:
         """Whether the same message came before; then it gets that outcome. Otherwise it is kept."""
-        known = self._kept.get(delivery.id)
-        if known is not None and not _may_pass(known):
-            known.share_outcome(delivery)
+        earlier = self._kept.get(delivery.id)
+        if earlier is not None and not _may_pass(earlier):
+            earlier.share_outcome(delivery)
             return True
         self._kept[delivery.id] = delivery
         if len(self._kept) > self._limit:
@@ -839,10 +861,10 @@ class Recent:
 
     def message(self, id: str) -> Message | None:
         """Return a message by its id."""
-        known = self._kept.get(id)
-        return None if known is None else known.message
+        earlier = self._kept.get(id)
+        return None if earlier is None else earlier.message
 
 
 def _may_pass(delivery: DeliveryState) -> bool:
-    error = None if delivery.outcome is None else delivery.outcome[1]
+    _, error = delivery.callers.outcome or (None, None)
     return isinstance(error, AntiphonError) and error.retryable

@@ -287,14 +287,14 @@ class Effect:
         Raises:
             TypeError: the arguments cannot be stored.
         """
-        given = self.arguments if arguments is None else arguments
+        values = self.arguments if arguments is None else arguments
         try:
             return begun(
                 self._option,
                 self.id,
                 thread_id=self.thread_id,
                 parent_id=self._parent_id,
-                arguments={"effects": self._effects, "arguments": given, **self.asked},
+                arguments={"effects": self._effects, "arguments": values, **self.asked},
                 policy=self.course.to,
             )
         except ValidationError as exc:
@@ -743,15 +743,11 @@ class States:
         self._known: dict[tuple[str, str], tuple[int, Any]] = {}
 
     async def get(self, thread_id: str, upto: int, state: ActorState[StateT]) -> StateT:
-        """Return the state of a thread, up to and including a message.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the state of a thread, up to and including a message."""
         key = (thread_id, state.name)
         # The state is removed and put back: two concurrent reads then fold twice, but never store a half-folded state.
-        known: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
-        seq, value = known
+        cached: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
+        seq, value = cached
         if not 0 < seq <= upto:
             value = await self._journal.ledger.replay(thread_id, state.fold(), upto=upto)
         else:

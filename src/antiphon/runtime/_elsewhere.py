@@ -98,11 +98,7 @@ class RemoteAnswers:
             await asyncio.sleep(self._poll)
 
     async def post(self, delivery: DeliveryState) -> None:
-        """Post a message to its thread. Its caller gets the answer that the owner writes.
-
-        Raises:
-            LedgerError: the thread cannot accept it, or the ledger cannot be used.
-        """
+        """Post a message to its thread. Its caller gets the answer that the owner writes."""
         thread_id = delivery.thread_id or ""
         if delivery.is_call:
             # Posted before the caller waits: `add` looks up the answer once, so one that arrives in between is not missed.
@@ -119,13 +115,14 @@ class RemoteAnswers:
 
     def add(self, delivery: DeliveryState) -> None:
         """Let a caller wait for the answer to a message in a thread of another host."""
-        if delivery.waiter is None or delivery.waiter.done():
+        waiter = delivery.callers.waiter
+        if waiter is None or waiter.done():
             return
         key = (delivery.thread_id or "", delivery.invocation_id)
         self._waiting.setdefault(key, []).append(delivery)
         if self.on_added is not None:
             self.on_added()
-        delivery.waiter.add_done_callback(lambda _: self._drop(key, delivery))
+        waiter.add_done_callback(lambda _: self._drop(key, delivery))
         if self._tail is None:
             self._tail = self._lifetime.start(self._follow())
         else:
@@ -135,8 +132,12 @@ class RemoteAnswers:
     def fail(self, thread_id: str, error: DeliveryError) -> None:
         """Give the callers that wait for answers of a thread an error."""
         for key in [key for key in self._waiting if key[0] == thread_id]:
-            for delivery in tuple(self._waiting.get(key, ())):
-                delivery.fail(error)
+            for delivery in self._unserved(key):
+                delivery.settle(None, error)
+
+    def _unserved(self, key: tuple[str, str]) -> list[DeliveryState]:
+        """Return the deliveries of a message without an outcome. Others stay until `_drop` is called, in the next step."""
+        return [delivery for delivery in self._waiting.get(key, ()) if delivery.callers.outcome is None]
 
     def _drop(self, key: tuple[str, str], delivery: DeliveryState) -> None:
         """Stop waiting: there is an answer, or the caller is gone. Then its duplicates wait themselves."""
@@ -146,7 +147,7 @@ class RemoteAnswers:
         if not waiting:
             self._waiting.pop(key, None)
         if not delivery.is_settled:
-            for duplicate in delivery.duplicates:
+            for duplicate in delivery.callers.duplicates:
                 self.add(duplicate)
         if not self._waiting and self._tail is not None:
             self._tail.cancel()
@@ -185,16 +186,16 @@ class RemoteAnswers:
         """Give callers the result of their message, or the error that it is parked."""
         thread_id = message.thread_id or ""
         if message.kind == "option_result" and message.lane != "effect":
-            for delivery in tuple(self._waiting.get((thread_id, message.invocation_id or ""), ())):
+            for delivery in self._unserved((thread_id, message.invocation_id or "")):
                 delivery.settle(message)
         elif message.lane == "effect" and option_of(message) == PARK:
-            for delivery in tuple(self._waiting.get((thread_id, message.parent_id or ""), ())):
-                delivery.fail(ParkedError(park_reason(message), delivery.to))
+            for delivery in self._unserved((thread_id, message.parent_id or "")):
+                delivery.settle(None, ParkedError(park_reason(message), delivery.to))
         elif message.lane == "effect" and option_of(message) == STOP:
             for key in [key for key in self._waiting if key[0] == thread_id]:
                 if message.parent_id == key[1] or is_below(message.parent_id, key[1]):
-                    for delivery in tuple(self._waiting.get(key, ())):
-                        delivery.fail(stopped_error(message))
+                    for delivery in self._unserved(key):
+                        delivery.settle(None, stopped_error(message))
 
 
 _LEDGER_PAUSE = 1.0

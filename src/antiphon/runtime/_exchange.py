@@ -83,11 +83,8 @@ def outside(to: str, said: Said, thread_id: str | None, sender: str, id: str | N
         check_type("a message", said, Request | Notice, "Heartbeat()")
         is_of_host = not thread_id and type(said) in SYSTEM_TYPES
         thread_id = system_thread(to) if is_of_host else thread_id
-        envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False))
-        delivery = DeliveryState(envelope, id is not None)
-        if is_of_host:
-            delivery.is_of_host = True
-        return delivery
+        envelope = new_envelope(Envelope, (said, None, sender, to, id, thread_id, None, 0, None, False, is_of_host))
+        return DeliveryState(envelope, id is not None)
     thread_id = thread_id or said.thread_id or own_thread(to, option_of(said) in SYSTEM_TYPES.values(), None)
     message = _stamped(said, to, thread_id)
     envelope = Envelope.of(message, sender, to, thread_id, correlation_id=said.correlation_id)
@@ -108,12 +105,10 @@ def inside(to: str, said: Said, handled: DeliveryState, address: str, key: str |
         # In a thread, the id is derived from the handled message and a key. A handler that runs again derives the same id, and
         # so finds the message that it has already sent in the ledger.
         is_derived = thread_id is not None and outer.thread_id is not None
-        own_id = keys.child_id(handled.invocation_id, handled.next_key(key)) if is_derived else None
-        envelope = new_envelope(Envelope, (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived))
-        delivery = DeliveryState(envelope, is_derived and handled.attempt > 1)
-        if is_system and thread_id == system_thread(to):
-            delivery.is_of_host = True
-        return delivery
+        own_id = keys.child_id(handled.invocation_id, handled.work.next_key(key)) if is_derived else None
+        is_of_host = is_system and thread_id == system_thread(to)
+        fields = (said, None, address, to, own_id, thread_id, handled, hops, exchange, is_derived, is_of_host)
+        return DeliveryState(new_envelope(Envelope, fields), is_derived and handled.attempt > 1)
     thread_id = said.thread_id or outer.thread_id
     message = _stamped(said, to, thread_id)
     envelope = Envelope(None, message, address, to, message.id, thread_id, handled, hops, exchange)
@@ -171,10 +166,10 @@ def _value(outcome: Any) -> Json:
 
 def response_type(result: Message) -> str:
     """Return the response type of a result; for a RETRY, that of the message that was retried."""
-    own = result.metadata.get(OWN)
-    said = own.get("response_type") if isinstance(own, JsonObject) else None
+    metadata = result.metadata.get(OWN)
+    chosen_type = metadata.get("response_type") if isinstance(metadata, JsonObject) else None
     option = result.payload.option_name if isinstance(result.payload, OptionResultPayload) else ""
-    return said if isinstance(said, str) else response_type_of(option)
+    return chosen_type if isinstance(chosen_type, str) else response_type_of(option)
 
 
 def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
@@ -251,18 +246,18 @@ _ANYBODY = "unknown"
 
 def to_wire(message: Message) -> WireMessage:
     """Return a core message as a message of the protocol: a request, a notice, or talk."""
-    payload, found = message.payload, notice_in(message)
-    said: tuple[str, str, Any]
+    payload, notice = message.payload, notice_in(message)
+    content: tuple[str, str, Any]
     if isinstance(payload, OptionCallPayload):
-        said = payload.invocation_id, payload.option_name, payload.arguments
-    elif found is not None:
-        said = message.id, *found
+        content = payload.invocation_id, payload.option_name, payload.arguments
+    elif notice is not None:
+        content = message.id, *notice
     else:
-        said = message.id, _TALK, {"role": message.role_hint_for_llm or "user", "content": message.text}
+        content = message.id, _TALK, {"role": message.role_hint_for_llm or "user", "content": message.text}
     return WireMessage(
-        id=said[0],
-        type=said[1],
-        data=thaw(said[2]),
+        id=content[0],
+        type=content[1],
+        data=thaw(content[2]),
         sender=message.policy,
         receiver=message.to[0] if message.to else None,
         correlation_id=message.correlation_id,
@@ -379,21 +374,21 @@ def sent_inside(wire: WireMessage, handled: DeliveryState, address: str, ids: St
     own_id, is_known = (wire.id, True) if thread_id is None else _stored_id(wire, thread_id, handled, ids)
     sent = wire.model_copy(update={"id": own_id, "sender": address, "correlation_id": correlation_id})
     message = from_wire(_with_stored_original(sent, thread_id, ids), thread_id)
-    own = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.envelope.hops + 1}}}
-    said = message.model_copy(update=own)
+    changes = {"parent_id": handled.invocation_id, "metadata": {OWN: {"hops": handled.envelope.hops + 1}}}
+    stored = message.model_copy(update=changes)
     hops, is_derived = handled.envelope.hops + 1, own_id != wire.id
-    envelope = Envelope(None, said, address, to, said.id, thread_id, handled, hops, correlation_id, is_derived)
+    envelope = Envelope(None, stored, address, to, stored.id, thread_id, handled, hops, correlation_id, is_derived)
     return DeliveryState(envelope, may_be_known=is_known or handled.attempt > 1)
 
 
 def _stored_id(wire: WireMessage, thread_id: str, handled: DeliveryState, ids: StoredIds) -> tuple[str, bool]:
     """Return the id under which a message is stored, and whether it may be stored already."""
-    key = handled.next_key()  # also if the id stays: later messages keep their numbers
+    key = handled.work.next_key()  # also if the id stays: later messages keep their numbers
     if "id" in wire.model_fields_set and wire.id != handled.invocation_id:
         return wire.id, True
-    known = ids.get(thread_id, wire.id)
-    if known is not None and known.startswith(child_id(handled.invocation_id, "")):
-        return known, True  # the same message twice in one handler
+    earlier = ids.get(thread_id, wire.id)
+    if earlier is not None and earlier.startswith(child_id(handled.invocation_id, "")):
+        return earlier, True  # the same message twice in one handler
     stored_id = child_id(handled.invocation_id, key)
     ids.note(thread_id, wire.id, stored_id)
     return stored_id, False

@@ -104,13 +104,9 @@ class Eviction:
     def _dropped(self, thread_id: str, error: errors.FencedError) -> Sequence[DeliveryState]:
         evicted = self._in_flight.drop_thread(thread_id)
         for delivery in evicted:
-            # The mark before the cancellation: a handler that catches the cancellation still finds it at its next effect or
-            # message.
-            delivery.evicted = error
-            if delivery.cell is not None:
-                delivery.cell.withdraw(delivery)
-            if delivery.is_of_host:
-                delivery.fail(error)
+            delivery.evict(error)
+            if delivery.envelope.is_of_host:
+                delivery.settle(None, error)
             # A caller outside of the thread gets the answer of the new owner. A handler of this thread that asks is evicted
             # itself.
             elif delivery.parent is None or delivery.parent.thread_id != thread_id:
@@ -133,7 +129,7 @@ class Eviction:
     async def _handlers_end(self, evicted: Sequence[DeliveryState]) -> None:
         """Wait until no handler of the thread runs. One that ignores its cancellation is barred by `DeliveryState.evicted`."""
         patience = _PATIENCE
-        while patience > 0 and any(delivery.task is not None for delivery in evicted):
+        while patience > 0 and any(delivery.work.task is not None for delivery in evicted):
             await asyncio.sleep(_STEP)
             patience -= _STEP
 
@@ -207,11 +203,7 @@ class _Mismatch(NamedTuple):
 
 
 async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
-    """Release a thread that this build cannot continue.
-
-    Raises:
-        LedgerError: the ledger cannot be written.
-    """
+    """Release a thread that this build cannot continue."""
     if is_stopped:
         await ledger.append(mismatch.thread_id, (), epoch=epoch, status=STOPPED)
     await ledger.release(mismatch.thread_id, epoch=epoch, unfit=build, reason=unfit_reason(mismatch.error))
@@ -295,7 +287,7 @@ class Hosting:
         """Work while there is anything to do. A host without threads needs no lease: the next claim renews it."""
         loop = self._lifetime.loop
         next_beat, next_take, hints = loop.time() + self._settings.heartbeat, loop.time() + _TAKE_EVERY, 0
-        told: str | None = None
+        logged: str | None = None
         try:
             while self._has_work and not self._lifetime.is_closing:
                 before, hints = hints, await self._wait(hints, next_beat)
@@ -313,12 +305,13 @@ class Hosting:
                         await self._take_back()
                         next_take = loop.time() + _TAKE_EVERY
                     await self._deliver_posted()
-                    told = None
+                    logged = None
                 except errors.LedgerError as exc:
-                    if told != (told := log_text(exc)):  # logged once: the error repeats in every round, many times a second
-                        LOG.warning("this host is late: %s", told, extra=log_fields(error=exc))
+                    # Logged once: the error repeats in every round, many times a second.
+                    if logged != (logged := log_text(exc)):
+                        LOG.warning("this host is late: %s", logged, extra=log_fields(error=exc))
                 except Exception as exc:  # noqa: BLE001 (a fault in one thread must not end the heartbeats for all of them)
-                    if told != (told := log_text(exc)):
+                    if logged != (logged := log_text(exc)):
                         report_own_failure(exc)
         finally:
             self._is_working = False
@@ -410,11 +403,11 @@ class Hosting:
         A thread that was released and is not due waits for a person. A host that took it would run its handlers, find that
         they must wait, release it, and take it again a few seconds later.
         """
-        found = await self._ledger.thread(thread_id)
-        if found is None or any(unfit.build == self._lease.build for unfit in found.unfit):
+        summary = await self._ledger.thread(thread_id)
+        if summary is None or any(unfit.build == self._lease.build for unfit in summary.unfit):
             return False
-        is_due = found.due_at is not None and found.due_at <= current_port().now()
-        return (found.owner is not None or is_due) and found.kind in offered_kinds(self._tree.kinds(), self._settings)
+        is_due = summary.due_at is not None and summary.due_at <= current_port().now()
+        return (summary.owner is not None or is_due) and summary.kind in offered_kinds(self._tree.kinds(), self._settings)
 
     async def take_on(self, stop: asyncio.Event | None = None, draining: Callable[[int], None] | None = None) -> None:
         """Take threads whenever they are due, until this is cancelled or `stop` is set; then drain them.
@@ -497,23 +490,15 @@ class Hosting:
                     await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def take(self) -> Recovered:
-        """Take all threads that are due, have no living owner and can run here, and continue them.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
-        found = await self._continue_claimed()
+        """Take all threads that are due, have no living owner and can run here, and continue them."""
+        recovered = await self._continue_claimed()
         while taken := await self._take_some(_AT_ONCE):
-            found = sum(await asyncio.gather(*map(self._begin_taken, taken)), found)
+            recovered = sum(await asyncio.gather(*map(self._begin_taken, taken)), recovered)
             await self._record_take_overs(taken)
-        return found
+        return recovered
 
     async def _take_share(self) -> None:
-        """Take some of the due threads, so that other hosts get some too; the next ones follow in the next round.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Take some of the due threads, so that other hosts get some too; the next ones follow in the next round."""
         self._has_room = False  # even if the ledger fails: the next poll waits for its time
         await self._follow_clock()
         await self._continue_claimed()
@@ -579,11 +564,11 @@ class Hosting:
 
     async def _continue_claimed(self) -> Recovered:
         """Continue the threads that this host has claimed for one message, and that another host owned before."""
-        found = Recovered()
+        recovered = Recovered()
         for thread_id in tuple(self._journal.unrecovered):
             with self._apart(thread_id), suppress(errors.OwnedError):  # lost meanwhile
-                found += await self._continue(thread_id)
-        return found
+                recovered += await self._continue(thread_id)
+        return recovered
 
     async def _begin_taken(self, taken: TakenThread) -> Recovered:
         thread_id = taken.thread_id
@@ -593,11 +578,11 @@ class Hosting:
             await self._eviction.evict_old(thread_id)
         # After the eviction: with the new epoch, the journal would accept rows of handlers that started under the old one.
         self._journal.give(thread_id, taken.epoch)
-        found = await self._continue(thread_id, taken.epoch)
+        recovered = await self._continue(thread_id, taken.epoch)
         if taken.why == "posted":
             # What was posted before the take is delivered now. If it were not reported, the next round would deliver it again.
             self._seen[thread_id] = max(taken.epoch.seq, self._seen.get(thread_id, 0))
-        return found
+        return recovered
 
     async def _take_some(self, limit: int) -> tuple[TakenThread, ...]:
         kinds: tuple[str | None, ...] = offered_kinds(self._tree.kinds(), self._settings)
@@ -617,13 +602,13 @@ class Hosting:
         A thread that only other programs can continue is released for them.
         """
         try:
-            found = await self._recovery.thread(thread_id, taken=taken, is_idle=is_idle)
+            recovered = await self._recovery.thread(thread_id, taken=taken, is_idle=is_idle)
         except errors.FencedError:
             return Recovered()  # the host was suspended past its lease meanwhile
-        if found.homeless and not found.delivered and not found.resting and not self._is_busy(thread_id):
-            reason = f"this program has no actor for {found.homeless} messages of the thread"
+        if recovered.homeless and not recovered.delivered and not recovered.resting and not self._is_busy(thread_id):
+            reason = f"this program has no actor for {recovered.homeless} messages of the thread"
             await self._release(thread_id, unfit=self._lease.build, reason=reason)
-        return found
+        return recovered
 
     async def _claim_unconfirmed(self) -> None:
         """Claim the threads that the ledger has given to this host without its knowledge.
@@ -650,11 +635,11 @@ class Hosting:
         """Return the threads that the ledger has given to this host; `more` are further fields of the filter."""
         mine = ThreadFilter(owner=(await self._lease.host()).name, **more)
         page = await self._ledger.threads(mine)
-        found = {thread.thread_id for thread in page.threads}
+        thread_ids = {thread.thread_id for thread in page.threads}
         while page.next is not None:
             page = await self._ledger.threads(mine, page=page.next)
-            found |= {thread.thread_id for thread in page.threads}
-        return found
+            thread_ids |= {thread.thread_id for thread in page.threads}
+        return thread_ids
 
     def _is_busy(self, thread_id: str) -> bool:
         return self._in_flight.has_thread(thread_id) or not self._journal.is_quiet(thread_id)
@@ -669,8 +654,8 @@ class Hosting:
             elif now - self._idle_since.setdefault(thread_id, now) >= self._settings.release_after:
                 idle.append(thread_id)
         if idle:
-            left = await self._own_threads(open_calls=True)  # one query for all: most have ended
-            await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in left) for each in idle))
+            unfinished = await self._own_threads(open_calls=True)  # one query for all: most have ended
+            await asyncio.gather(*(self._release_if_idle(each, has_open_calls=each in unfinished) for each in idle))
 
     async def _release_if_idle(self, thread_id: str, *, has_open_calls: bool, is_ending: bool = False) -> None:
         """Release a thread, unless it has unfinished work, because a delivery failed while the ledger was unavailable.
@@ -685,11 +670,11 @@ class Hosting:
     async def _continue_or_release(self, thread_id: str, *, has_open_calls: bool, is_ending: bool) -> None:
         # Left open by an earlier owner, and not delivered yet.
         is_left = has_open_calls and thread_id in self._journal.unrecovered
-        found = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
-        if found.delivered or (found.resting and not self.is_taking and not is_ending):
+        recovered = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
+        if recovered.delivered or (recovered.resting and not self.is_taking and not is_ending):
             return
         if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
-            times = (current_port().now() if is_left else self._timers.next_due(thread_id), found.until)
+            times = (current_port().now() if is_left else self._timers.next_due(thread_id), recovered.until)
             await self._release(thread_id, wake_at=min((each for each in times if each is not None), default=None))
 
     async def _release(self, thread_id: str, **more: Any) -> None:
@@ -726,18 +711,14 @@ class TakeOvers(NamedTuple):
 
 
 async def read_take_overs(ledger: Ledger) -> TakeOvers:
-    """Return how many threads the hosts of a ledger have taken over from dead ones.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    found = TakeOvers()
+    """Return how many threads the hosts of a ledger have taken over from dead ones."""
+    total = TakeOvers()
     async for record in ledger.read(TAKE_OVERS):
         message = record.message
         part = message.parts[0] if message.policy == RUNTIME_POLICY and message.lane == "control" and message.parts else None
         match thaw(part.data) if isinstance(part, DataPart) else None:
             case {"threads": int(threads)}:
-                found = TakeOvers(found.threads + threads, record.recorded_at)
+                total = TakeOvers(total.threads + threads, record.recorded_at)
             case _:
                 pass  # talk from outside
-    return found
+    return total

@@ -34,6 +34,7 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from antiphon.runtime._delivery import Work
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._permits import RequestPermit
     from antiphon.runtime._reporting import Observer
@@ -157,7 +158,7 @@ _DELAYS = (0.05, 0.2, 0.8)
 
 
 class Journal:
-    """The ledger, with the epoch of every thread that this system owns."""
+    """The ledger, with the epoch of every thread that this system owns. What reads or writes one may raise `LedgerError`."""
 
     def __init__(self, lease: Lease, budget: Budget, admit: Admit | None = None, *, has_attempts: bool = False) -> None:
         """Make it; `lease` is the host that owns its threads.
@@ -243,7 +244,8 @@ class Journal:
         """
         if self._lost or self._ended is not None:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
-        self._begin_deferred(thread_id)
+        if self.deferred:
+            self._begin_deferred(thread_id)
         status: str | None = more.pop("status_unless_held", None) if more else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
             more["status"] = status
@@ -259,6 +261,19 @@ class Journal:
         if before is not None:
             await self._landed(thread_id, before)
         return records
+
+    async def write_of(self, work: Work | None, thread_id: str, rows: list[Message]) -> tuple[Record, ...]:
+        """Append rows of a handler, after its deferred rows and in the same append; return the records of `rows`."""
+        if work is None:
+            return await self.write(thread_id, rows)
+        # Taken before the append, not after it: a row that the handler defers during this append must not be dropped.
+        deferred_rows, marks = work.take_deferred()
+        try:
+            return (await self.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
+        except BaseException:
+            # The next append includes them. If they were written after all, the ledger recognizes them by their ids.
+            work.put_back_deferred(deferred_rows, marks)
+            raise
 
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
         """Append messages with the next write to their thread, or within milliseconds, and return them as they will be stored.
@@ -278,15 +293,15 @@ class Journal:
         rules = await self.redaction_of(thread_id)
         if epoch and self.epoch(thread_id) != epoch:  # the thread was lost meanwhile
             raise errors.FencedError(thread_id, epoch, self.epoch(thread_id))
-        self._begin_deferred(thread_id)
+        if self.deferred:
+            self._begin_deferred(thread_id)
         self._write_behind.put(thread_id, messages)
         return messages if rules is None else [rules.message(message) for message in messages]
 
     def _begin_deferred(self, thread_id: str) -> None:
         """Let the deferred rows wait for the next write, before its own."""
-        if self.deferred:
-            rows, self.deferred = self.deferred, []
-            self._write_behind.put(thread_id, rows)
+        rows, self.deferred = self.deferred, []
+        self._write_behind.put(thread_id, rows)
 
     async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the redaction rules of a thread. They are read once, without a claim of the thread."""
@@ -303,11 +318,7 @@ class Journal:
         return self._write_behind.count(thread_id)
 
     async def settle(self, thread_id: str) -> None:
-        """Wait until all rows that wait or are in transit are stored.
-
-        Raises:
-            LedgerError: they cannot be stored.
-        """
+        """Wait until all rows that wait or are in transit are stored."""
         if self._ended is not None:
             return  # nothing was taken since the last check
         self._check_lost(thread_id)
@@ -361,11 +372,15 @@ class Journal:
             pass
 
     async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+        """Append as the owner, and try again while the ledger is unavailable."""
         if not messages and not more:
             return ()
         if thread_id.startswith(f"{SYSTEM}/"):
             more["pattern"] = SYSTEM_PATTERN
-        records = await self._append(thread_id, messages, more)
+        epoch = self._epochs.get(thread_id)
+        if epoch is None:
+            epoch = await self.own(thread_id)
+        records = await self._append(thread_id, epoch, messages, more)
         if records and records[-1].seq > self._lengths.get(thread_id, 0):
             self._lengths[thread_id] = records[-1].seq
         for watcher in self.watchers:
@@ -373,12 +388,10 @@ class Journal:
                 watcher(record)
         return records
 
-    async def _append(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
-        """Append as the owner, and try again while the ledger is unavailable."""
-        epoch = self._epochs.get(thread_id)
-        if epoch is None:
-            epoch = await self.own(thread_id)
-        # The epoch is read once: a write that started under an old epoch must not end under a new one. The write is counted
+    async def _append(
+        self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
+    ) -> tuple[Record, ...]:
+        # The epoch was read once: a write that started under an old epoch must not end under a new one. The write is counted
         # without an await in between: a thread with a pending write is not released or forgotten, which would fence this
         # append.
         writing = self._writing
@@ -551,8 +564,8 @@ class Journal:
     async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
         try:
             host = await self.lease.host()
-            if (given := self._epochs.get(thread_id)) is not None:
-                return given  # the ledger gave the thread to this host meanwhile (`take`)
+            if (epoch_of_take := self._epochs.get(thread_id)) is not None:
+                return epoch_of_take  # the ledger gave the thread to this host meanwhile (`take`)
             try:
                 epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
             except errors.HostError:  # the machine was suspended, or the ledger was restored
@@ -588,9 +601,9 @@ class Journal:
             OwnedError: another living host has it.
         """
         epoch = await self.own(thread_id)
-        said: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
+        fields: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
         before = self._taken_from.get(thread_id)
-        return said if before is None else {**said, "taken_from": before}
+        return fields if before is None else {**fields, "taken_from": before}
 
     def _disown(self, thread_id: str) -> None:
         self._epochs.pop(thread_id, None)

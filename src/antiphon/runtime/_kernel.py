@@ -8,8 +8,8 @@ as a protocol or a function; only this file knows both.
 | `lifetime` | has the event loop and the background tasks, and knows whether the system is closing |
 | `journal` | writes threads, as their owner |
 | `tree` | has the cells; `lifecycle` stops and restarts them, `idle_actors` passivates those that are idle |
-| `dispatcher` | carries messages to cells, and outcomes back |
-| `durable`, `redelivery`, `in_flight` | do that for messages of threads, with the journal |
+| `sender` | carries messages to cells; those of threads are journaled first |
+| `outcomes`, `redelivery`, `in_flight` | end messages; deliver them again; have those that this system handles |
 | `escalation`, `links`, `commands` | report failures to supervisors, and carry out their decisions |
 | `timers`, `recovery` | deliver notices later, and continue open work of another process |
 | `lease`, `hosting` | renew the lease of this host; deliver posted messages, take and release threads |
@@ -32,8 +32,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from antiphon.runtime._actor import OPEN, Actor, ActorSystem, Lifetime, Services
 from antiphon.runtime._cell import Cell, CellParts
 from antiphon.runtime._delivery import DeliveryState, InFlight
-from antiphon.runtime._dispatch import Dispatcher
-from antiphon.runtime._durable import Durable
 from antiphon.runtime._effects import States
 from antiphon.runtime._elsewhere import RemoteAnswers
 from antiphon.runtime._exchange import StoredIds
@@ -41,9 +39,11 @@ from antiphon.runtime._hosting import Eviction, Hosting, offered_kinds
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease
 from antiphon.runtime._life import Lives, Termination
+from antiphon.runtime._outcomes import Outcomes
 from antiphon.runtime._recovery import Recovery, Timers
 from antiphon.runtime._redelivery import Redelivery
 from antiphon.runtime._reporting import DeadLetters
+from antiphon.runtime._send import Sender
 from antiphon.runtime._settings import Settings, port_in_use
 from antiphon.runtime._supervision import Commands, Escalation, Links, Supervisor, SupervisorParts
 from antiphon.runtime._tree import IdleActors, Lifecycle, Tree
@@ -83,38 +83,41 @@ class Kernel:
 
     def _connect_delivery(self) -> None:
         self.in_flight = InFlight()
-        self.redelivery = Redelivery(self.journal, self.settings, self.in_flight, self.hooks)
-        self.durable = Durable(
+        self.outcomes = Outcomes(
             self.lifetime,
             self.journal,
             self.in_flight,
-            self.redelivery,
             self.dead,
+            answers_mismatches=self.settings.mismatch_patience is None,
+            recover_later=self._recover_later,
+        )
+        self.redelivery = Redelivery(self.journal, self.settings, self.in_flight, self.outcomes, self.answers)
+        self.sender = Sender(
+            self.lifetime,
+            self.settings,
+            self.tree,
+            journal=self.journal,
+            in_flight=self.in_flight,
+            redelivery=self.redelivery,
+            outcomes=self.outcomes,
+            dead=self.dead,
             elsewhere=self.answers,
             run_command=self._run_command,
             recover_later=self._recover_later,
         )
-        self.dispatcher = Dispatcher(
-            self.lifetime,
-            self.settings,
-            self.tree,
-            durable=self.durable,
-            in_flight=self.in_flight,
-            redelivery=self.redelivery,
-            dead=self.dead,
-            journal=self.journal,
-        )
 
     def _connect_supervision(self) -> None:
-        self.lifecycle = Lifecycle(self.lifetime, self.tree, self.dispatcher, self.hooks)
+        self.lifecycle = Lifecycle(self.lifetime, self.tree, self.outcomes, self.redelivery, self.hooks)
         self.idle_actors = IdleActors(self.lifetime, self.tree, self.lifecycle, self.settings.idle_after)
         self.links = Links()
-        self.escalation = Escalation(self.lifetime, self.tree, self.lifecycle, self.dispatcher, self.links)
+        self.escalation = Escalation(
+            self.lifetime, self.tree, self.lifecycle, sender=self.sender, redelivery=self.redelivery, links=self.links
+        )
         self.commands = Commands(
             self.lifetime,
             self.tree,
             self.lifecycle,
-            dispatcher=self.dispatcher,
+            outcomes=self.outcomes,
             escalation=self.escalation,
             hooks=self.hooks,
         )
@@ -128,16 +131,16 @@ class Kernel:
             self.journal,
             self.tree,
             in_flight=self.in_flight,
-            durable=self.durable,
-            dispatcher=self.dispatcher,
+            sender=self.sender,
         )
         self.recovery = Recovery(
             self.lifetime,
             self.journal,
             self.tree,
             in_flight=self.in_flight,
-            durable=self.durable,
-            dispatcher=self.dispatcher,
+            outcomes=self.outcomes,
+            redelivery=self.redelivery,
+            sender=self.sender,
             timers=self.timers,
         )
         self.eviction = Eviction(
@@ -151,7 +154,7 @@ class Kernel:
             states=self.states,
         )
         self.eviction.watchers.append(self.lives.gates.evict)
-        self.dispatcher.evicting = self.eviction
+        self.outcomes.evicting = self.eviction
         self.journal.on_lost = self.eviction.evict
         self.termination = self.recovery.ended = Termination(self.journal, self.in_flight, self.timers, self.lives)
         self.hosting = Hosting(
@@ -174,7 +177,9 @@ class Kernel:
             journal=self.journal,
             states=self.states,
             stored_ids=StoredIds(),
-            messenger=self.dispatcher,
+            messenger=self.sender,
+            outcomes=self.outcomes,
+            parking=self.redelivery,
             reminders=self.timers,
             ties=self.links,
             open_work=self.recovery,
@@ -184,7 +189,8 @@ class Kernel:
             loop=self.lifetime.loop,
             hooks=self.hooks,
             services=services,
-            outcomes=self.dispatcher,
+            outcomes=self.outcomes,
+            redelivery=self.redelivery,
             supervising=self.escalation,
             idling=self.idle_actors,
             children=self.tree.children,
@@ -263,14 +269,14 @@ def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
     Raises:
         SystemExit: a signal ended the program; the code is 128 plus the number of the signal, as in shells.
     """
-    told: list[int] = []
+    numbers: list[int] = []
     try:
         with _fewer_collections():
-            return asyncio.run(_until_signalled(main, told))
+            return asyncio.run(_until_signalled(main, numbers))
     except asyncio.CancelledError:
-        if not told:
+        if not numbers:
             raise
-        raise SystemExit(128 + told[0]) from None
+        raise SystemExit(128 + numbers[0]) from None
 
 
 @contextmanager
@@ -286,13 +292,13 @@ def _fewer_collections() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-async def _until_signalled(main: Coroutine[Any, Any, ResultT], told: list[int]) -> ResultT:
+async def _until_signalled(main: Coroutine[Any, Any, ResultT], numbers: list[int]) -> ResultT:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 (this is one)
 
     def tell(number: int) -> None:
-        told.append(number)
-        if len(told) > 1:
+        numbers.append(number)
+        if len(numbers) > 1:
             _stop_listening(loop)
         for lifetime in tuple(OPEN):
             if lifetime.loop is loop:

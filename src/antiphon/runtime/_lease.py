@@ -152,11 +152,7 @@ class Lease:
         return self._clock() - beaten.at + (slept if slept > _SLACK else 0.0)
 
     async def beat(self) -> None:
-        """Renew the lease, and register new kinds of actors with the ledger.
-
-        Raises:
-            LedgerError: the ledger cannot be written.
-        """
+        """Renew the lease, and register new kinds of actors with the ledger."""
         if self._host is not None:
             await self._beat(replace(self._host, kinds=self._kinds()))
 
@@ -368,8 +364,8 @@ def process_host(ledger: Ledger) -> ProcessHost:
 
 def is_of_this_process(host: Host) -> bool:
     """Whether a host belongs, or belonged, to this process."""
-    own = Host("this", "1")  # each new value names the process that made it
-    return host.instance.rpartition("/")[0] == own.instance.rpartition("/")[0]
+    host_of_process = Host("this", "1")  # each new value names the process that made it
+    return host.instance.rpartition("/")[0] == host_of_process.instance.rpartition("/")[0]
 
 
 # ---------------------------------------------------------------- hosts of other builds
@@ -377,8 +373,8 @@ def is_of_this_process(host: Host) -> bool:
 
 async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
     """Whether a living host of another build has the kind of a thread."""
-    found = await ledger.thread(thread_id)
-    kind = None if found is None else found.kind
+    summary = await ledger.thread(thread_id)
+    kind = None if summary is None else summary.kind
     return any(
         each.is_alive and each.host.build != build and (kind is None or kind in each.host.kinds)
         for each in await ledger.hosts()

@@ -294,11 +294,7 @@ def _resumed_status(open_calls: Sequence[Message], before: str | None) -> str:
 
 
 async def is_parked(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
-    """Whether a message or an effect is parked.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Whether a message or an effect is parked."""
     return Standing.of(await ledger.open_calls(thread_id), invocation_id).parked is not None
 
 

@@ -177,14 +177,14 @@ class Permits:
     async def _read(self) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            found = await self._ledger.limits()
+            stored = await self._ledger.limits()
         except LedgerError:
             if self._looked_at is None:
                 raise
             return  # the known limits stay in force; the next request reads them again
         finally:
             self._looking = None  # a task keeps the context of the request that started it, and thereby its run
-        self._limits = {each.limit.model: each.limit for each in found}
+        self._limits = {each.limit.model: each.limit for each in stored}
         self._looked_at = began
 
     # ------------------------------------------------------------ waiting
@@ -339,8 +339,8 @@ def _limit_reached(reason: str) -> StoppedError:
     return StoppedError(reason, cause="LIMIT_REACHED")
 
 
-def _too_dear(name: str, limit: Limit, left: Decimal, cost: Decimal) -> StoppedError:
+def _too_dear(name: str, limit: Limit, rest_of_day: Decimal, cost: Decimal) -> StoppedError:
     most = f"{limit.cost_per_day} US dollars a day"
-    rest = "and these are spent" if left <= 0 else f"{left} are left, and this request may cost {cost:.6f}"
+    rest = "and these are spent" if rest_of_day <= 0 else f"{rest_of_day} are left, and this request may cost {cost:.6f}"
     what = "resume the thread after midnight (UTC), or set another limit with `antiphon limits`"
     return _limit_reached(f"{_whose(name)} are limited to {most}, {rest}: {what}")

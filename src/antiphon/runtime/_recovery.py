@@ -37,7 +37,6 @@ from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages.keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
-from antiphon.runtime._durable import A_WHILE
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
@@ -45,6 +44,7 @@ from antiphon.runtime._rows import (
     DELIVER,
     PARK,
     TIMER,
+    Cause,
     Standing,
     begun,
     ended,
@@ -53,16 +53,19 @@ from antiphon.runtime._rows import (
     question_expiry,
     stops_in,
 )
+from antiphon.runtime._send import A_WHILE
 from antiphon.runtime._settings import SYSTEM
+from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
     from antiphon.ledger import Epoch, Record
     from antiphon.protocol import Notice
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
-    from antiphon.runtime._dispatch import Dispatcher
-    from antiphon.runtime._durable import Durable
     from antiphon.runtime._journal import Journal
+    from antiphon.runtime._outcomes import Outcomes
+    from antiphon.runtime._redelivery import Redelivery
+    from antiphon.runtime._send import Sender
     from antiphon.runtime._tree import Tree
 
 
@@ -82,33 +85,27 @@ class Timers:
         tree: Tree,
         *,
         in_flight: InFlight,
-        durable: Durable,
-        dispatcher: Dispatcher,
+        sender: Sender,
     ) -> None:
         self._lifetime = lifetime
         self._journal = journal
         self._tree = tree
         self._in_flight = in_flight
-        self._durable = durable
-        self._dispatcher = dispatcher
+        self._sender = sender
         self._armed: dict[str, dict[str, tuple[datetime, asyncio.TimerHandle, Message]]] = {}
         """By thread and row, when each timer fires, its handle, and the row."""
 
     async def set(
         self, delivery: DeliveryState, address: str, after: float | datetime, notice: Notice, key: str | None
     ) -> None:
-        """Tell an actor something after some seconds, or at a time of the clock.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Tell an actor something after some seconds, or at a time of the clock."""
         now = current_port().now()
         due = after if isinstance(after, datetime) else now + timedelta(seconds=after)
         if delivery.thread_id is None:
             after = max(0.0, (due - now).total_seconds())
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
-        row_id = child_id(delivery.invocation_id, delivery.next_key(key))
+        row_id = child_id(delivery.invocation_id, delivery.work.next_key(key))
         if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
             return
         arguments: dict[str, Json] = {
@@ -131,8 +128,8 @@ class Timers:
         """Schedule a timer, unless it is scheduled; if it is due, it fires at once."""
         thread = self._armed.setdefault(row.thread_id or "", {})
         if row.id not in thread:
-            now, left = current_port().now(), _left(row)
-            thread[row.id] = now + left, self._later(max(0.0, left.total_seconds()), row), row
+            now, delay = current_port().now(), _left(row)
+            thread[row.id] = now + delay, self._later(max(0.0, delay.total_seconds()), row), row
 
     def follow_clock(self) -> None:
         """Fire the timers for a time of the clock that were set later than now: the clock was set back since."""
@@ -163,7 +160,7 @@ class Timers:
 
     def _tell(self, address: str, notice: Notice) -> None:
         if not self._lifetime.is_closing:
-            self._lifetime.start(self._dispatcher.inform(address, notice, address))
+            self._lifetime.start(self._sender.inform(address, notice, address))
 
     def _ring(self, row: Message) -> None:
         self._disarm(row)
@@ -174,7 +171,7 @@ class Timers:
         """End the timer and append its notice, in one append; then deliver the notice."""
         arguments, thread_id, row_id = _arguments(row), row.thread_id or "", row.invocation_id or ""
         to = arguments["to"]
-        said = Message(
+        notice = Message(
             policy=to,
             payload=PartsPayload(parts=(DataPart(data={"type": arguments["type"], "data": arguments["data"]}),)),
             id=f"{row_id}!",
@@ -186,13 +183,14 @@ class Timers:
             created_at=datetime.fromisoformat(arguments["due"]).astimezone(UTC),
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
-        open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
-        delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
+        open_row = begun(DELIVER, notice.id, thread_id=thread_id, parent_id=notice.id)
+        delivery = DeliveryState(Envelope.of(notice, to, to, thread_id))
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
+        delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
-            await self._write(delivery, [rung, said, open_row])
+            await self._write(delivery, [rung, notice, open_row])
         except errors.LedgerUnavailableError as exc:
             fields = log_fields(to, thread_id=thread_id, error=exc)
             LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
@@ -205,10 +203,10 @@ class Timers:
         try:
             _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
             delivery.use_stored(record)
-            await self._durable.hand_over(self._tree.at(delivery.to), delivery)
+            await self._sender.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
             self._in_flight.drop(delivery)
-            delivery.fail_duplicates(exc)
+            delivery.refuse(exc)
             raise
 
 
@@ -312,8 +310,9 @@ class Recovery:
         tree: Tree,
         *,
         in_flight: InFlight,
-        durable: Durable,
-        dispatcher: Dispatcher,
+        outcomes: Outcomes,
+        redelivery: Redelivery,
+        sender: Sender,
         timers: Timers,
     ) -> None:
         self._lifetime = lifetime
@@ -321,8 +320,9 @@ class Recovery:
         self._ledger = journal.ledger
         self._tree = tree
         self._in_flight = in_flight
-        self._durable = durable
-        self._dispatcher = dispatcher
+        self._outcomes = outcomes
+        self._redelivery = redelivery
+        self._sender = sender
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
@@ -345,9 +345,6 @@ class Recovery:
         A thread that `is_running` here already has its timers. If it was claimed for one message, calls that an earlier owner
         left open stay open: this program may be unable to run the thread. Calls that stopped because something outside failed
         are delivered only if the thread `is_resumed`.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
         """
         if not is_idle:
             self._in_flight.tell(thread_id)
@@ -362,7 +359,7 @@ class Recovery:
         expiries, now = _expiries(rows) if is_idle else [], current_port().now()
         resting = self._resting(thread_id, expiries, now) if is_idle else ()
         expiry = min((each for each in expiries if each > now), default=None) if resting else None
-        found = Recovered(threads=1, resting=len(resting), until=expiry)
+        recovered = Recovered(threads=1, resting=len(resting), until=expiry)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
         for row in [row for row in rows if row.message.invocation_id not in resting]:
@@ -371,15 +368,15 @@ class Recovery:
                 # The first row is still up to date: nothing was awaited since the rows were read.
                 is_fresh = row is rows[0]
                 how = _How(is_of_another=not is_running, is_new=row.seq <= new, is_fresh=is_fresh)
-                found += await self._take_up(thread_id, row, rows, how)
+                recovered += await self._take_up(thread_id, row, rows, how)
         if not after:
             await self._end_leftovers(thread_id, rows)
-        return found
+        return recovered
 
     def _resting(self, thread_id: str, expiries: Sequence[datetime], now: datetime) -> Collection[str]:
         """Return the messages that their handlers have left open here, unless a question has expired since they began."""
-        left = self._in_flight.resting(thread_id)
-        return {each for each, since in left.items() if not any(since < expiry <= now for expiry in expiries)}
+        left_open = self._in_flight.resting(thread_id)
+        return {each for each, since in left_open.items() if not any(since < expiry <= now for expiry in expiries)}
 
     async def _rows(self, thread_id: str, taken: Epoch | None = None) -> tuple[Record, ...]:
         """Return the open calls of a thread; for a terminated thread, those that remain after its work was ended.
@@ -396,9 +393,9 @@ class Recovery:
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
         """End the leftovers of messages that have ended: their process died between the two appends."""
         still_open = {row.message.invocation_id for row in rows}
-        left = [row.message for row in rows if row.message.parent_id not in still_open]
-        owners = {row.parent_id: row.policy for row in left}
-        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in left if row.lane == "effect"}
+        unended = [row.message for row in rows if row.message.parent_id not in still_open]
+        owners = {row.parent_id: row.policy for row in unended}
+        owners |= {await owner_of(self._ledger, row, thread_id): row.policy for row in unended if row.lane == "effect"}
         for owner, to in owners.items():
             if owner is not None and owner not in still_open and await self._has_ended(thread_id, owner):
                 ends = await leftovers(self._ledger, rows, owner, thread_id, to)
@@ -430,11 +427,7 @@ class Recovery:
         del self._doubts[thread_id]
 
     async def message(self, thread_id: str, invocation_id: str) -> None:
-        """Deliver one message of a thread, if it is open.
-
-        Raises:
-            LedgerError: the ledger cannot be read or written.
-        """
+        """Deliver one message of a thread, if it is open."""
         self._in_flight.tell(thread_id)
         rows = await self._rows(thread_id)
         for row in rows:
@@ -443,33 +436,32 @@ class Recovery:
 
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages of all threads."""
-        found: list[Parked] = []
+        parked: list[Parked] = []
         page = await self._ledger.open_calls_of(PARK)
         while True:
-            found += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
+            parked += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
             if page.next is None:
-                return tuple(found)
+                return tuple(parked)
             page = await self._ledger.open_calls_of(PARK, page=page.next)
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None) -> Recovered:
         how = _How() if how is None else how
         option = option_of(row.message) if row.message.lane == "effect" else None
-        said = row
+        message_row = row
         if option == TIMER:
             self._timers.arm(row.message)
             return Recovered(timers=1)
         if option == PARK:
             return Recovered(parked=1)
         if option == DELIVER:
-            said = await self._journal.before(thread_id, row)
-        elif option is not None or not said.message.to:
+            message_row = await self._journal.before(thread_id, row)
+        elif option is not None or not message_row.message.to:
             return Recovered()  # an effect, which its handler ends, or a call without an address
-        delivery = recovered_delivery(said, thread_id)
-        delivery.is_new = how.is_new
+        delivery = recovered_delivery(message_row, thread_id)
         if how.is_of_another and thread_id.startswith(f"{SYSTEM}/") and delivery.type in SYSTEM_TYPES.values():
             await self._end_supervision(delivery)
             return Recovered()
-        return await self._deliver(delivery, rows, is_fresh=how.is_fresh)
+        return await self._deliver(delivery, rows, how)
 
     async def _end_supervision(self, delivery: DeliveryState) -> None:
         """End a failure report or a command that an earlier process left open: its actor has ended with that process.
@@ -477,12 +469,12 @@ class Recovery:
         The actor of this process has another history. Carrying out the command would restart or stop an actor that did not
         fail.
         """
-        delivery.is_unsure = True
-        if not self._in_flight.has(delivery) and await self._durable.is_open(delivery):
+        delivery.work.is_unsure = True
+        if not self._in_flight.has(delivery) and await self._outcomes.is_open(delivery):
             gone = errors.ActorStoppedError("the process has ended that had the actor", delivery.to)
-            await self._durable.end_with_error(delivery, gone)
+            await self._outcomes.end_with_error(delivery, gone)
 
-    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], *, is_fresh: bool) -> Recovered:
+    async def _deliver(self, delivery: DeliveryState, rows: Sequence[Record], how: _How) -> Recovered:
         """Deliver a message again, unless it is in flight, or has ended since the rows were read."""
         if is_asked_of_itself(delivery.message):
             return Recovered()  # the handler that asked answers it when it runs again
@@ -492,22 +484,24 @@ class Recovery:
             cell = self._tree.at(delivery.to)
         except errors.UndeliverableError:
             return Recovered(homeless=1)
-        delivery.cell, delivery.is_unsure = cell, not delivery.is_new
+        delivery.cell = cell
+        delivery.work.is_unsure = not how.is_new
         is_late = delivery.deadline is not None and delivery.deadline <= self._lifetime.loop.time()
         if not is_late and not delivery.is_command:
-            known = rows if is_fresh and delivery.is_new else None
+            read = rows if how.is_fresh and how.is_new else None
+            cause: Cause = "posted" if how.is_new else "recovered"
             try:
-                is_open = await self._durable.redeliver(cell, delivery, "it was open when the system began", known)
+                is_open = await self._redelivery.recover(cell, delivery, cause, "it was open when the system began", read)
             except errors.ParkedError:
                 return Recovered()  # it was parked after the rows were read
             if is_open:
-                self._dispatcher.watch(delivery)
-        elif is_open := await self._durable.is_open(delivery):
+                self._sender.watch(delivery)
+        elif is_open := await self._outcomes.is_open(delivery):
             if is_late:
                 late = errors.ReplyTimeoutError("its deadline passed while it was open", delivery.to)
-                await self._dispatcher.end_with_error(delivery, late)
+                await self._outcomes.end_with_error(delivery, late)
             else:
-                await self._durable.hand_over(cell, delivery)
+                await self._sender.hand_over(cell, delivery)
         return Recovered(delivered=int(is_open))
 
 

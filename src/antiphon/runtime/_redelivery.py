@@ -12,7 +12,7 @@ the message with the longest id that is a prefix of its own: `m/agent/tool` is a
 Messages that `m` has sent end on their own, possibly after `m`.
 
 **Duplicates and RETRY.** Outside of threads, the latest messages with an explicit id are kept (`Recent`), so that a duplicate
-gets the answer of the first. In a thread the ledger does the same (`_durable.py`). A RETRY finds the message that it names in
+gets the answer of the first. In a thread the ledger does the same (`_send.py`). A RETRY finds the message that it names in
 its thread, in its own data, or among the kept messages (`find_original`).
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
@@ -44,15 +44,18 @@ from antiphon.runtime._rows import (
     begun,
     ended,
     option_of,
+    stops_in,
     unused,
 )
+from antiphon.runtime._settings import GOES_ON, STOPPED
+from antiphon.runtime._states import Event, Phase
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import DeliveryState, InFlight, Recent
     from antiphon.runtime._journal import Journal
-    from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._settings import Settings
 
 _TERMINATED: dict[str, Any] = {
@@ -78,7 +81,7 @@ def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
     """
     thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
     rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
-    effects = [each for each in delivery.open_effects if not is_left or _is_once(each)]
+    effects = [each for each in delivery.work.open_effects if not is_left or _is_once(each)]
     return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in effects]
 
 
@@ -89,28 +92,28 @@ def _is_once(intent: Message) -> bool:
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
     """Return the rows that end the leftovers of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if option_of(row.message) == PARK}
-    found: list[Message] = []
+    ends: list[Message] = []
     for message in await _following(ledger, [row.message for row in rows], invocation_id, thread_id):
         payload = message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
         if message.lane == "effect" and payload.option_name in (AGAIN, STOP):
-            found.append(ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
+            ends.append(ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=invocation_id))
         elif _is_effect(message) and payload.invocation_id not in parked:
-            found.append(_abandoned(message, thread_id, to))
+            ends.append(_abandoned(message, thread_id, to))
         elif is_asked_of_itself(message):
-            found += await leftovers(ledger, rows, payload.invocation_id, thread_id, to)
-            found.append(_withdrawn(message, payload))
-    return found
+            ends += await leftovers(ledger, rows, payload.invocation_id, thread_id, to)
+            ends.append(_withdrawn(message, payload))
+    return ends
 
 
 async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
     """Return the open calls that belong to a message: by their parent, or, for effects, by their id."""
-    own = [call for call in calls if call.parent_id == invocation_id]
+    following = [call for call in calls if call.parent_id == invocation_id]
     for call in calls:
         below = is_below(call.invocation_id, invocation_id) and call.parent_id != invocation_id
         if below and _is_effect(call) and await owner_of(ledger, call, thread_id) == invocation_id:
-            own.append(call)
-    return own
+            following.append(call)
+    return following
 
 
 async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
@@ -129,16 +132,16 @@ def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str]
     Parked messages and effects stay open: a person must still settle them. So do the messages in `busy`, which are being
     handled, and messages to the actor `life`, which ends threads.
     """
-    kept = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
+    spared = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
     for row in rows:
         if option_of(row.message) == PARK and row.message.lane == "effect":
-            kept |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
+            spared |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
     ends: list[Message] = []
     for row in rows:
         call, payload = row.message, row.message.payload
         assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls are open)
-        own = (call.invocation_id, call.parent_id)
-        if not any(each and (each in own or is_below(call.invocation_id, each)) for each in kept):
+        ids = (call.invocation_id, call.parent_id)
+        if not any(each and (each in ids or is_below(call.invocation_id, each)) for each in spared):
             ends.append(_thread_ending(call, payload, thread_id))
     return ends
 
@@ -202,22 +205,55 @@ def _withdrawn(call: Message, payload: OptionCallPayload, outcome: dict[str, Any
     return row if call.lane != "talk" else row.model_copy(update={"role_hint_for_llm": "tool"})
 
 
+class Answers(Protocol):
+    """Gives callers the answers that other hosts write."""
+
+    def add(self, delivery: DeliveryState) -> None:
+        """Let the caller of a message wait for the answer."""
+        ...
+
+
 class Redelivery:
     """Delivers messages again, or parks them."""
 
-    def __init__(self, journal: Journal, settings: Settings, in_flight: InFlight, hooks: Hooks | None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        settings: Settings,
+        in_flight: InFlight,
+        outcomes: Outcomes,
+        answers: Answers,
+    ) -> None:
         self._journal = journal
         self._settings = settings
         self._in_flight = in_flight
-        self._hooks = hooks
+        self._outcomes = outcomes
+        self._answers = answers
+        self._hooks = journal.hooks
 
-    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        """Redeliver a message whose handler failed.
+    # ------------------------------------------------------------ after a failure or a restart
+
+    async def failed(self, cell: Cell, delivery: DeliveryState, reason: str, error: BaseException) -> None:
+        """Redeliver a message whose handler has failed, after the restart; outside of a thread, answer with the error."""
+        if delivery.thread_id is not None:
+            await self.redeliver(cell, delivery, reason)
+            return
+        wrapped = errors.ActorFailedError(reason, delivery.to)
+        wrapped.__cause__ = error
+        await self._outcomes.end_with_error(delivery, wrapped)
+
+    async def redeliver(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
+        """Redeliver a message of a thread whose handler has failed or was interrupted.
 
         If the ledger fails, the error is logged, and the message still runs again.
         """
+        if delivery.phase is not Phase.RUNNING:
+            return  # it has ended, or is delivered again already: its handler has failed while it was interrupted
+        delivery.turn(Event.REDELIVER)
         try:
             await self.deliver(cell, delivery, "failed", reason)
+        except errors.ActorStoppedError as exc:
+            await self._outcomes.refuse(delivery, exc)
         except errors.FencedError as exc:
             if delivery.evicted is None:  # otherwise its caller gets the answer that the new owner writes
                 self._in_flight.abandon(delivery, exc)
@@ -228,11 +264,92 @@ class Redelivery:
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
         """Handle a message again without a row, because the ledger is unavailable."""
-        # `reruns` makes the next run look up its effects; `is_unsure` makes its end read the open rows from the ledger.
-        delivery.is_unsure = True
-        delivery.reruns += 1
-        delivery.prepare_redelivery(cell, delivery.standing)
+        # A further attempt, although without a row: it looks up its effects, and its end reads the open rows.
+        delivery.requeue(cell, delivery.standing.plus_rerun())
         cell.box.put_first(delivery)
+
+    # ------------------------------------------------------------ an open call
+
+    async def recover(
+        self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str, rows: Sequence[Record] | None = None
+    ) -> bool:
+        """Deliver a stored message that is not in flight; return whether it is still open.
+
+        `rows` are the open calls of its thread, if nothing was awaited since they were read; otherwise they are read again.
+
+        Raises:
+            ParkedError: a person must settle it.
+            LedgerError: it could not be written down.
+        """
+        try:
+            is_open = await self.deliver_open(cell, delivery, cause, reason, rows)
+            if delivery.phase is Phase.REDELIVERING:  # it has ended
+                _, result = await self._outcomes.recorded(delivery)
+                delivery.turn(Event.CLOSED)
+                delivery.settle(result)  # for duplicates that arrived meanwhile
+        except BaseException as exc:
+            self._in_flight.drop(delivery)
+            if isinstance(exc, errors.FencedError | errors.OwnedError) and not delivery.envelope.is_of_host:
+                delivery.turn(Event.FENCED)
+                if delivery.evicted is None:  # otherwise they wait already
+                    delivery.turn(Event.POST)
+                    self._answers.add(delivery)  # its callers get the outcome that the new owner writes
+            else:
+                delivery.refuse(exc)
+            raise
+        return is_open
+
+    async def deliver_open(
+        self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str, rows: Sequence[Record] | None = None
+    ) -> bool:
+        """Deliver a message, if its call is open; return whether it is. If it has ended, its outcome is to be read.
+
+        Raises:
+            ParkedError: a person must settle it.
+            LedgerError: it could not be written down.
+        """
+        # In flight before the read: a second recovery of the thread would deliver the message as well. The cell is held,
+        # because a passivated cell would take the message into a mailbox that nobody drains.
+        delivery.turn(Event.REDELIVER)
+        self._in_flight.take_over(delivery)
+        cell.held += 1
+        thread_id = delivery.thread_id or ""
+        try:
+            rows = await self._journal.ledger.open_calls(thread_id) if rows is None else rows
+            if not any(_is_call_of(delivery, row.message) for row in rows):
+                self._in_flight.drop(delivery)  # it ended after the caller had read the open calls
+                return False
+            if Standing.of(rows, delivery.invocation_id).parked is not None:
+                raise errors.ParkedError("it waits for a person", delivery.to)
+            delivery.standing = Standing.of(await self._go_on(thread_id, rows), delivery.invocation_id)
+            await self.deliver(cell, delivery, cause, reason)
+            return True
+        except errors.ActorStoppedError as exc:
+            await self._outcomes.refuse(delivery, exc)
+            return False
+        finally:
+            cell.held -= 1
+
+    async def _go_on(self, thread_id: str, rows: Sequence[Record]) -> Sequence[Record]:
+        """Clear the stopped status of a thread: the code here may be able to continue it, or the failure outside is fixed.
+
+        Return the rows that are still open. Deliveries before a stop do not count as attempts: none of them was a crash.
+        """
+        stops = stops_in(rows)
+        last = max((row.seq for row in stops), default=0)
+        effects = [row for row in rows if row.seq < last and row.message.lane == "effect"]
+        over = [*stops, *(row for row in effects if option_of(row.message) == AGAIN)]
+        ends = [
+            ended(option_of(each) or "", each.invocation_id or "", thread_id=thread_id, parent_id=each.parent_id)
+            for each in (row.message for row in over)
+        ]
+        summary = await self._journal.ledger.thread(thread_id)
+        if summary is not None and summary.status == STOPPED:
+            await self._journal.write(thread_id, ends, status=GOES_ON)
+        elif ends:
+            await self._journal.write(thread_id, ends)
+        ended_seqs = {row.seq for row in over}
+        return [row for row in rows if row.seq not in ended_seqs]
 
     async def deliver(self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str) -> None:
         """Deliver a message again, or park it if it was delivered too often. A new message is delivered for the first time.
@@ -250,23 +367,21 @@ class Redelivery:
             await self.park(delivery, f"it was delivered {count} times", {"last": reason})
             return
         standing = delivery.standing
-        if not delivery.is_new or standing.again:
+        if cause != "posted" or standing.again:
             name = partial(again_id, delivery.invocation_id)
             attempt = await self._unused(delivery, name, len(standing.again) + 2)
             row = name(attempt)
-            said: dict[str, Json] = {"attempt": attempt, "cause": cause, "reason": reason}
+            arguments: dict[str, Json] = {"attempt": attempt, "cause": cause, "reason": reason}
             if cause == "recovered":
-                said |= await self._journal.tenure(delivery.thread_id or "")
+                arguments |= await self._journal.tenure(delivery.thread_id or "")
             # Checked before and after the row: this host may have received the thread again meanwhile.
             _check_evicted(delivery)
-            await self._note(AGAIN, row, delivery, said)
-            standing = standing.plus(row, cause)
+            await self._note(AGAIN, row, delivery, arguments)
+            standing = delivery.standing = standing.plus(row, cause)  # the end of the message ends the row as well
         _check_evicted(delivery)
-        delivery.is_new = False
         if cell.state == "stopped":  # checked after the append: its supervisor may have stopped it meanwhile
-            delivery.is_unsure = True  # the end of the message ends the row above as well
             raise errors.ActorStoppedError("it takes no more messages", delivery.to)
-        delivery.prepare_redelivery(cell, standing)
+        delivery.requeue(cell, standing)
         self._in_flight.take_over(delivery)
         if self._hooks is not None:
             self._hooks.accepted(delivery)
@@ -285,11 +400,7 @@ class Redelivery:
         return standing.lost >= settings.recoveries
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
-        """Park a message until a person settles it.
-
-        Raises:
-            LedgerError: it could not be journaled.
-        """
+        """Park a message until a person settles it."""
         name = partial(park_id, delivery.invocation_id)
         row = name(await self._unused(delivery, name, 1))
         # The row before the error: a caller that gets the error can find the parked message in the ledger and settle it.
@@ -305,6 +416,11 @@ class Redelivery:
         thread_id = delivery.thread_id or ""
         note = begun(option, row, thread_id=thread_id, parent_id=delivery.invocation_id, arguments=arguments)
         await self._journal.write(thread_id, [note])
+
+
+def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
+    """Whether an open call belongs to a message: it is the call itself, or the DELIVER row of a notice."""
+    return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 
 def _check_evicted(delivery: DeliveryState) -> None:
@@ -361,11 +477,7 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
 
 
 async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
-    """Journal that the failure of an effect does not count: the run that ended with it runs the effect again.
-
-    Raises:
-        LedgerError: it could not be journaled.
-    """
+    """Journal that the failure of an effect does not count: the run that ended with it runs the effect again."""
     row = reopen_id(effect)
     rows = [option(REOPEN, row, thread_id=thread_id, parent_id=effect) for option in (begun, ended)]
     await journal.write(thread_id, rows)
@@ -445,8 +557,8 @@ def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Settl
 
 
 def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> Message:
-    found = [row.message for row in rows if row.message.invocation_id == invocation_id]
-    return next((message for message in found if (message.lane == "effect") == is_effect), found[0])
+    messages = [row.message for row in rows if row.message.invocation_id == invocation_id]
+    return next((message for message in messages if (message.lane == "effect") == is_effect), messages[0])
 
 
 # ---------------------------------------------------------------- duplicates and RETRY

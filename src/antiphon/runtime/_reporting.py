@@ -183,7 +183,7 @@ class Delivery:
     def place(self) -> Place:
         """Its current name. Failed deliveries count as attempts; deliveries that ended with their process do not."""
         state = self._state
-        return Place(state.invocation_id, str(state.to), state.standing.failed + state.reruns)
+        return Place(state.invocation_id, str(state.to), state.standing.failed + state.standing.reruns)
 
     @property
     def parent(self) -> Delivery | None:
@@ -210,7 +210,8 @@ class Delivery:
     @property
     def withdrawn(self) -> str | None:
         """The code of the reason why the answer is no longer wanted."""
-        return None if self._state.withdrawn is None else self._state.withdrawn.code
+        reason = self._state.callers.withdrawn
+        return None if reason is None else reason.code
 
     @property
     def activity(self) -> Activity | None:
@@ -371,17 +372,17 @@ def log_fields(
     subject: DeliveryState | str = "", *, thread_id: str | None = None, error: BaseException | str | None = None
 ) -> dict[str, str]:
     """Return the fields of a log record, named as in traces; `subject` is a delivery, or the address of an actor."""
-    found: dict[str, str | None] = {"antiphon.thread.id": thread_id}
+    fields: dict[str, str | None] = {"antiphon.thread.id": thread_id}
     if isinstance(subject, str):
-        found["antiphon.actor.address"] = str(subject) or None
+        fields["antiphon.actor.address"] = str(subject) or None
     else:
-        found["antiphon.actor.address"] = str(subject.to)
-        found["antiphon.message.id"] = subject.id
-        found["antiphon.message.type"] = subject.type
-        found["antiphon.thread.id"] = subject.thread_id
+        fields["antiphon.actor.address"] = str(subject.to)
+        fields["antiphon.message.id"] = subject.id
+        fields["antiphon.message.type"] = subject.type
+        fields["antiphon.thread.id"] = subject.thread_id
     if error is not None:
-        found["error.type"] = error if isinstance(error, str) else _class(error)
-    return {name: value for name, value in found.items() if value is not None}
+        fields["error.type"] = error if isinstance(error, str) else _class(error)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def log_text(error: BaseException) -> str:
@@ -641,7 +642,7 @@ class DeadLetters:
 
     def add_unless_asked(self, delivery: DeliveryState, error: DeliveryError) -> None:
         """Keep a message that ends with an error, if no caller gets it."""
-        if delivery.waiter is None and not delivery.is_call:
+        if delivery.callers.waiter is None and not delivery.is_call:
             self.add(delivery, error.code, error.reason)
 
     @property

@@ -153,10 +153,10 @@ def question_expiry(call: Message) -> datetime | None:
     if call.lane != "control" or call.to or not isinstance(payload, OptionCallPayload):
         return None
     try:
-        found = datetime.fromisoformat(str(payload.arguments.get("expires_at")))
+        expiry = datetime.fromisoformat(str(payload.arguments.get("expires_at")))
     except ValueError:
         return None
-    return None if found.tzinfo is None else found  # without a zone it is another question, or forged
+    return None if expiry.tzinfo is None else expiry  # without a zone it is another question, or forged
 
 
 def waits_for_person(call: Message) -> bool:
@@ -174,8 +174,10 @@ def has_work(calls: Sequence[Message]) -> bool:
 
     A question to a person, or a parked call, is none; nor are the calls above it, which wait for it.
     """
-    held = [call.parent_id for call in calls if waits_for_person(call) or (call.lane == "effect" and option_of(call) == PARK)]
-    return any(_is_work(call) and not any(_is_at_or_below(place, call.invocation_id) for place in held) for call in calls)
+    waiting = [
+        call.parent_id for call in calls if waits_for_person(call) or (call.lane == "effect" and option_of(call) == PARK)
+    ]
+    return any(_is_work(call) and not any(_is_at_or_below(place, call.invocation_id) for place in waiting) for call in calls)
 
 
 def _is_work(call: Message) -> bool:
@@ -194,8 +196,8 @@ def stops_in(rows: Sequence[Record]) -> list[Record]:
 
 def stopped_error(row: Message) -> StoppedError:
     """Return the error that a STOPPED row records."""
-    said: Any = thaw(row.payload.arguments) if isinstance(row.payload, OptionCallPayload) else {}
-    return StoppedError(str(said.get("reason")), cause=str(said.get("code")), row=row.invocation_id)
+    arguments: Any = thaw(row.payload.arguments) if isinstance(row.payload, OptionCallPayload) else {}
+    return StoppedError(str(arguments.get("reason")), cause=str(arguments.get("code")), row=row.invocation_id)
 
 
 async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
@@ -272,35 +274,35 @@ _REDACTED = "[redacted:"
 """The beginning of the text that replaces a redacted value."""
 
 
-def says_the_same(recorded: Payload, own: Payload) -> bool:
+def says_the_same(recorded: Payload, asked: Payload) -> bool:
     """Whether two payloads are the same, except for redacted values of the recorded one."""
-    if recorded == own:
+    if recorded == asked:
         return True
-    return _is_alike(recorded.model_dump(mode="json"), own.model_dump(mode="json"))
+    return _is_alike(recorded.model_dump(mode="json"), asked.model_dump(mode="json"))
 
 
-def says_the_same_value(recorded: Json, own: Json) -> bool:
+def says_the_same_value(recorded: Json, asked: Json) -> bool:
     """Whether two JSON values are the same, except for redacted values of the recorded one."""
-    return recorded == own or _is_alike(thaw(recorded), thaw(own))
+    return recorded == asked or _is_alike(thaw(recorded), thaw(asked))
 
 
-def _is_alike(recorded: Any, own: Any) -> bool:
-    if isinstance(recorded, dict) and isinstance(own, dict):
-        ours = cast("dict[str, Any]", own)
-        return recorded.keys() == own.keys() and all(
+def _is_alike(recorded: Any, asked: Any) -> bool:
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        ours = cast("dict[str, Any]", asked)
+        return recorded.keys() == asked.keys() and all(
             _is_alike(value, ours[key]) for key, value in cast("dict[str, Any]", recorded).items()
         )
-    if isinstance(recorded, list) and isinstance(own, list):
-        left, right = cast("list[Any]", recorded), cast("list[Any]", own)
+    if isinstance(recorded, list) and isinstance(asked, list):
+        left, right = cast("list[Any]", recorded), cast("list[Any]", asked)
         return len(left) == len(right) and all(_is_alike(*pair) for pair in zip(left, right, strict=True))
     if isinstance(recorded, str) and _REDACTED in recorded:
         return True
-    return _is_equal(cast("Any", recorded), own)
+    return _is_equal(cast("Any", recorded), asked)
 
 
-def _is_equal(recorded: Any, own: Any) -> bool:
+def _is_equal(recorded: Any, asked: Any) -> bool:
     """Whether two scalars have the same type and value: 1, 1.0 and true differ."""
-    return type(recorded) is type(own) and recorded == own
+    return type(recorded) is type(asked) and recorded == asked
 
 
 # ---------------------------------------------------------------- values that the runtime reads from messages
@@ -329,30 +331,31 @@ def notice_in(message: Message) -> tuple[str, Mapping[str, Json]] | None:
 
 def enclosure_of(message: Message) -> Mapping[str, Json]:
     """Return what the actor that sent a message has added beside its data."""
-    own = message.metadata.get(OWN)
-    enclosure = own.get("enclosure") if isinstance(own, JsonObject) else None
+    facts = message.metadata.get(OWN)
+    enclosure = facts.get("enclosure") if isinstance(facts, JsonObject) else None
     return enclosure if isinstance(enclosure, JsonObject) else JsonObject({})
 
 
 def origin_of(message: Message) -> str | None:
     """Return the trace of a message that was stored, or came from another system."""
-    own = message.metadata.get(OWN)
-    origin = own.get("traceparent") if isinstance(own, JsonObject) else None
+    facts = message.metadata.get(OWN)
+    origin = facts.get("traceparent") if isinstance(facts, JsonObject) else None
     return origin if isinstance(origin, str) else None
 
 
 def hops_and_deadline(message: Message) -> tuple[int, float | None]:
     """Return the hops of a stored message, and its deadline in the event loop's time."""
-    own = message.metadata.get(OWN)
-    hops: Any = own.get("hops", 0) if isinstance(own, JsonObject) else 0
-    deadline: Any = own.get("deadline") if isinstance(own, JsonObject) else None
+    facts = message.metadata.get(OWN)
+    hops: Any = facts.get("hops", 0) if isinstance(facts, JsonObject) else 0
+    deadline: Any = facts.get("deadline") if isinstance(facts, JsonObject) else None
     if not isinstance(deadline, str):
         return hops, None
-    left = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
-    return hops, get_running_loop().time() + left
+    seconds = (datetime.fromisoformat(deadline) - current_port().now()).total_seconds()
+    return hops, get_running_loop().time() + seconds
 
 
-Cause: TypeAlias = Literal["failed", "recovered"]
+Cause: TypeAlias = Literal["failed", "recovered", "posted"]
+"""Why a message is delivered: posted messages for the first time, others again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +370,8 @@ class Standing:
     """How often a process ended before them that had the thread and had not released it."""
     parked: Message | None = None
     """The row that parks it."""
+    reruns: int = 0
+    """How many deliveries have no row, because the ledger was unavailable."""
 
     @classmethod
     def of(cls, rows: Sequence[Record], invocation_id: str) -> Standing:
@@ -385,6 +390,10 @@ class Standing:
     def plus(self, id: str, cause: Cause) -> Standing:
         """Return it with one more redelivery."""
         return replace(self, again=(*self.again, id), failed=self.failed + (cause == "failed"))
+
+    def plus_rerun(self) -> Standing:
+        """Return it with one more redelivery that has no row."""
+        return replace(self, reruns=self.reruns + 1)
 
 
 def _takeover(again: OptionCallPayload) -> str | None:

@@ -50,13 +50,16 @@ from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import reply_of
 from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, log_text
 from antiphon.runtime._settings import Action, RestartWhen, Strategy, Supervision, system_thread
+from antiphon.runtime._states import Event
 from antiphon.runtime._tree import Down
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
-    from antiphon.runtime._dispatch import Dispatcher
+    from antiphon.runtime._outcomes import Outcomes
+    from antiphon.runtime._redelivery import Redelivery
     from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._send import Sender
     from antiphon.runtime._tree import Lifecycle, Tree
 
 
@@ -144,11 +147,14 @@ class Links:
 class Escalation:
     """Reports failures to supervisors."""
 
-    def __init__(self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, dispatcher: Dispatcher, links: Links) -> None:
+    def __init__(
+        self, lifetime: Lifetime, tree: Tree, lifecycle: Lifecycle, *, sender: Sender, redelivery: Redelivery, links: Links
+    ) -> None:
         self._lifetime = lifetime
         self._tree = tree
         self._lifecycle = lifecycle
-        self._dispatcher = dispatcher
+        self._sender = sender
+        self._redelivery = redelivery
         self._links = links
 
     def report(self, cell: Cell, failure: ActorFailure) -> None:
@@ -191,10 +197,9 @@ class Escalation:
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
-            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread))
-            delivery.is_of_host = True
+            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, thread_id=thread, is_of_host=True))
             try:
-                reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)
+                reply_of(notification, await self._sender.ask(delivery, _LONGEST_DECISION), supervisor)
                 return
             except (OwnedError, FencedError) as exc:
                 LOG.info("%s: another host has its system thread", sender, extra=log_fields(sender, error=exc))
@@ -235,7 +240,7 @@ class Escalation:
         text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
-            self._lifetime.start(self._dispatcher.inform(watcher, notice, address))
+            self._lifetime.start(self._sender.inform(watcher, notice, address))
         for other in self._links.linked(address):
             if failure is not None:
                 self._lifetime.start(self.break_down(other, f"it is linked to {address}, which failed: {text}"))
@@ -247,9 +252,8 @@ class Escalation:
             return
         cell.state, cell.has_failed = "suspended", True
         for delivery in await self._lifecycle.halt(cell, 0.0):
-            delivery.is_interrupted = False
             error = ActorFailedError(reason, address)
-            await self._dispatcher.failed(cell, delivery, reason, error)
+            await self._redelivery.failed(cell, delivery, reason, error)
             cell.box.done(delivery)
         self.report(cell, ActorFailure(address, cell.incarnation, "Linked", reason, ""))
 
@@ -266,30 +270,31 @@ class Commands:
         tree: Tree,
         lifecycle: Lifecycle,
         *,
-        dispatcher: Dispatcher,
+        outcomes: Outcomes,
         escalation: Escalation,
         hooks: Hooks | None,
     ) -> None:
         self._lifetime = lifetime
         self._tree = tree
         self._lifecycle = lifecycle
-        self._dispatcher = dispatcher
+        self._outcomes = outcomes
         self._escalation = escalation
         self._hooks = hooks
 
     def give(self, cell: Cell, delivery: DeliveryState) -> None:
         """Start a command; it is answered when it is done."""
+        delivery.turn(Event.START)
         self._lifetime.start(self._run_command(cell, delivery))
 
     async def _run_command(self, cell: Cell, delivery: DeliveryState) -> None:
         try:
             hooks, doing = self._hooks, self._do(cell, delivery)
             outcome = await (doing if hooks is None else hooks.run(cell, delivery, doing))
-            await self._dispatcher.answer(delivery, outcome)
+            await self._outcomes.answer(delivery, outcome)
         except DeliveryError as exc:
-            await self._dispatcher.end_with_error(delivery, exc)
+            await self._outcomes.end_with_error(delivery, exc)
         except LedgerError as exc:
-            self._dispatcher.abandon(delivery, exc)
+            self._outcomes.abandon(delivery, exc)
 
     async def _do(self, cell: Cell, delivery: DeliveryState) -> RestartComplete | StopComplete:
         request = _command_in(delivery)
@@ -314,8 +319,8 @@ class Commands:
 
 
 def _command_in(delivery: DeliveryState) -> Restart | Stop:
-    if isinstance(delivery.envelope.said, Restart | Stop):
-        return delivery.envelope.said
+    if isinstance(delivery.envelope.request, Restart | Stop):
+        return delivery.envelope.request
     try:
         return _COMMANDS[delivery.type].from_data(delivery.data)
     except ValueError as exc:

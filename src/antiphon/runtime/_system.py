@@ -168,7 +168,7 @@ class System:
         kernel = self._kernel
         kernel.lifetime.begin_closing()
         try:
-            kernel.dispatcher.close()
+            kernel.sender.close()
             await kernel.lifecycle.stop(kernel.tree.at(ROOT), "the system ends", is_shutdown=True)
         finally:
             await kernel.close()
@@ -197,11 +197,11 @@ class System:
     @property
     def waiting(self) -> Counter[str]:
         """How many messages wait in mailboxes, by kind of actor. It may be read from another OS thread."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for cell in tuple(self._kernel.tree.cells.values()):
             if cell.mailbox is not None:
-                found[kind_of(cell.address)] += cell.mailbox.waiting
-        return found
+                counts[kind_of(cell.address)] += cell.mailbox.waiting
+        return counts
 
     @property
     def dead_letter_counts(self) -> Mapping[str, int]:
@@ -247,7 +247,7 @@ class System:
             ValueError: the address is taken or malformed, or the supervisor does not exist or has other rules.
         """
         parsed = Address.parse(address)
-        made = props_of(
+        props = props_of(
             factory,
             supervisor=supervisor if isinstance(supervisor, str) else self._supervisor_of(parsed.kind, supervisor),
             restart=restart,
@@ -255,7 +255,7 @@ class System:
             concurrency=concurrency,
             capacity=capacity,
         )
-        self._kernel.tree.spawn(parsed, made)
+        self._kernel.tree.spawn(parsed, props)
         return parsed
 
     def register(
@@ -274,7 +274,7 @@ class System:
         Raises:
             ValueError: `supervisor` is a `Supervision`, and the kind has a supervisor with other rules.
         """
-        made = props_of(
+        props = props_of(
             factory,
             supervisor=supervisor if isinstance(supervisor, str) else self._supervisor_of(kind, supervisor),
             restart=restart,
@@ -282,7 +282,7 @@ class System:
             concurrency=concurrency,
             capacity=capacity,
         )
-        self._kernel.tree.register(kind, made)
+        self._kernel.tree.register(kind, props)
 
     def supervise(self, address: str, supervision: Supervision, *, supervisor: str = ROOT) -> Address:
         """Spawn a supervisor; pass its address when you spawn its children.
@@ -295,10 +295,10 @@ class System:
     def _supervisor_of(self, kind: str, supervisor: Supervision) -> str:
         """Return the address of the supervisor of a kind; it is spawned if it is missing."""
         address = Address("supervisor", kind)
-        known = self._kernel.tree.cells.get(address)
-        if known is None or known.state == "stopped":
+        cell = self._kernel.tree.cells.get(address)
+        if cell is None or cell.state == "stopped":
             return self.supervise(address, supervisor)
-        if getattr(known.props.factory, "args", ()) != (supervisor,):
+        if getattr(cell.props.factory, "args", ()) != (supervisor,):
             raise ValueError(f"{address!r} is there with other rules; give {kind!r} the address of a supervisor instead")
         return address
 
@@ -346,7 +346,7 @@ class System:
         """
         delivery = outside(to, said, thread_id, sender, id)
         try:
-            outcome = await self._kernel.dispatcher.ask(delivery, within)
+            outcome = await self._kernel.sender.ask(delivery, within)
             return outcome if isinstance(outcome, Reply) and isinstance(said, Request) else answer_to(said, delivery, outcome)
         except DeliveryError as exc:
             exc.message_id = delivery.id
@@ -393,7 +393,7 @@ class System:
             DeliveryError: it cannot be delivered.
             LedgerError: it could not be journaled.
         """
-        await self._kernel.dispatcher.tell(outside(to, said, thread_id, sender, id), within)
+        await self._kernel.sender.tell(outside(to, said, thread_id, sender, id), within)
 
     # ------------------------------------------------------------ following threads
 
@@ -464,11 +464,7 @@ class System:
         await self._kernel.hosting.take_on(stop, listener(draining))
 
     async def parked(self) -> tuple[Parked, ...]:
-        """Return the parked messages, which wait for a person.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
+        """Return the parked messages, which wait for a person."""
         return await self._kernel.recovery.parked()
 
     async def settle(
@@ -489,8 +485,8 @@ class System:
         place = self.ledger, thread_id, invocation_id
         if not await is_parked(*place) and (not retry or await last_failure(*place) is None):
             raise ValueError(not_parked)
-        given: dict[str, Any] = {"retry": True} if retry else {"result": result} if error is None else {"error": error}
-        request = Settle(thread_id=thread_id, invocation_id=invocation_id, **given)
+        outcome: dict[str, Any] = {"retry": True} if retry else {"result": result} if error is None else {"error": error}
+        request = Settle(thread_id=thread_id, invocation_id=invocation_id, **outcome)
         try:
             await self.ask(LIFE_ACTOR, request, thread_id=thread_id)
         except RefusedError as exc:

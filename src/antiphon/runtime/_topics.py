@@ -88,8 +88,8 @@ def type_of(message: Message) -> str:
         case OptionResultPayload(is_error=is_error):
             return "ERROR" if is_error else response_type(message)
         case _:
-            found = notice_in(message)
-            return "MESSAGE" if found is None else found[0]
+            notice = notice_in(message)
+            return "MESSAGE" if notice is None else notice[0]
 
 
 def _fits(pattern: str, text: str) -> bool:
@@ -100,10 +100,10 @@ def _fits(pattern: str, text: str) -> bool:
     *middle, last = others
     at = len(first)
     for part in middle:
-        found = text.find(part, at)
-        if found < 0:
+        place = text.find(part, at)
+        if place < 0:
             return False
-        at = found + len(part)
+        at = place + len(part)
     return text.endswith(last) and at + len(last) <= len(text)
 
 
@@ -247,12 +247,12 @@ class Subscription:
         """
         self._handled()
         try:
-            found = await self._next()
+            tailed = await self._next()
         except BaseException:
             await self._close_tail()  # a cancelled tail cannot continue; the next one starts at the cursor
             raise
-        self._given = found.cursor
-        return found
+        self._given = tailed.cursor
+        return tailed
 
     async def commit(self) -> None:
         """Store that all returned messages are handled, the last one included.

@@ -27,13 +27,14 @@ from antiphon.errors import (
 from antiphon.messages.keys import kind_of
 from antiphon.protocol import Notice
 from antiphon.runtime._actor import Actor
-from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._delivery import DeliveryState, Halt
 from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
 from antiphon.runtime._settings import SYSTEM, Address
+from antiphon.runtime._states import Phase
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime, Props
-    from antiphon.runtime._cell import Cell, Outcomes
+    from antiphon.runtime._cell import Cell, Outcomes, Redelivering
     from antiphon.runtime._reporting import Hooks
 
 _AT_ONCE: Final = 1000
@@ -64,8 +65,8 @@ class Tree:
         Raises:
             ValueError: the address is taken, or the supervisor does not exist.
         """
-        known = self.cells.get(address)
-        if known is not None and known.state != "stopped":
+        before = self.cells.get(address)
+        if before is not None and before.state != "stopped":
             raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
         parent = props.supervisor
         supervisor = self.cells.get(parent)
@@ -104,8 +105,8 @@ class Tree:
 
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of all actors except those of the runtime itself."""
-        found = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
-        return tuple(kind for kind in found if kind != SYSTEM)
+        kinds = dict.fromkeys((*self._kinds, *(kind_of(address) for address in self.cells)))
+        return tuple(kind for kind in kinds if kind != SYSTEM)
 
     def children(self, supervisor: str) -> tuple[str, ...]:
         """Return the children of a supervisor, in the order in which they were spawned."""
@@ -154,10 +155,13 @@ class Tree:
 class Lifecycle:
     """Stops, restarts and passivates actors."""
 
-    def __init__(self, lifetime: Lifetime, tree: Tree, outcomes: Outcomes, hooks: Hooks | None) -> None:
+    def __init__(
+        self, lifetime: Lifetime, tree: Tree, outcomes: Outcomes, redelivery: Redelivering, hooks: Hooks | None
+    ) -> None:
         self._lifetime = lifetime
         self._tree = tree
         self._outcomes = outcomes
+        self._redelivery = redelivery
         self._hooks = hooks
 
     async def halt(self, cell: Cell, grace: float) -> list[DeliveryState]:
@@ -168,9 +172,11 @@ class Lifecycle:
         drains = dict(cell.drains)
         _, late = await asyncio.wait(drains, timeout=self._lifetime.remaining_grace(grace))
         now = dict(cell.drains or drains)  # read again after the wait: a drain may have continued with another message
-        handled = {task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.task is not None}
+        handled = {
+            task: delivery for task in late if (delivery := now.get(task)) is not None and delivery.work.task is not None
+        }
         for task, delivery in handled.items():
-            delivery.is_interrupted = True
+            delivery.work.halt = delivery.work.halt or Halt.INTERRUPTED
             task.cancel()
         _, stubborn = await asyncio.wait(handled, timeout=max(grace, _NOTICE)) if handled else ((), ())
         for task in [task for task in handled if task in stubborn]:
@@ -287,15 +293,14 @@ class Lifecycle:
             LOG.error("%s: stopped() raised %s\n%s", cell.address, log_text(exc), traceback_of(exc), extra=fields)
 
     async def _interrupted(self, cell: Cell, delivery: DeliveryState, reason: str) -> None:
-        delivery.is_interrupted = False
-        if delivery.is_settled:
-            pass  # its outcome arrived at the same moment as the cancellation
+        if delivery.phase is not Phase.RUNNING:
+            pass  # it has ended at the same moment, or its handler has failed and it is delivered again already
         elif delivery.thread_id is None:
             await self._outcomes.end_with_error(
                 delivery, ActorFailedError(f"it was restarted meanwhile: {reason}", cell.address)
             )
         else:
-            await self._outcomes.redeliver(cell, delivery, f"interrupted by a restart: {reason}")
+            await self._redelivery.redeliver(cell, delivery, f"interrupted by a restart: {reason}")
         cell.box.done(delivery)
 
     async def _reject(self, delivery: DeliveryState, reason: str, *, is_shutdown: bool) -> None:

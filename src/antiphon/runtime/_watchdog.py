@@ -149,6 +149,6 @@ def watchdog() -> Watchdog | None:
     loop = asyncio.get_running_loop()
     if getattr(loop, "is_virtual", False):
         return None
-    if (found := _watchdogs.get(loop)) is None:
-        found = _watchdogs[loop] = Watchdog(loop)
-    return found
+    if (watchdog_of_loop := _watchdogs.get(loop)) is None:
+        watchdog_of_loop = _watchdogs[loop] = Watchdog(loop)
+    return watchdog_of_loop
