@@ -45,7 +45,7 @@ from antiphon.patterns.cast import (
     request_key,
 )
 from antiphon.patterns.peers._additions import memory_address
-from antiphon.patterns.peers._calls import BreakerState, Calls, PeerCall, PeerTurn
+from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn
 from antiphon.patterns.peers._letters import (
     KIND,
     PATTERN,
@@ -101,11 +101,10 @@ class PeerActor(Actor):
     @handles
     async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
         """Ask another peer for the agent."""
-        turn = self._turn(context, 0, request.task_id)
-        ids = tuple(request.context_message_ids)
-        call = PeerCall(request.target, request.request, ids, message_id=request.message_id)
+        turn, ids = self._turn(context, 0, request.task_id), request.context_message_ids
         async with left_open(context), ledger_run(context) as run:
-            return PeerHeard(message_id=(await self._calls.invoke(turn, run, call)).id)
+            letter = await self._calls.invoke(turn, run, request.target, request.request, ids, message_id=request.message_id)
+        return PeerHeard(message_id=letter.id)
 
     def _turn(self, context: Context, depth: int, task_id: str | None) -> PeerTurn:
         name = peer_at(context.address) or ""
@@ -174,8 +173,7 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     if turn is None or run is None:
         raise RuntimeError("only a peer that is at work can ask another")
     note_deed(invoke_agent.__name__)  # asked again, the other would do its work again
-    call = PeerCall(target, request, tuple(context_message_ids), _untrusted(ctx))
-    answer = await turn.calls.invoke(turn, run, call)
+    answer = await turn.calls.invoke(turn, run, target, request, context_message_ids, untrusted=_untrusted(ctx))
     letter, taint = letter_of(answer), current_taint()
     if letter is not None and taint is not None:
         taint.mark(letter.untrusted)  # untrusted content that the other peer has read also taints the caller
