@@ -7,8 +7,7 @@ one thread: a peer may be asked by a peer that it waits for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -24,10 +23,11 @@ from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Message, current_port
+from antiphon.messages import Conversation, current_port
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
+    AgentActor,
     AgentSpec,
     Answer,
     Cast,
@@ -65,25 +65,18 @@ from antiphon.patterns.peers._letters import (
 from antiphon.patterns.peers._memory import PeerMemory, is_answer, prompt_of, recollect
 from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PEER_NOT_FOUND, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import ErrorCode, Reply, Request
-from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime import Context, System, handles
 
 # ---------------------------------------------------------------- the actor
 
 _turn: ContextVar[PeerTurn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
 
 
-class PeerActor(Actor):
+class PeerActor(AgentActor):
     """One peer."""
-
-    concurrency = 1000
 
     def __init__(self, registry: PeerRegistry, cast: Cast, calls: Calls, limits: PeerLimits) -> None:
         self._registry, self._cast, self._calls, self._limits = registry, cast, calls, limits
-
-    @classmethod
-    def ordering_key(cls, message: Message) -> str | None:
-        """Handle all requests concurrently: otherwise peers that ask each other in a cycle would wait for themselves."""
-        return message.id
 
     @handles
     async def invoke(self, request: InvokePeer, context: Context) -> PeerAnswered:
@@ -93,8 +86,12 @@ class PeerActor(Actor):
         async with handling(context, PATTERN) as handler:
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
             shared = await self._shared(turn.name, handler.run)
-            with _at_work(turn) as taint:
-                content = await self._answer(turn, prompt, shared)
+            token = _turn.set(turn)
+            try:
+                with taint_scope(Taint()) as taint:  # the caller's taint arrives with the request
+                    content = await self._answer(turn, prompt, shared)
+            finally:
+                _turn.reset(token)
         seconds = round(asyncio.get_running_loop().time() - began, 6)
         return PeerAnswered(content=content, completion_time=seconds, untrusted=taint.untrusted)
 
@@ -146,17 +143,6 @@ class PeerActor(Actor):
             reason = f"{type(exc).__qualname__}: {exc}"
             raise RefusedError(reason, ErrorCode.AGENT_ERROR, details={"agent_id": turn.name}) from exc
         return answer.output
-
-
-@contextmanager
-def _at_work(turn: PeerTurn) -> Generator[Taint]:
-    """Run a peer and track untrusted input; the caller's taint arrives with the request."""
-    token = _turn.set(turn)
-    try:
-        with taint_scope(Taint()) as taint:
-            yield taint
-    finally:
-        _turn.reset(token)
 
 
 async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
