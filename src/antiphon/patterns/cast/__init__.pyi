@@ -6,6 +6,7 @@ from antiphon.patterns.cast._cast import CastOptions as CastOptions
 from antiphon.patterns.cast._cast import OnText as OnText
 from antiphon.patterns.cast._handling import RESTS as RESTS
 from antiphon.patterns.cast._handling import UNHURRIED as UNHURRIED
+from antiphon.patterns.cast._handling import AgentActor as AgentActor
 from antiphon.patterns.cast._handling import HandlerRun as HandlerRun
 from antiphon.patterns.cast._handling import end_open_calls as end_open_calls
 from antiphon.patterns.cast._handling import handling as handling

@@ -19,6 +19,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar, cast
 
+from typing_extensions import override
+
 from antiphon.agents.toolkit import Approval
 from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError, WithdrawnError
@@ -26,7 +28,7 @@ from antiphon.ledger import Tailed
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages.keys import stop_id
 from antiphon.messages.long_values import cut_text
-from antiphon.runtime import Context
+from antiphon.runtime import Actor, Context
 from antiphon.runtime.extending import APPROVE, STOP, STOPPED, begun, unused
 
 # ---------------------------------------------------------------- messages that stay open
@@ -73,6 +75,24 @@ async def _write_stop(context: Context, error: StoppedError) -> None:
     row = begun(STOP, stop_id(invocation_id, number), thread_id=thread_id, parent_id=invocation_id, arguments=arguments)
     await context.journal.write(thread_id, [row])
     error.row = row.invocation_id
+
+
+# ---------------------------------------------------------------- the actor of an agent
+
+
+class AgentActor(Actor):
+    """The base class of actors of agents: each handles its messages concurrently, also those of one thread.
+
+    Otherwise agents that ask each other in a cycle would wait for themselves, and tasks that are delegated in parallel would
+    be done one after the other.
+    """
+
+    concurrency = 1000
+
+    @classmethod
+    @override
+    def ordering_key(cls, message: Message) -> str | None:
+        return message.id
 
 
 # ---------------------------------------------------------------- the run around a handler

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from asyncio import Lock
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -166,19 +167,6 @@ class PeerTurn:
     """The task that its caller names."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCall:
-    """A request of a peer to another."""
-
-    target: str
-    request: str
-    context_message_ids: tuple[str, ...] = ()
-    untrusted: str | None = None
-    """The source of untrusted content that the peer has read, if any."""
-    message_id: str | None = None
-    """The id of the `agent_call` for this request, if a program has written one."""
-
-
 class Calls:
     """Carries calls between peers."""
 
@@ -187,10 +175,21 @@ class Calls:
         self._ledger, self._registry, self._limits = ledger, registry, limits
         self._deciding: WeakValueDictionary[str, Lock] = WeakValueDictionary()
 
-    async def invoke(self, turn: PeerTurn, run: LedgerRun, call: PeerCall) -> Message:
+    async def invoke(
+        self,
+        turn: PeerTurn,
+        run: LedgerRun,
+        target: str,
+        request: str,
+        context_message_ids: Iterable[str] = (),
+        *,
+        untrusted: str | None = None,
+        message_id: str | None = None,
+    ) -> Message:
         """Ask another peer, and return the recorded answer or error.
 
-        `run` belongs to this call alone. After a crash, the same call returns the recorded answer.
+        `run` belongs to this call alone. After a crash, the same call returns the recorded answer. `untrusted` is the source
+        of untrusted content that the peer has read; `message_id` is the id of the `agent_call`, if a program has written one.
 
         Raises:
             ParkedError: a person must settle or approve something first.
@@ -201,22 +200,23 @@ class Calls:
             id=f"task-{sha256(place.encode()).hexdigest()[:16]}",
             root=turn.context.message.correlation_id or turn.context.message.id,
             caller=turn.name,
-            callee=call.target,
-            request=call.request,
+            callee=target,
+            request=request,
             depth=turn.depth + 1,
-            untrusted=call.untrusted,
+            context_message_ids=tuple(context_message_ids),
+            untrusted=untrusted,
             caller_task=turn.task_id,
-            message_id=call.message_id,
+            message_id=message_id,
         )
         try:
-            letter = await self._decide(turn, run, exchange, call)
-            return letter if letter.kind != "option_call" else await self._ask(turn, run, exchange, call)
+            letter = await self._decide(turn, run, exchange)
+            return letter if letter.kind != "option_call" else await self._ask(turn, run, exchange)
         finally:
             self.breaker.leave(exchange)
 
     # ------------------------------------------------------------ 1. and 2.
 
-    async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, call: PeerCall) -> Message:
+    async def _decide(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange) -> Message:
         """Return the letter with the decision on the call."""
         lock = self._deciding.setdefault(run.thread_id, Lock())
         async with lock:
@@ -226,32 +226,32 @@ class Calls:
                 if letter.id == f"{run.course.invocation_id}/letter":
                     return letter
             calls = sum(letter.kind == "option_call" for letter in letters)
-            refusal = await self._refusal(turn, exchange, call, calls)
+            refusal = await self._refusal(turn, exchange, calls)
             letter = exchange.call() if refusal is None else exchange.refused(refusal)
             return (await run.say(letter, key="letter")).message
 
-    async def _refusal(self, turn: PeerTurn, exchange: Exchange, call: PeerCall, calls: int) -> Refusal | None:
+    async def _refusal(self, turn: PeerTurn, exchange: Exchange, calls: int) -> Refusal | None:
         """Return the reason why a call is refused, after `calls` calls for the same task; None: it is allowed."""
         caller = self._registry.get(turn.name)
-        refusal = find_refusal(self._registry, self._limits, caller, call.target, depth=exchange.depth, interactions=calls)
-        if refusal is None and call.context_message_ids:
+        refusal = find_refusal(self._registry, self._limits, caller, exchange.callee, depth=exchange.depth, interactions=calls)
+        if refusal is None and exchange.context_message_ids:
             memory = await PeerMemory.read(self._ledger, turn.context.thread_id or "", turn.name)
-            missing = [message_id for message_id in call.context_message_ids if memory.by_id(message_id) is None]
+            missing = [message_id for message_id in exchange.context_message_ids if memory.by_id(message_id) is None]
             if missing:
                 return Refusal(MESSAGE_NOT_FOUND, f"there is no message {missing[0]!r} in the memory of {turn.name!r}")
         return refusal or await self.breaker.admit(exchange)
 
     # ------------------------------------------------------------ 3. and 4.
 
-    async def _ask(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange, call: PeerCall) -> Message:
+    async def _ask(self, turn: PeerTurn, run: LedgerRun, exchange: Exchange) -> Message:
         request = InvokePeer(
-            request=call.request,
+            request=exchange.request,
             depth=exchange.depth,
-            context_message_ids=call.context_message_ids,
-            untrusted=call.untrusted,
+            context_message_ids=exchange.context_message_ids,
+            untrusted=exchange.untrusted,
             task_id=exchange.caller_task,
         )
-        address = address_of(call.target)
+        address = address_of(exchange.callee)
         try:
             answered = await turn.context.ask(address, request, within=self._limits.within, key=exchange.id)
         except _NOT_ENDED:

@@ -183,6 +183,7 @@ class Exchange:
     callee: str
     request: str
     depth: int
+    context_message_ids: tuple[str, ...] = ()
     untrusted: str | None = None
     caller_task: str | None = None
     """The task that the caller names; several exchanges may have the same."""

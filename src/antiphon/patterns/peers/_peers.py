@@ -7,8 +7,7 @@ one thread: a peer may be asked by a peer that it waits for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, Unpack
@@ -24,10 +23,11 @@ from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.messages import Conversation, Message, current_port
+from antiphon.messages import Conversation, current_port
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
+    AgentActor,
     AgentSpec,
     Answer,
     Cast,
@@ -45,7 +45,7 @@ from antiphon.patterns.cast import (
     request_key,
 )
 from antiphon.patterns.peers._additions import memory_address
-from antiphon.patterns.peers._calls import BreakerState, Calls, PeerCall, PeerTurn
+from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn
 from antiphon.patterns.peers._letters import (
     KIND,
     PATTERN,
@@ -65,25 +65,18 @@ from antiphon.patterns.peers._letters import (
 from antiphon.patterns.peers._memory import PeerMemory, is_answer, prompt_of, recollect
 from antiphon.patterns.peers._registry import EVERYBODY, INVOKE_AGENT, PEER_NOT_FOUND, PeerRegistry, PeerSpec, Topology
 from antiphon.protocol import ErrorCode, Reply, Request
-from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime import Context, System, handles
 
 # ---------------------------------------------------------------- the actor
 
 _turn: ContextVar[PeerTurn | None] = ContextVar("antiphon.patterns.peers.turn", default=None)
 
 
-class PeerActor(Actor):
+class PeerActor(AgentActor):
     """One peer."""
-
-    concurrency = 1000
 
     def __init__(self, registry: PeerRegistry, cast: Cast, calls: Calls, limits: PeerLimits) -> None:
         self._registry, self._cast, self._calls, self._limits = registry, cast, calls, limits
-
-    @classmethod
-    def ordering_key(cls, message: Message) -> str | None:
-        """Handle all requests concurrently: otherwise peers that ask each other in a cycle would wait for themselves."""
-        return message.id
 
     @handles
     async def invoke(self, request: InvokePeer, context: Context) -> PeerAnswered:
@@ -93,19 +86,22 @@ class PeerActor(Actor):
         async with handling(context, PATTERN) as handler:
             prompt = await prompt_of(request, context, peer_at(context.message.policy))
             shared = await self._shared(turn.name, handler.run)
-            with _at_work(turn) as taint:
-                content = await self._answer(turn, prompt, shared)
+            token = _turn.set(turn)
+            try:
+                with taint_scope(Taint()) as taint:  # the caller's taint arrives with the request
+                    content = await self._answer(turn, prompt, shared)
+            finally:
+                _turn.reset(token)
         seconds = round(asyncio.get_running_loop().time() - began, 6)
         return PeerAnswered(content=content, completion_time=seconds, untrusted=taint.untrusted)
 
     @handles
     async def delegate(self, request: DelegateToPeer, context: Context) -> PeerHeard:
         """Ask another peer for the agent."""
-        turn = self._turn(context, 0, request.task_id)
-        ids = tuple(request.context_message_ids)
-        call = PeerCall(request.target, request.request, ids, message_id=request.message_id)
+        turn, ids = self._turn(context, 0, request.task_id), request.context_message_ids
         async with left_open(context), ledger_run(context) as run:
-            return PeerHeard(message_id=(await self._calls.invoke(turn, run, call)).id)
+            letter = await self._calls.invoke(turn, run, request.target, request.request, ids, message_id=request.message_id)
+        return PeerHeard(message_id=letter.id)
 
     def _turn(self, context: Context, depth: int, task_id: str | None) -> PeerTurn:
         name = peer_at(context.address) or ""
@@ -149,17 +145,6 @@ class PeerActor(Actor):
         return answer.output
 
 
-@contextmanager
-def _at_work(turn: PeerTurn) -> Generator[Taint]:
-    """Run a peer and track untrusted input; the caller's taint arrives with the request."""
-    token = _turn.set(turn)
-    try:
-        with taint_scope(Taint()) as taint:
-            yield taint
-    finally:
-        _turn.reset(token)
-
-
 async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     ctx: RunContext[Any], target: str, request: str, context_message_ids: tuple[str, ...] = ()
 ) -> dict[str, Any]:
@@ -174,8 +159,7 @@ async def invoke_agent(  # noqa: D417 (a model is told nothing of `ctx`)
     if turn is None or run is None:
         raise RuntimeError("only a peer that is at work can ask another")
     note_deed(invoke_agent.__name__)  # asked again, the other would do its work again
-    call = PeerCall(target, request, tuple(context_message_ids), _untrusted(ctx))
-    answer = await turn.calls.invoke(turn, run, call)
+    answer = await turn.calls.invoke(turn, run, target, request, context_message_ids, untrusted=_untrusted(ctx))
     letter, taint = letter_of(answer), current_taint()
     if letter is not None and taint is not None:
         taint.mark(letter.untrusted)  # untrusted content that the other peer has read also taints the caller

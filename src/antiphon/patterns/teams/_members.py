@@ -26,8 +26,8 @@ from typing_extensions import override
 
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
-from antiphon.messages import Json, Message, OptionResultPayload, thaw
-from antiphon.patterns.cast import Answer, ThreadHistory, side_by_side
+from antiphon.messages import Json, OptionResultPayload, thaw
+from antiphon.patterns.cast import AgentActor, Answer, ThreadHistory, side_by_side
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,
@@ -53,7 +53,7 @@ from antiphon.patterns.teams._roster import (
     end_open_calls,
 )
 from antiphon.patterns.teams._transcript import OUTPUT, Transcript, at_work
-from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime import Context, handles
 
 # ---------------------------------------------------------------- managers
 
@@ -78,20 +78,13 @@ class Assignment:
         return cls(segment.worker, segment.task, suggested=segment.suggested())
 
 
-class ManagerActor(Actor):
+class ManagerActor(AgentActor):
     """One manager, for all threads."""
-
-    concurrency = 1000
 
     def __init__(self, roster: Roster, name: str) -> None:
         self._roster = roster
         self._spec = roster.managers[name]
         self._form = steps_of(self._spec.workers, roster.limits.steps)
-
-    @classmethod
-    def ordering_key(cls, message: Message) -> str | None:
-        """Handle phases of one thread in parallel, if the plan requires it."""
-        return message.id
 
     @handles
     async def lead_phase(self, request: LeadPhase, context: Context) -> PhaseDone:
@@ -345,20 +338,13 @@ class _Result(NamedTuple):
     operation: str = DISPLAY_MESSAGE
 
 
-class TeamWorkerActor(Actor):
+class TeamWorkerActor(AgentActor):
     """One worker, for all threads."""
-
-    concurrency = 1000
 
     def __init__(self, roster: Roster, name: str) -> None:
         self._roster = roster
         self._name = name
         self._form = finished_of(roster.operations)
-
-    @classmethod
-    def ordering_key(cls, message: Message) -> str | None:
-        """Handle tasks of one thread in parallel, if they are delegated in parallel."""
-        return message.id
 
     @handles
     async def do_task(self, request: DoTeamTask, context: Context) -> TeamTaskDone:

@@ -27,6 +27,7 @@ from antiphon.messages import Conversation, Message, current_port
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
+    AgentActor,
     AgentSpec,
     Cast,
     HandlerRun,
@@ -86,7 +87,7 @@ from antiphon.patterns.workers._schedule import (
     within_deadline,
 )
 from antiphon.protocol import ErrorCode
-from antiphon.runtime import Actor, Context, System, handles, tag
+from antiphon.runtime import Context, System, handles, tag
 
 # ---------------------------------------------------------------- sensitive arguments
 
@@ -128,17 +129,6 @@ class SensitiveArguments:
 
 
 # ---------------------------------------------------------------- the actors
-
-
-class _Agent(Actor):
-    """The base class of both actors: they handle messages concurrently."""
-
-    concurrency = 1000
-
-    @classmethod
-    @override
-    def ordering_key(cls, message: Message) -> str | None:
-        return message.id
 
 
 async def _answered(
@@ -183,7 +173,7 @@ class Control:
     reporting: Reporting
 
 
-class ControllerActor(_Agent):
+class ControllerActor(AgentActor):
     """Answers clients, and assigns tasks to workers."""
 
     def __init__(self, control: Control, sensitive: SensitiveArguments) -> None:
@@ -222,7 +212,7 @@ class ControllerActor(_Agent):
 # ---------------------------------------------------------------- workers
 
 
-class WorkerActor(_Agent):
+class WorkerActor(AgentActor):
     """Carries out tasks, and answers clients directly."""
 
     def __init__(self, responder: Responder, slots: Slots, sensitive: SensitiveArguments) -> None:
