@@ -328,7 +328,7 @@ def test_a_host_takes_a_thread_and_hands_it_over(folder: Path) -> None:
         ]
         assert first.wait(60) == 0
     assert json.loads(command("status", "--json").stdout) == []
-    assert not any(each["is_alive"] for each in json.loads(command("status", "--all", "--json").stdout))
+    assert not any(each["is_alive"] for each in json.loads(command("status", "--all", "--json").stdout)["hosts"])
     (folder / "hold").unlink()
     with started("host", *SCRIPTED, held=folder) as second:
         assert f"{thread_id} taken" in lines(second, f"{thread_id} completed")
