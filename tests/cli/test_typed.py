@@ -386,7 +386,7 @@ def test_a_thread_whose_key_is_missing_says_so_and_is_not_failed() -> None:
 def test_output_that_cannot_be_written_is_one_line_and_an_exit_code_of_ours(folder: Path) -> None:
     given: dict[str, Any] = {"env": PLAIN, "text": True}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*COMMAND, "dialects"], check=False, stdout=full, stderr=subprocess.PIPE, **given)
+        done = subprocess.run([*COMMAND, "help", "dialects"], check=False, stdout=full, stderr=subprocess.PIPE, **given)
     assert (done.returncode, done.stderr) == (2, "the output cannot be written: No space left on device\n")
     reader, writer = os.pipe()
     os.close(reader)
