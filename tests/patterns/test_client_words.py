@@ -34,7 +34,7 @@ class _Shop:
             return "paid"
 
         config = ChainConfig(
-            outputs="text", found=0, phases={"action": AgentConfig(tools=()), "intention": AgentConfig(tools=("pay",))}
+            outputs="text", max_sources=0, phases={"action": AgentConfig(tools=()), "intention": AgentConfig(tools=("pay",))}
         )
         self.chain = PostChain(config=config, model=FunctionModel(self._answer), tools=[pay], grace=0.05)
 

@@ -225,9 +225,6 @@ async def end_open_calls(
     """End each open call in the talk of `invocation_id`, except the call `besides`. A second call does nothing.
 
     `fields` returns the fields of the result besides its payload, such as the metadata of a dialect.
-
-    Raises:
-        LedgerError: it could not be stored.
     """
     for record in await run.ledger.open_calls(run.thread_id):
         message, call = record.message, record.message.payload
@@ -282,21 +279,27 @@ class Waiting:
 
 
 async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return the reason why a thread waits; None: it does not wait.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the reason why a thread waits; None: it does not wait."""
     rows = await ledger.open_calls(thread_id)
-    return _approval(_questions(rows, thread_id), thread_id) or _settlement(rows, thread_id) or _stop(rows, thread_id)
+    resume = f"antiphon resume {thread_id}"
+    approval = _approval(_questions(rows, thread_id), resume)
+    if approval is not None:
+        return approval
+    for row in rows:
+        payload = row.message.payload
+        if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
+            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
+            return Waiting(reason, (f"antiphon settle {thread_id} {row.message.parent_id} --result JSON", resume))
+    for row in stops_in(rows):
+        error = stopped_error(row.message)
+        if error.cause == BudgetExceededError.code:  # it needs a new one
+            resume += " --budget NAME=NUMBER"
+        return Waiting(error.reason, (resume,), is_answered=True, stopped_by=error.cause)
+    return None
 
 
 async def open_approvals(ledger: Ledger, thread_id: str) -> list[Approval]:
-    """Return the open approvals of a thread.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the open approvals of a thread."""
     return _questions(await ledger.open_calls(thread_id), thread_id)
 
 
@@ -317,9 +320,8 @@ def _questions(rows: Sequence[Record], thread_id: str) -> list[Approval]:
     return [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
 
 
-def _approval(approvals: Sequence[Approval], thread_id: str) -> Waiting | None:
+def _approval(approvals: Sequence[Approval], resume: str) -> Waiting | None:
     in_time = [approval for approval in approvals if not approval.is_late(current_port().now())]
-    resume = f"antiphon resume {thread_id}"
     if in_time:
         calls = " and ".join(f"{_call(approval)} ({approval.reason})" for approval in in_time)
         return Waiting(f"a person must approve {calls}, or deny it", (*(approval.command() for approval in in_time), resume))
@@ -332,23 +334,3 @@ def _call(approval: Approval) -> str:
     if approval.agent in PHASES:
         return f"{approval.tool!r} in the {approval.agent} phase"
     return f"{approval.tool!r} of {approval.agent!r}"
-
-
-def _stop(rows: Sequence[Record], thread_id: str) -> Waiting | None:
-    """Return the reason why a thread was stopped. After a spent budget, it needs a new one."""
-    for row in stops_in(rows):
-        error = stopped_error(row.message)
-        budget = " --budget NAME=NUMBER" if error.cause == BudgetExceededError.code else ""
-        command = f"antiphon resume {thread_id}{budget}"
-        return Waiting(error.reason, (command,), is_answered=True, stopped_by=error.cause)
-    return None
-
-
-def _settlement(rows: Sequence[Record], thread_id: str) -> Waiting | None:
-    for row in rows:
-        payload = row.message.payload
-        if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
-            reason = f"{payload.arguments['reason']}; find out its outcome, and record it"
-            settle = f"antiphon settle {thread_id} {row.message.parent_id} --result JSON"
-            return Waiting(reason, (settle, f"antiphon resume {thread_id}"))
-    return None
