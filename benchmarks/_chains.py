@@ -93,7 +93,7 @@ class Chain:
 
     async def _open(self, url: str) -> PostChain:
         ledger = await self._stack.enter_async_context(open_ledger(url))
-        config = ChainConfig(found=0, concurrency=100_000, phases={"action": {"tools": []}})
+        config = ChainConfig(max_sources=0, concurrency=100_000, phases={"action": {"tools": []}})
         return await self._stack.enter_async_context(PostChain(ledger, model=self.word.model, config=config, settings=QUIET))
 
     def do(self, work: Any) -> Any:

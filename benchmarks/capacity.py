@@ -179,7 +179,7 @@ async def _threads(server: Any) -> None:
 
 
 async def _measure_threads(name: str, url: str, watch: _Watch | None) -> None:
-    config = ChainConfig(found=0, concurrency=100_000, phases={"action": {"tools": []}})
+    config = ChainConfig(max_sources=0, concurrency=100_000, phases={"action": {"tools": []}})
     async with open_ledger(url, create=True) as opened:
         ledger = _Counting(opened)
         settings = Settings(block_limit=None)

@@ -38,7 +38,7 @@ class Program:
             ledger,
             model=FunctionModel(self._answer, model_name="script"),
             config=ChainConfig(
-                phases={phase: AgentConfig(tools=TOOLS.get(phase, ())) for phase in ("action", *TOOLS)}, found=0
+                phases={phase: AgentConfig(tools=TOOLS.get(phase, ())) for phase in ("action", *TOOLS)}, max_sources=0
             ),
             tools=[self._tool("look", "none"), self._tool("reserve", "idempotent"), self._tool("pay", "once")],
             grace=0.05,

@@ -28,7 +28,7 @@ PICTURE = Message(
     role_hint_for_llm="user",
     payload=PartsPayload(parts=(Words(text="What is this?"), MediaPart(modality="image", url="https://example.org/a.png"))),
 )
-QUICK = ChainConfig(found=0, backoff=0)
+QUICK = ChainConfig(max_sources=0, backoff=0)
 
 
 class Hearing(FunctionModel):

@@ -217,7 +217,7 @@ async def test_a_long_answer_of_a_model_is_passed_on_in_part_and_stored_whole() 
         return at
 
     phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("look",))}
-    config = ChainConfig(phases=phases, found=0)
+    config = ChainConfig(phases=phases, max_sources=0)
     tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
     async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
         result = await chain.run(QUESTION)
@@ -247,7 +247,7 @@ async def test_a_model_gets_no_more_sources_and_drafts_than_the_limit() -> None:
         """Look."""
         return at * 300
 
-    config = ChainConfig(phases={"action": AgentConfig(tools=("look",))}, found=0, context_limit=1000)
+    config = ChainConfig(phases={"action": AgentConfig(tools=("look",))}, max_sources=0, context_limit=1000)
     tools = [Tool[Any](look, metadata={"antiphon": {"effects": "none"}})]
     async with PostChain(MemoryLedger(), model=FunctionModel(answer), config=config, tools=tools) as chain:
         result = await chain.run(QUESTION)
@@ -399,7 +399,7 @@ async def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
     """CH-125, CH-070: where its agent asks for it by its tool; the phases after it follow, and a second time is a loop."""
     toolkit = Toolkit() if phase == "observation" else None  # with one or without one, it is the same
 
-    config = ChainConfig(max_cycles=9, phases=_going_on(phase), found=0)
+    config = ChainConfig(max_cycles=9, phases=_going_on(phase), max_sources=0)
     model = ScriptedModel(_script(phase))
     async with PostChain(MemoryLedger(), model=model, config=config, toolkit=toolkit) as chain:
         asked, why = await _phases_and_why(chain, SWALLOW)
@@ -411,7 +411,7 @@ async def test_the_last_phase_may_go_on_with_any_phase(phase: Phase) -> None:
 @pytest.mark.parametrize("phase", ["dessert", "ACTION", ""])
 async def test_a_phase_that_there_is_not_is_nothing_to_go_on_with(phase: str) -> None:
     """CH-125, CH-040: the tool takes the six names; its agent is told, and the turn ends as without it."""
-    config = ChainConfig(max_cycles=9, phases=_going_on("action"), found=0, attempts=1, restarts=0)
+    config = ChainConfig(max_cycles=9, phases=_going_on("action"), max_sources=0, attempts=1, restarts=0)
     async with PostChain(MemoryLedger(), model=ScriptedModel(_script(phase)), config=config) as chain:
         asked, why = await _phases_and_why(chain, SWALLOW)
         assert asked == [*PHASES, *PHASES[1:]]
@@ -451,7 +451,7 @@ async def test_an_unknown_subscriber_gets_a_dead_letter_and_the_others_their_res
     """CH-128, CH-112: the thread ends as it would have, and nothing of it is left open."""
     heard: list[str] = []
     async with chain_on() as chain:
-        chain.hear(lambda client, said: heard.append(client))
+        chain.on_message(lambda client, said: heard.append(client))
         thread_id = await chain.create(QUESTION)
         for subscriber in ("nobody/1", "client/eve"):
             await chain.send({"type": "SUBSCRIBE_THREAD", "sender": subscriber, "data": {"thread_id": thread_id}})
@@ -486,7 +486,7 @@ async def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> 
     seen: list[ChainEvent] = []
     async with chain_on(witness=(witness := Witness())) as chain:
         thread_id = await chain.create(QUESTION)
-        with chain._chain.events.listening(thread_id, seen.append, to_words=False):
+        with chain._chain.events.listening(thread_id, seen.append, with_text=False):
             await chain.start(thread_id)
             await chain.wait(thread_id)
         asked = len(witness.asked)

@@ -52,7 +52,7 @@ class Shop:
 
     def chain(self, ledger: Ledger, *phases: Phase, **more: Any) -> PostChain:
         named = {phase: AgentConfig(tools=("pay",)) for phase in phases or ("intention",)}
-        config = ChainConfig(phases={"action": AgentConfig(tools=()), **named}, found=0)
+        config = ChainConfig(phases={"action": AgentConfig(tools=()), **named}, max_sources=0)
         more = {"model": ScriptedModel(SCRIPT), "config": config, "grace": 0.05, "toolkit": self.toolkit, **more}
         return PostChain(ledger, **more)
 
@@ -561,12 +561,12 @@ async def test_taint_lasts_from_phase_to_phase_and_from_turn_to_turn(is_later_tu
     reads: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("fetch",))}
     pays: dict[Phase, AgentConfig] = {"understanding": AgentConfig(tools=("pay",))}
     first = {**reads, "understanding": AgentConfig(tools=())} if is_later_turn else {**reads, **pays}
-    more: Any = {"model": ScriptedModel(MAIL), "config": ChainConfig(phases=first, found=0)}
+    more: Any = {"model": ScriptedModel(MAIL), "config": ChainConfig(phases=first, max_sources=0)}
     async with shop.chain(ledger, **more) as chain:
         result = await chain.run("Read my mail.")
     if is_later_turn:
         assert result.status == "completed"
-        config = ChainConfig(phases={"action": AgentConfig(tools=()), **pays}, found=0)
+        config = ChainConfig(phases={"action": AgentConfig(tools=()), **pays}, max_sources=0)
         async with shop.chain(ledger, **{**more, "config": config}) as chain:
             result = await chain.run("And now?", thread_id=result.thread_id)
     assert (result.status, shop.paid) == ("paused", [])

@@ -36,7 +36,7 @@ class _Shop:
 
         config = ChainConfig(
             outputs="text",
-            found=0,
+            max_sources=0,
             phases={
                 "action": AgentConfig(tools=(), system_prompt="Be brief."),
                 "intention": AgentConfig(tools=("pay",)),

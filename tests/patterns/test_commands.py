@@ -125,10 +125,10 @@ def test_programs_get_json_and_nothing_else(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_stored_threads_are_held_against_the_installed_code(folder: Path) -> None:
-    (folder / "plain.toml").write_text("found = 4\n")
+    (folder / "plain.toml").write_text("max_sources = 4\n")
     command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--quiet", "--config", "plain.toml")
     assert command("replay", "--against").stderr == "threads: 1; with differences: 0\n"
-    (folder / "chain.toml").write_text('found = 4\n[phases.yield]\nsystem_prompt = "You are the last phase."\n')
+    (folder / "chain.toml").write_text('max_sources = 4\n[phases.yield]\nsystem_prompt = "You are the last phase."\n')
     done = command("replay", "--against", "--config", "chain.toml")
     assert done.exit_code == 1
     assert "PREPARE_CONTEXT to yield/1: another context.messages, another context.metadata.agent.prompt" in done.stderr
@@ -155,7 +155,7 @@ def test_the_model_of_a_configuration_is_used(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_configuration_keeps_the_settings_for_the_small_model(folder: Path) -> None:
     """Unless it chooses other outputs: then it is used as it is."""
-    (folder / "few.toml").write_text("found = 4\n")
+    (folder / "few.toml").write_text("max_sources = 4\n")
     (folder / "prose.toml").write_text('outputs = "typed"\n')
     done = command("run", QUESTION, "--model", "scripted", "--add", "tea.md", "--config", "few.toml", "--name", "few")
     assert done.stdout.startswith("Tea: Green tea is steeped at 80 degrees for two minutes. [1]\n")

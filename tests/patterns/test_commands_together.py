@@ -353,7 +353,7 @@ def test_the_second_signal_ends_a_host_at_once(folder: Path) -> None:
 @pytest.mark.timeout(60)
 def test_a_host_runs_a_thread_with_the_settings_of_the_command_that_began_it(folder: Path) -> None:
     """The environment names the model of both; the configuration is the same."""
-    (folder / "few.toml").write_text("found = 3\n")
+    (folder / "few.toml").write_text("max_sources = 3\n")
     configured = ("--config", "few.toml")
     thread_id = killed_thread(folder, *configured, ANTIPHON_MODEL="scripted")
     (folder / "hold").unlink()

@@ -87,7 +87,7 @@ async def test_words_are_streamed_while_they_arrive() -> None:
     """CH-078, CH-104: the caller gets the pieces in order, then the answer, which is their sum."""
     heard: list[Any] = []
     async with chain_on() as chain:
-        chain.hear(lambda client, said: heard.append((client, said)))
+        chain.on_message(lambda client, said: heard.append((client, said)))
         invoke = {"agent_id": "agent/intention", "input": "Hello", "stream": True}
         response = await chain.send({"type": "INVOKE_AGENT", "sender": "client/me", "data": invoke})
     assert response["type"] == "AGENT_INVOKED"

@@ -172,7 +172,7 @@ async def test_many_threads_at_once_all_end_and_a_model_is_not_overrun() -> None
     """Concurrency is limited for each model; threads are served in turn, so none waits for all the others to end."""
     witness = Witness()
     ended: list[Any] = []
-    async with chain_on(witness=witness, config=ChainConfig(concurrency=4, found=0)) as chain:
+    async with chain_on(witness=witness, config=ChainConfig(concurrency=4, max_sources=0)) as chain:
         threads = [await chain.create(f"{QUESTION} {number}") for number in range(40)]
         await asyncio.gather(*map(chain.start, threads))
 

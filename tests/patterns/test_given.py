@@ -97,7 +97,7 @@ def test_a_call_that_failed_or_found_nothing_gives_nothing() -> None:
         raise ValueError("the shelf fell down")
 
     broken.__name__ = "knowledge_base"
-    result, _ = _ask(QUESTION, tools=[broken], config=ChainConfig(attempts=1, restarts=0, found=0))
+    result, _ = _ask(QUESTION, tools=[broken], config=ChainConfig(attempts=1, restarts=0, max_sources=0))
     assert result.citations == ()
 
 
@@ -152,11 +152,11 @@ def test_a_small_model_is_offered_only_expressions_of_the_question() -> None:
 
 def test_a_configuration_goes_before_the_settings_for_the_small_model() -> None:
     action = AgentConfig(max_tokens=9)
-    given = ChainConfig(attempts=2, found=1, prompts={"experience": Path("own.md")}, phases={"action": action})
+    given = ChainConfig(attempts=2, max_sources=1, prompts={"experience": Path("own.md")}, phases={"action": action})
     used = chain_options("local", given).config
 
     assert used is not None
-    assert (used.outputs, used.max_tokens, used.fallback, used.attempts, used.found) == ("quotes", 32, "scripted", 2, 1)
+    assert (used.outputs, used.max_tokens, used.fallback, used.attempts, used.max_sources) == ("quotes", 32, "scripted", 2, 1)
     assert (used.phases["action"].tools, used.phases["action"].max_tokens) == (("calculator",), 9)
     assert used.phases["experience"].system_prompt is None, "the file is not read if the phase has a prompt"
     for own in (given, given.model_copy(update={"outputs": "text"})):

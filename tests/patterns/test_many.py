@@ -46,7 +46,7 @@ async def _check(ledger: Ledger, thread_id: str) -> None:
 async def test_all_of_many_threads_on_one_file_end_with_every_guarantee(tmp_path: Path) -> None:
     """One process, SQLite: each thread completed, conforms to the flows, left nothing open, and the chain verifies."""
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
-        async with chain_on(ledger, witness := Witness(), ChainConfig(found=0), grace=5) as chain:
+        async with chain_on(ledger, witness := Witness(), ChainConfig(max_sources=0), grace=5) as chain:
             results = await _run(chain, THREADS)
             await _idle(chain)
         assert {result.status for result in results} == {"completed"}
@@ -86,8 +86,8 @@ def _kept(chain: PostChain) -> dict[str, int]:
         "gates": shop.gates._gates,
         "looking": shop.gates._looking,
         "at work": shop.at_work,
-        "lives": shop.lives._known,
-        "talks": shop.talks._known,
+        "lives": shop.lives._cached,
+        "talks": shop.talks._talks,
         "new talks": shop.talks._new,
         "listeners": shop.events._listeners,
         "readers": shop.events._readers,
@@ -109,7 +109,7 @@ async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> Non
     """Objects are counted after twenty threads, and after sixty: there are no more. One that is needed again comes back."""
     async with (
         open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger,
-        chain_on(ledger, config=ChainConfig(found=0), settings=QUIET) as chain,
+        chain_on(ledger, config=ChainConfig(max_sources=0), settings=QUIET) as chain,
     ):
         first, *_ = await _run(chain, 20)
         await _run(chain, 1)  # alone: the ledger keeps its last batch, perhaps of many threads, until the next one
@@ -133,7 +133,7 @@ async def test_nothing_is_kept_of_threads_that_have_ended(tmp_path: Path) -> Non
 async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_path: Path) -> None:
     async with open_ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         witness = Witness(failures=[ValueError("broken")] * 3)
-        config = ChainConfig(found=0, backoff=0, attempts=1, restarts=0)
+        config = ChainConfig(max_sources=0, backoff=0, attempts=1, restarts=0)
         async with chain_on(ledger, witness, config) as chain:
             failed = await _run(chain, 3)
             assert {result.status for result in failed} == {"failed"}
@@ -151,21 +151,21 @@ async def test_nothing_is_kept_of_threads_that_were_terminated_or_failed(tmp_pat
 @pytest.mark.slow
 async def test_prompts_of_long_threads_stay_in_memory_until_another_writer_appends() -> None:
     """So a turn does not read the whole thread again; a row of another process is a gap, and then the thread is read."""
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         talks = chain._chain.talks
         result = await chain.run(QUESTION)
         await _idle(chain)
-        assert not talks._known  # it is short
+        assert not talks._talks  # it is short
         for _ in range(3):
             await chain.run(QUESTION, thread_id=result.thread_id)
         await _idle(chain)
-        talk = talks._known[result.thread_id]
+        talk = talks._talks[result.thread_id]
         assert talk.seq == (await chain.ledger.head(result.thread_id)).seq
         said = PartsPayload(parts=(TextPart(text="by the way"),))
         note = Message(policy="client/outside", payload=said, to=("client/local",))
         await chain.ledger.post(result.thread_id, note)
         await chain.status(result.thread_id)
-        assert not talks._known
+        assert not talks._talks
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.slow
 async def test_the_first_agent_of_a_new_thread_does_not_read_it(read: list[str]) -> None:
     """The rows before it were written here. After a row of another process, the thread is read."""
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         await chain.run(QUESTION)
         assert read == []
         thread_id = await chain.create(QUESTION)
@@ -208,7 +208,7 @@ async def test_no_agent_reads_a_thread_whose_last_rows_a_timer_has_written(
         await run.journal.settle(run.thread_id)
 
     monkeypatch.setattr(ThreadTalk, "leave", left)
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         assert (await chain.run(QUESTION)).status == "completed"
     assert read == []
 
@@ -222,7 +222,7 @@ async def test_the_answer_is_read_only_by_a_process_that_has_not_written_it(monk
         return await read_answer(ledger, thread_id, is_answer)
 
     monkeypatch.setattr("antiphon.patterns.postchain._postchain.read_answer", noted)
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         one = await chain.run(QUESTION)
         assert asked == []
         with chain.listening(one.thread_id, lambda _: None):
@@ -241,17 +241,17 @@ async def test_the_answer_is_read_only_by_a_process_that_has_not_written_it(monk
 async def test_a_thread_that_is_created_again_has_nothing_of_the_deleted_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its talk was cached because it was long. The first agent of the new one would take it, and conflict for ever."""
     monkeypatch.setattr("antiphon.patterns.postchain._chain._LONG", 50)
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         thread_id = await chain.create(QUESTION, thread_id="order-1")
         await chain.start(thread_id)
         await chain.wait(thread_id)
         await _idle(chain)
         talks = chain._chain.talks
-        assert list(talks._known) == [thread_id]
+        assert list(talks._talks) == [thread_id]
         await chain.system._kernel.journal.release(thread_id)
         await chain.ledger.delete(thread_id)
         await chain.create(QUESTION, thread_id=thread_id)
-        assert (list(talks._known), list(talks._new)) == ([], [thread_id])
+        assert (list(talks._talks), list(talks._new)) == ([], [thread_id])
         await chain.start(thread_id)
         assert (await chain.wait(thread_id)).status == "completed"
 
@@ -259,10 +259,10 @@ async def test_a_thread_that_is_created_again_has_nothing_of_the_deleted_one(mon
 @pytest.mark.slow
 async def test_nothing_is_cached_about_a_thread_that_was_released() -> None:
     """Another host may delete it, and create another one of the same name."""
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         thread_id = await chain.create(QUESTION)
         await _idle(chain)
-        caches = chain._chain.talks._new, chain._chain.lives._known
+        caches = chain._chain.talks._new, chain._chain.lives._cached
         assert [list(each) for each in caches] == [[thread_id]] * 2
         await chain.system._kernel.hosting._release(thread_id)
         assert [list(each) for each in caches] == [[], []]
@@ -273,7 +273,7 @@ async def test_nothing_is_cached_about_a_thread_that_was_released() -> None:
 @pytest.mark.slow
 async def test_of_threads_that_are_never_started_only_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("antiphon.patterns.postchain._chain._MOST_CACHED", 2)
-    async with chain_on(config=ChainConfig(found=0), settings=QUIET) as chain:
+    async with chain_on(config=ChainConfig(max_sources=0), settings=QUIET) as chain:
         threads = [await chain.create(QUESTION) for _ in range(3)]
         assert list(chain._chain.talks._new) == threads[1:]
         await chain.start(threads[0])

@@ -61,7 +61,7 @@ async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
         ledger,
         model=FunctionModel(calls("bureau", task="Find the price.")),
         tools=[team.as_tool("bureau", "Have something found out.")],
-        config=ChainConfig(found=0, phases={"action": AgentConfig(tools=("bureau",))}),
+        config=ChainConfig(max_sources=0, phases={"action": AgentConfig(tools=("bureau",))}),
     )
     async with together(chain, team):
         result = await chain.run("What does it cost?")
@@ -81,7 +81,7 @@ async def test_a_phase_delegates_to_a_team_in_the_thread_of_the_chain() -> None:
 async def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
     """The phases answer once, in the thread of the peer; the chain has no life there, and asking again gives the record."""
     ledger, asked = MemoryLedger(), list[str]()
-    chain = PostChain(ledger, model=_noting(asked, "80 degrees"), config=ChainConfig(found=0))
+    chain = PostChain(ledger, model=_noting(asked, "80 degrees"), config=ChainConfig(max_sources=0))
     tool = chain.as_tool("tea", "Ask about tea.")
     clerk = PeerSpec(name="clerk", tools=("tea",))
     peers = Peers(ledger, [clerk], model=FunctionModel(calls("tea", task="How hot?")), tools=[tool])
@@ -111,7 +111,7 @@ async def test_a_phase_that_asks_its_own_chain_is_refused_and_goes_on() -> None:
         told.append(str(last.content))
         return ModelResponse([TextPart("80 degrees")])
 
-    config = ChainConfig(found=0, phases={"action": AgentConfig(tools=("again",))})
+    config = ChainConfig(max_sources=0, phases={"action": AgentConfig(tools=("again",))})
     toolkit = Toolkit()
     chain = PostChain(ledger, model=FunctionModel(answer), config=config, toolkit=toolkit)
     toolkit.add(chain.as_tool("again", "Ask once more."))
@@ -130,7 +130,9 @@ async def test_a_model_gets_the_failure_of_a_chain_that_is_its_tool() -> None:
     def refuse(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise UserError("no model")
 
-    chain = PostChain(ledger, model=FunctionModel(refuse), config=ChainConfig(found=0, attempts=1, backoff=0, restarts=0))
+    chain = PostChain(
+        ledger, model=FunctionModel(refuse), config=ChainConfig(max_sources=0, attempts=1, backoff=0, restarts=0)
+    )
     told = list[str]()
 
     def ask(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:

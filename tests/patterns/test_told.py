@@ -13,7 +13,7 @@ from antiphon.protocol.flows import find_flow
 
 def _listen(chain: PostChain) -> list[tuple[str, Any]]:
     heard: list[tuple[str, Any]] = []
-    chain.hear(lambda client, said: heard.append((client, said)))
+    chain.on_message(lambda client, said: heard.append((client, said)))
     return heard
 
 

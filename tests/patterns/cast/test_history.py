@@ -135,7 +135,7 @@ def some_workers(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
 
 def a_chain(ledger: Ledger, model: Hearing, toolkit: Toolkit) -> Pattern:
     phases: dict[Phase, AgentConfig] = {"action": AgentConfig(tools=("pay",))}
-    return PostChain(ledger, model=model, toolkit=toolkit, patience=QUICK, config=ChainConfig(found=0, phases=phases))
+    return PostChain(ledger, model=model, toolkit=toolkit, patience=QUICK, config=ChainConfig(max_sources=0, phases=phases))
 
 
 Make = Callable[[Ledger, Hearing, Toolkit], Pattern]

@@ -86,9 +86,9 @@ async def _opened(
 ) -> AsyncIterator[PostChain]:
     """Open a chain whose first agent pays, looks, and then answers."""
     first = AgentConfig(tools=("pay", "look"), system_prompt=PROMPT)
-    config = ChainConfig(attempts=1, backoff=0, timeout=seconds, outputs="text", found=0, phases={"action": first})
+    config = ChainConfig(attempts=1, backoff=0, timeout=seconds, outputs="text", max_sources=0, phases={"action": first})
     async with PostChain(ledger, config, model=model, tools=desk.tools, phases=["action", "yield"], grace=0.05) as chain:
-        chain.hear(client.hear)
+        chain.on_message(client.hear)
         yield chain
 
 

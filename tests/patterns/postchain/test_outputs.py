@@ -15,8 +15,8 @@ from antiphon.patterns.postchain._outputs import (
     ActionOutput,
     ExperienceOutput,
     IntentionOutput,
+    NumberedSources,
     ObservationOutput,
-    ToldSources,
     UnderstandingOutput,
     YieldOutput,
     checked,
@@ -53,7 +53,7 @@ def _asked(rows: list[Message], option: str) -> list[dict[str, Any]]:
 
 # ---------------------------------------------------------------- the checks, as arithmetic
 
-SOURCES = ToldSources(("kb-1", "kb-2"), (f"# Tea\n\n{TEA}", POT))
+SOURCES = NumberedSources(("kb-1", "kb-2"), (f"# Tea\n\n{TEA}", POT))
 
 
 def test_a_source_is_named_by_its_number_or_by_its_id() -> None:
@@ -72,7 +72,7 @@ def test_an_unknown_source_is_a_problem_and_is_left_out() -> None:
     assert problems == ("scores: there is no source 'x'; there are [1] to [2]",)
 
     links: Any = [{"source": "3", "relationship": "answers", "strength": 1.0}]
-    linked, problems = checked(ObservationOutput(notes="n", links=links), ToldSources())
+    linked, problems = checked(ObservationOutput(notes="n", links=links), NumberedSources())
     assert linked == ObservationOutput(notes="n")
     assert problems == ("links: there is no source '3'; there are none",)
 
@@ -364,7 +364,7 @@ async def test_a_source_that_an_agent_relies_on_is_not_taken_for_noise() -> None
     kept: list[bool] = []
     for used in (["1"], []):
         witness = Witness(judged={"experience": [{"synthesis": "s", "used": used, "missing": None if used else "x"}]})
-        result, _, ids = await _run(witness, question, found=1)
+        result, _, ids = await _run(witness, question, max_sources=1)
         assert result.outputs["experience"]["citations"][0]["relevance"] < 0.3
         kept.append(bool({*ids.values()} & {*result.outputs["understanding"]["retained"]}))
     assert kept == [True, False]

@@ -241,9 +241,6 @@ async def end_open_calls(
     """End each open call in the talk of `invocation_id`, except the call `besides`. A second call does nothing.
 
     `fields` returns the fields of the result besides its payload, such as the metadata of a dialect.
-
-    Raises:
-        LedgerError: it could not be stored.
     """
     for record in await run.ledger.open_calls(run.thread_id):
         message, call = record.message, record.message.payload

@@ -207,9 +207,6 @@ def _not_empty(response: ModelResponse) -> ModelResponse:
     """Return an answer, unless it is completely empty: no part, no token, no id.
 
     A client reads events of another protocol as such an answer. An agent would ask for an output again, and then fail.
-
-    Raises:
-        UnexpectedModelBehavior: it is empty.
     """
     if not response.parts and not response.usage.total_tokens and response.provider_response_id is None:
         raise UnexpectedModelBehavior("The answer has no content, no tokens and no id")

@@ -123,9 +123,6 @@ class TaskInput:
 
         It keeps its own id. If the thread already has the request `request_id`, nothing is written: the task continues, with
         the message that it began with.
-
-        Raises:
-            LedgerError: it cannot be written.
         """
         rows = [message.model_copy(update={"thread_id": thread_id}) for message in self._messages]
         message_id = None if self.message is None else self.message.id
@@ -229,11 +226,7 @@ class ThreadHistory:
 
 
 async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> ThreadHistory:
-    """Return the history of a thread before the message with the id `until`.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
+    """Return the history of a thread before the message with the id `until`."""
     history = ThreadHistory()
     async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id))) as records:
         async for record in records:
@@ -244,11 +237,7 @@ async def read_history(ledger: Ledger, thread_id: str, *, until: str) -> ThreadH
 
 
 async def read_answer(ledger: Ledger, thread_id: str, is_answer: Callable[[Message], bool]) -> tuple[Message, ...]:
-    """Return the last answer in the talk of a thread, with the answers right before it.
-
-    Raises:
-        LedgerError: it cannot be read.
-    """
+    """Return the last answer in the talk of a thread, with the answers right before it."""
     answers: list[Message] = []
     async with aclosing(cast("AsyncGenerator[Record]", ledger.read(thread_id, reverse=True))) as records:
         async for record in records:
@@ -337,7 +326,10 @@ class PatternOptions(CastOptions, total=False):
 
 
 class Pattern(ABC):
-    """An `async with` block in which the actors of a pattern run."""
+    """An `async with` block in which the actors of a pattern run.
+
+    Whatever reads or writes a thread, here and in all patterns, raises `LedgerError` if the ledger cannot be used.
+    """
 
     _system: System | None = None
 

@@ -209,11 +209,7 @@ def _result(call: Message, outcome: OptionResultPayload) -> Message:
 
 
 async def _append(run: LedgerRun, results: list[Message]) -> list[Message]:
-    """Append results; before them, close the calls that nested work left open, because nothing else will.
-
-    Raises:
-        HistoryMismatchError: a call already has another result.
-    """
+    """Append results; before them, close the calls that nested work left open, because nothing else will."""
     is_cut = any(isinstance(result.payload, OptionResultPayload) and result.payload.is_error for result in results)
     nested = await _open_nested_calls(run) if is_cut else []
     rows = [*(_result(call, _failed(call, _GIVEN_UP)) for call in nested), *results]

@@ -95,12 +95,7 @@ def _text(part: Part) -> str | None:
 
 
 def read_decision(value: Any, policy: str) -> list[Message]:
-    """Return the result of a policy as messages: any other value becomes a message with that value.
-
-    Raises:
-        TypeError: it mixes messages with other values.
-        ValueError: it cannot be written as JSON.
-    """
+    """Return the result of a policy as messages: any other value becomes a message with that value."""
     if isinstance(value, Message):
         return [value]
     if value is None:
@@ -163,11 +158,7 @@ class Past:
             self.steps += 1
 
     def begin_step(self) -> None:
-        """Count a decision that is about to be made.
-
-        Raises:
-            BudgetExceededError: the run may not make another decision.
-        """
+        """Count a decision that is about to be made."""
         limits = self.limits
         if limits.steps is not None and self.steps >= limits.steps:
             raise BudgetExceededError(f"the run has used up its {limits.steps} steps")

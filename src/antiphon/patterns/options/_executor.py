@@ -180,9 +180,6 @@ async def _write_observations(
     """Write the observations to the thread once; return them as stored, and the results that closed open calls in them.
 
     They become talk without receivers, whatever their fields. `outside` closes the open calls.
-
-    Raises:
-        RefusedError: an observation is not a valid message.
     """
     try:
         rows = [_as_talk(loads(text.encode(), Message)) for text in observations]

@@ -279,11 +279,7 @@ _nest: ContextVar[Nest | None] = ContextVar("antiphon.patterns.options.nest", de
 
 
 async def nest(policy: Policy, task: str) -> Any:
-    """Run a policy on a task as part of the current run, and return its answer.
-
-    Raises:
-        RuntimeError: there is no current run.
-    """
+    """Run a policy on a task as part of the current run, and return its answer."""
     run_policy = _nest.get()
     if run_policy is None:
         raise RuntimeError(f"policy {policy.name!r} is an option: it can only be called in a run of an executor")

@@ -167,11 +167,7 @@ def under(rule: Rule, calls: Iterable[Message]) -> list[Message]:
 
 
 def rule_in(messages: Iterable[Message]) -> Rule | None:
-    """Return the rule of a decision: the rule of the first message that has one; None: there is none.
-
-    Raises:
-        ValueError: the rule is invalid.
-    """
+    """Return the rule of a decision: the rule of the first message that has one; None: there is none."""
     for message in messages:
         metadata = message.metadata.get(_NAMESPACE)
         if isinstance(metadata, JsonObject) and "rule" in metadata:

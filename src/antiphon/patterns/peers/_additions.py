@@ -85,12 +85,7 @@ def units_of(messages: Iterable[marsys.Message | Message]) -> list[dict[str, Any
 async def post_additions(
     ledger: Ledger, thread_id: str, address: str, units: Sequence[dict[str, Any]], untrusted: str | None
 ) -> None:
-    """Write units to a memory; the same units are written once.
-
-    Raises:
-        LedgerError: they cannot be written.
-        ValueError: one is too large.
-    """
+    """Write units to a memory; the same units are written once."""
     for portion in _portions(units):
         await ledger.post(thread_id, _row(address, portion, untrusted))
 

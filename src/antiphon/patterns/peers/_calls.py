@@ -58,11 +58,7 @@ class Breaker:
         self._standings: dict[str, _Standing] = {}
 
     async def state(self, name: str) -> BreakerState:
-        """Return whether a peer is asked (closed), not asked (open), or may be probed (half-open).
-
-        Raises:
-            LedgerError: its record cannot be read.
-        """
+        """Return whether a peer is asked (closed), not asked (open), or may be probed (half-open)."""
         standing = await self._standing(name)
         if standing.failures < self._limits.failures or standing.failed_at is None:
             return "closed"
@@ -70,11 +66,7 @@ class Breaker:
         return "half-open" if is_over and standing.tried_by is None else "open"
 
     async def admit(self, exchange: Exchange) -> Refusal | None:
-        """Admit a call to a peer, whose end `note` and `leave` report; or return the reason for a refusal.
-
-        Raises:
-            LedgerError: its record cannot be read.
-        """
+        """Admit a call to a peer, whose end `note` and `leave` report; or return the reason for a refusal."""
         name = exchange.callee
         state = await self.state(name)
         if state == "open":
@@ -91,11 +83,7 @@ class Breaker:
             standing.tried_by = None
 
     async def note(self, exchange: Exchange, *, failed: bool) -> None:
-        """Record the outcome of a call; a success only after failures.
-
-        Raises:
-            LedgerError: it cannot be stored.
-        """
+        """Record the outcome of a call; a success only after failures."""
         standing = await self._standing(exchange.callee)
         if not failed and not standing.failures:
             return

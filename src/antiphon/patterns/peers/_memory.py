@@ -74,20 +74,12 @@ class PeerMemory:
 
     @classmethod
     async def read(cls, ledger: Ledger, thread_id: str, name: str, *, before: int | None = None) -> PeerMemory:
-        """Read it, up to the place `before` in the thread.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Read it, up to the place `before` in the thread."""
         return await cls._read(ledger, thread_id, MemoryReader(name, address_of(name)), before)
 
     @classmethod
     async def read_shared(cls, ledger: Ledger, name: str, *, before: int | None = None) -> PeerMemory:
-        """Read a shared memory by its name; it belongs to no single thread.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Read a shared memory by its name; it belongs to no single thread."""
         address = memory_address(name)
         return await cls._read(ledger, address, MemoryReader(name, address), before)
 
@@ -157,11 +149,7 @@ class PeerMemory:
         return tuple(message for message in self.conversation if role_of(message) == role)
 
     async def search(self, text: str, *, limit: int = 20) -> tuple[Message, ...]:
-        """Find messages that have all the words, the best first, as `Ledger.search` does.
-
-        Raises:
-            LedgerError: it cannot be searched.
-        """
+        """Find messages that have all the words, the best first, as `Ledger.search` does."""
         rows = (await self._ledger.head(self.thread_id)).seq
         hits = await self._ledger.search(text, thread_id=self.thread_id, limit=max(1, rows))
         matches: dict[str, Message] = {}
@@ -437,9 +425,6 @@ async def recollect(
     """Return the messages before the request `until`: shared memories, the latest exchanges, and additions.
 
     A peer that a user asks also reads the thread's history; a peer that another peer asks gets only its request.
-
-    Raises:
-        LedgerError: the thread cannot be read.
     """
     runs: dict[str, _Exchange] = {}
     reader, history = MemoryReader(name, address_of(name)), ThreadHistory()
@@ -520,16 +505,14 @@ def _added_quotations(
 
 def _unit(rows: list[Message]) -> dict[str, Any]:
     """Restore a request or an answer: instructions and request were one unit. Empty if it is neither."""
-    units: Any = encode(Conversation(_without_thread(row) for row in rows), "pydantic-ai").value
+    messages: list[Message] = []
+    for row in rows:
+        fields: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
+        if row.role_hint_for_llm == "assistant":
+            fields["policy"] = "assistant"
+        messages.append(row.model_copy(update=fields))
+    units: Any = encode(Conversation(messages), "pydantic-ai").value
     return {**units[0], "parts": [part for unit in units for part in unit["parts"]]} if units else {}
-
-
-def _without_thread(row: Message) -> Message:
-    """Return a row without the fields that belong to its thread."""
-    fields: dict[str, Any] = {"thread_id": None, "parent_id": None, "correlation_id": None}
-    if row.role_hint_for_llm == "assistant":
-        fields["policy"] = "assistant"
-    return row.model_copy(update=fields)
 
 
 def _is_finished(messages: list[ModelMessage]) -> bool:

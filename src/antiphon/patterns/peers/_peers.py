@@ -184,11 +184,7 @@ def _untrusted(ctx: RunContext[Any]) -> str | None:
 def delegation(
     target: str | marsys.Message, request: str | None, caller: str | None, context_message_ids: tuple[str, ...]
 ) -> tuple[str, DelegateToPeer, tuple[str, ...]]:
-    """Return the caller, its request, and the identity of the request.
-
-    Raises:
-        ValueError: an argument is missing, or the message is not an `agent_call`.
-    """
+    """Return the caller, its request, and the identity of the request."""
     ids = context_message_ids
     if isinstance(target, marsys.Message):
         call = target
@@ -420,19 +416,11 @@ class Peers(Pattern):
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
 
     async def shared(self, name: str) -> PeerMemory:
-        """Return the current state of a memory that peers share across threads (`PeerSpec.shares`).
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the current state of a memory that peers share across threads (`PeerSpec.shares`)."""
         return await PeerMemory.read_shared(self.ledger, name)
 
     async def letters(self, thread_id: str) -> list[marsys.Message]:
-        """Return the messages between peers in a thread: calls, responses and errors.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the messages between peers in a thread: calls, responses and errors."""
         rows = [record async for record in self.ledger.read(thread_id)]
         return marsys_form(Conversation(dated(row) for row in rows if letter_of(row.message) is not None))
 

@@ -66,7 +66,7 @@ from antiphon.patterns.postchain._config import (
     recorded_prompt,
 )
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
-from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, ToldSources, recorded, text_of
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, NumberedSources, recorded, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
 from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
 
@@ -99,10 +99,11 @@ class SupervisorActor(Supervisor):
         if attempt >= most or not may_succeed:
             return protocol.ErrorAcknowledged(actor_id=address, action_taken="stop", error_logged=True)
         await self.restart([address], notification.error_message, context)
-        delay: dict[str, Any] = {}
-        if cause_in(notification.details) == "provider":
-            delay["retry_after"] = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
-        return protocol.ErrorAcknowledged(actor_id=address, action_taken="restart", error_logged=True, **delay)
+        decision = protocol.ErrorAcknowledged(actor_id=address, action_taken="restart", error_logged=True)
+        if cause_in(notification.details) != "provider":
+            return decision
+        delay = self._patience.delay(notification.retry_after, self._patience.attempts + attempt - 1)
+        return decision.model_copy(update={"retry_after": delay})
 
     @handles
     async def note(self, error: protocol.Error, context: Context) -> protocol.ErrorAcknowledged:
@@ -134,7 +135,7 @@ def cause_in(details: object) -> object:
     return cast("Mapping[str, object]", details).get("cause") if isinstance(details, Mapping) else None
 
 
-_SAID, _SHOWN = 0.5, 0.8
+_TEXT_CONFIDENCE, _TOOL_CONFIDENCE = 0.5, 0.8
 """The confidence of a text answer to a direct request: by a model alone, and with a tool result."""
 _CONFIGS = 1_000
 """How many parsed configurations are cached."""
@@ -158,7 +159,7 @@ class AgentManagerActor(Actor):
         began = asyncio.get_running_loop().time()
         phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
-            result = await self._answer(phase, request, context, self._hear(phase, context))
+            result = await self._answer(phase, request, context, self._text_listener(phase, context))
         context.rest()  # in a thread, it gives one answer in a turn
         return protocol.AgentResponse(result=result, processing_time=_since(began))
 
@@ -169,7 +170,7 @@ class AgentManagerActor(Actor):
         phase = self._phase(context, request.agent_id)
         async with self._for_caller(context, phase):
             if not request.stream:
-                result = await self._answer(phase, request, context, self._hear(phase, context))
+                result = await self._answer(phase, request, context, self._text_listener(phase, context))
             else:
                 result = await self._streamed(phase, request, context)
         return protocol.AgentInvoked(agent_id=request.agent_id, result=result, processing_time=_since(began))
@@ -184,11 +185,7 @@ class AgentManagerActor(Actor):
     # ------------------------------------------------------------ answers
 
     def _phase(self, context: Context, agent_id: str | None) -> protocol.Phase:
-        """Return the phase whose agent this manager runs.
-
-        Raises:
-            RefusedError: there is no such agent here.
-        """
+        """Return the phase whose agent this manager runs."""
         phase = phase_of_agent(context.address, self._chain.order)
         if phase is None:
             raise RefusedError(f"no phase has an agent {context.address!r}", protocol.ErrorCode.ACTOR_NOT_FOUND)
@@ -199,23 +196,23 @@ class AgentManagerActor(Actor):
 
     async def _streamed(self, phase: protocol.Phase, request: protocol.InvokeAgent, context: Context) -> protocol.AgentResult:
         """Answer, and stream the text to the caller. Only the complete answer is recorded."""
-        words: asyncio.Queue[str | None] = asyncio.Queue()
+        texts: asyncio.Queue[str | None] = asyncio.Queue()
 
-        async def tell() -> None:
+        async def send_chunks() -> None:
             index = 0
-            while (text := await words.get()) is not None:
+            while (text := await texts.get()) is not None:
                 chunk = protocol.AgentStreamChunk(agent_id=request.agent_id, index=index, text=text)
                 await context.system.tell(context.message.policy, chunk, sender=context.address)
                 index += 1
 
-        telling = asyncio.create_task(tell())
+        sending = asyncio.create_task(send_chunks())
         try:  # not in a task group: it would wrap the error, which is an answer, in an ExceptionGroup
-            return await self._answer(phase, request, context, words.put_nowait)
+            return await self._answer(phase, request, context, texts.put_nowait)
         finally:
-            words.put_nowait(None)
-            await telling
+            texts.put_nowait(None)
+            await sending
 
-    def _hear(self, phase: protocol.Phase, context: Context) -> OnText | None:
+    def _text_listener(self, phase: protocol.Phase, context: Context) -> OnText | None:
         thread_id, events = context.thread_id or "", self._chain.events
         if not events.has_listener(thread_id):
             return None
@@ -231,14 +228,14 @@ class AgentManagerActor(Actor):
         return on_text
 
     async def _answer(
-        self, phase: protocol.Phase, asked: AskedAgent, context: Context, hear: OnText | None
+        self, phase: protocol.Phase, asked: AskedAgent, context: Context, on_text: OnText | None
     ) -> protocol.AgentResult:
         """Answer a client, or the phase, whose request encloses the recorded configuration and the known information."""
         if context.thread_id is None:
             raise RefusedError("an agent works in a thread: ask it in one", protocol.ErrorCode.VALIDATION_ERROR)
         enclosed: dict[str, Any] = thaw(asked.enclosure)
         chain, prompt = self._chain, _prompt(asked.input, enclosed.get("history", ()))
-        handed, request = await self._handed_over(enclosed.get("outside"), context.thread_id)
+        history, request = await self._outside_history(enclosed.get("outside"), context.thread_id)
         async with self._run(context) as run:
             config = await self._config(phase, enclosed.get("agent"), run)
             form = _form(phase, config, asked.input, enclosed.get("sources", ()))
@@ -246,22 +243,26 @@ class AgentManagerActor(Actor):
             async with self._unless_over(run.thread_id):
                 with taint_scope(Taint()) as taint:  # untrusted content that one phase has read taints the others
                     taint.mark(enclosed.get("untrusted"))
-                    taint.mark(handed.untrusted)  # the request from outside is a part of it
-                    told = prompt if request is None else [prompt, *_attached(request)]
-                    history = (handed if request is None else handed.without(request.id)).quoted(phase)
+                    taint.mark(history.untrusted)  # the request from outside is a part of it
                     answer = await chain.cast.ask_phase(
-                        phase, config, told, hear, form=form, history=history, request_context=asked.context
+                        phase,
+                        config,
+                        prompt if request is None else [prompt, *_attached(request)],
+                        on_text,
+                        form=form,
+                        history=(history if request is None else history.without(request.id)).quoted(phase),
+                        request_context=asked.context,
                     )
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
         return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, enclosed.get("agent")))
 
-    async def _handed_over(self, outside: dict[str, str] | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
+    async def _outside_history(self, outside: dict[str, str] | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
         """Return the history from outside, and the request in it if it is more than text."""
         if outside is None:
             return ThreadHistory(), None
-        found = await read_history(self._chain.ledger, thread_id, until=outside["before"])
-        return found, next((each for each in found if each.id == outside.get("request")), None)
+        history = await read_history(self._chain.ledger, thread_id, until=outside["before"])
+        return history, next((message for message in history if message.id == outside.get("request")), None)
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
@@ -279,11 +280,7 @@ class AgentManagerActor(Actor):
 
     @asynccontextmanager
     async def _run(self, context: Context) -> AsyncGenerator[LedgerRun]:
-        """Open the run of a message; of the message that failed, if this is a RETRY.
-
-        Raises:
-            RefusedError: the message to retry is still being answered.
-        """
+        """Open the run of a message; of the message that failed, if this is a RETRY."""
         retried = await self._retried(context)
         message_id = context.course.invocation_id if retried is None else retried.message_id
         if message_id in self._at_work:
@@ -313,12 +310,14 @@ class AgentManagerActor(Actor):
             match record.message.payload if record.message.lane == "control" else None:
                 case OptionCallPayload(
                     option_name=protocol.Retry.message_type,
-                    invocation_id=own,
+                    invocation_id=invocation_id,
                     arguments={"original_message_id": str(named)},
                 ) if named == message_id:
-                    tries.add(own)
-                    run, is_new = (own, False) if is_new else (run, False)
-                case OptionResultPayload(is_error=True, invocation_id=own, result=JsonObject() as details) if own in tries:
+                    tries.add(invocation_id)
+                    run, is_new = (invocation_id, False) if is_new else (run, False)
+                case OptionResultPayload(is_error=True, invocation_id=invocation_id, result=JsonObject() as details) if (
+                    invocation_id in tries
+                ):
                     is_new = details.get("cause") == "output"
                     failed += [str(call)] if (call := details.get("call")) is not None else []
                 case _:
@@ -339,55 +338,57 @@ class AgentManagerActor(Actor):
             except StoppedError as exc:
                 if context.message.parent_id is not None and exc.cause != protocol.ErrorCode.AGENT_ERROR:
                     raise
-                said: dict[str, Any] = {"agent_id": agent_of(phase), "details": exc.reason, "cause": "provider"}
+                details: dict[str, Any] = {"agent_id": agent_of(phase), "details": exc.reason, "cause": "provider"}
                 if (seconds := retry_after(exc.__cause__)) is not None:
-                    said["retry_after"] = seconds
+                    details["retry_after"] = seconds
                 # A response in another protocol was asked for again by the run itself: a RETRY would multiply that.
                 is_foreign = isinstance(exc.__cause__, UnexpectedModelBehavior)
                 retryable = isinstance(exc.__cause__, Exception) and not is_foreign and may_pass(exc.__cause__)
-                raise RefusedError(exc.reason, exc.cause, details=said, retryable=retryable) from exc
+                raise RefusedError(exc.reason, exc.cause, details=details, retryable=retryable) from exc
             except RefusedError as exc:
                 if exc.code != protocol.ErrorCode.AGENT_ERROR:
                     raise
                 call = failed_call(exc.__cause__)
-                said = {**cast("dict[str, Any]", exc.details or {}), "cause": _cause(exc.__cause__)}
-                said |= {} if call is None else {"call": call}
+                details = {**cast("dict[str, Any]", exc.details or {}), "cause": _cause(exc.__cause__)}
+                details |= {} if call is None else {"call": call}
                 retryable = exc.retryable or call is not None
-                raise RefusedError(exc.reason, exc.code, details=said, retryable=retryable) from exc
+                raise RefusedError(exc.reason, exc.code, details=details, retryable=retryable) from exc
 
-    async def _config(self, phase: protocol.Phase, given: dict[str, Any] | None, run: LedgerRun) -> RecordedAgent:
+    async def _config(self, phase: protocol.Phase, enclosed: dict[str, Any] | None, run: LedgerRun) -> RecordedAgent:
         """Return the configuration of the agent for this run: the enclosed one, else the current one, which is recorded."""
 
-        async def now(key: str) -> Json:
+        async def current(key: str) -> Json:
             return (await self._chain.cast.agent_config(phase)).model_dump(mode="json", exclude_unset=True)
 
-        recorded = given if given is not None else await run.effect("config", {}, now, effects="none")
-        known, key = self._chain.cast.recorded_configs, to_json(recorded)
-        if key not in known:
+        recorded = enclosed if enclosed is not None else await run.effect("config", {}, current, effects="none")
+        configs, key = self._chain.cast.recorded_configs, to_json(recorded)
+        if key not in configs:
             config = RecordedAgent.model_validate(recorded)
             if config.prompt is not None and config.system_prompt is None:
                 text = await self._prompt_text(config.prompt, run.thread_id)
                 if text is None:
                     return await self._with_current_prompt(phase, config)
                 config = config.model_copy(update={"system_prompt": text})
-            if len(known) >= _CONFIGS:
-                known.clear()
-            known[key] = config
-        return known[key]
+            if len(configs) >= _CONFIGS:
+                configs.clear()
+            configs[key] = config
+        return configs[key]
 
     async def _prompt_text(self, name: str, thread_id: str) -> str | None:
         """Return the text of a prompt; None if it is neither the current one nor in the thread."""
         prompts = self._chain.cast.prompts
-        if name not in prompts and (found := await recorded_prompt(self._chain.ledger, thread_id, name)) is not None:
-            prompts[name] = found
+        if name not in prompts and (text := await recorded_prompt(self._chain.ledger, thread_id, name)) is not None:
+            prompts[name] = text
         return prompts.get(name)
 
     async def _with_current_prompt(self, phase: protocol.Phase, config: RecordedAgent) -> RecordedAgent:
         """Return a configuration with the current prompt: the prompt was changed before the first model request."""
-        cast_ = self._chain.cast
-        now = cast_.own_config(phase) if phase not in protocol.PHASES else await cast_.agent_config(phase)
-        text = now.system_prompt or ""
-        name = prompt_name(phase, text) if phase in protocol.PHASES else f"{phase}@{prompt_digest(text)}"
+        if phase in protocol.PHASES:
+            text = (await self._chain.cast.agent_config(phase)).system_prompt or ""
+            name = prompt_name(phase, text)
+        else:
+            text = self._chain.cast.own_config(phase).system_prompt or ""
+            name = f"{phase}@{prompt_digest(text)}"
         return config.model_copy(update={"system_prompt": text, PROMPT: name})
 
 
@@ -401,8 +402,8 @@ def _prompt(input: str, history: Sequence[Mapping[str, str]]) -> str:
     """Return the prompt, after the history."""
     if not history:
         return input
-    said = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
-    return f"Earlier in this conversation:\n{said}\n\n{input}"
+    conversation = "\n".join(f"{turn['role']}: {turn['content']}" for turn in history)
+    return f"Earlier in this conversation:\n{conversation}\n\n{input}"
 
 
 def _attached(request: Message) -> list[UserContent]:
@@ -415,7 +416,7 @@ def _form(phase: protocol.Phase, config: RecordedAgent, input: str, places: Any)
     """Return the output that an agent must give; None: text. Only a phase records that its agent gives a typed output."""
     if config.outputs not in (TYPED, QUOTED) or phase not in protocol.PHASES:
         return None
-    return FormRequest(phase, ToldSources.read(input, places), is_choice=config.outputs == QUOTED)
+    return FormRequest(phase, NumberedSources.read(input, places), is_choice=config.outputs == QUOTED)
 
 
 def _other_prompt(config: RecordedAgent, planned: dict[str, Any] | None) -> str | None:
@@ -428,7 +429,7 @@ def _result(
 ) -> protocol.AgentResult:
     messages = answer.run.new_messages()
     calls = _calls(messages)
-    used = answer.run.usage
+    usage = answer.run.usage
     # A field that is not set is not written: None would be.
     fields = {name: value for name, value in (("untrusted", untrusted), ("prompt", prompt)) if value is not None}
     if form is not None:
@@ -436,17 +437,18 @@ def _result(
         confidence = typed.get("judgement", {}).get("confidence")  # without one, the phase decides
         fields |= typed
     else:
-        text, confidence = text_of(answer.output), _SHOWN if any("result" in call for call in calls) else _SAID
+        text = text_of(answer.output)
+        confidence = _TOOL_CONFIDENCE if any("result" in call for call in calls) else _TEXT_CONFIDENCE
         if not isinstance(answer.output, str):
             fields["data"] = to_jsonable_python(answer.output, fallback=str)
-    model = next((each.model_name for each in reversed(messages) if isinstance(each, ModelResponse)), None)
+    model = next((message.model_name for message in reversed(messages) if isinstance(message, ModelResponse)), None)
     return protocol.AgentResult(
         response=cut(text),
         confidence=confidence,
         tool_calls=tuple(protocol.ToolCall(**call) for call in calls[:_CALLS]),
         model=model or answer.model or "",
-        input_tokens=used.input_tokens,
-        output_tokens=used.output_tokens,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
     ).model_copy(update=fields)
 
 

@@ -38,13 +38,13 @@ from antiphon.messages.arguments import check_type
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, OnText
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
-from antiphon.patterns.postchain._outputs import FORMS, SPOKEN, CheckedDurability, FormRequest, asking_for_form
+from antiphon.patterns.postchain._outputs import FORMS, TEXT_FIELDS, CheckedDurability, FormRequest, asking_for_form
 from antiphon.patterns.postchain._retrieval import choice_of
 from antiphon.protocol import PHASES, AgentConfig, AgentContext, ErrorCode, Phase
 from antiphon.retrieval import Retriever
 
 
-class _KnownConfig(NamedTuple):
+class _CachedConfig(NamedTuple):
     """A cached configuration of an agent."""
 
     length: int
@@ -100,17 +100,17 @@ class ChainCast(Cast):
         """
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"), retriever)
         self._config = config
-        self._own = {phase: _own_agent(phase, given, config) for phase, given in (agents or {}).items()}
+        self._program_agents = {phase: _own_agent(phase, agent, config) for phase, agent in (agents or {}).items()}
         self.tools.grant({phase: self._initial(phase).tools or () for phase in PHASES})
         self.prompts: dict[str, str] = {}
         """The prompts of agents, by the names under which threads record them."""
         self.recorded_configs: dict[bytes, RecordedAgent] = {}
         """The parsed configurations that threads record, by their JSON; each with the text of its prompt."""
-        self._configs: dict[Phase, _KnownConfig] = {}
+        self._configs: dict[Phase, _CachedConfig] = {}
         """The current configurations, each with the length of the thread that it was read from: another host may change it."""
-        own: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
-        own.setdefault("patience", config.patience)
-        super().__init__(ledger, **own)
+        cast_options: CastOptions = {**options, "tools": (), "model": None, "make_model": _models(options)}
+        cast_options.setdefault("patience", config.patience)
+        super().__init__(ledger, **cast_options)
         if "make_model" not in options:
             self.closing_models(except_for=options.get("model"))
         self._types: dict[str, Any] = {}
@@ -147,15 +147,15 @@ class ChainCast(Cast):
         output: Any
         if config.own is not None:
             spec, output = self._own_spec(phase, config), None
-            own_output: Any = spec.agent.output_type if spec.agent is not None else str
-            is_form = isinstance(own_output, type) and issubclass(own_output, FORMS[phase])
-            text_field = SPOKEN[phase] if is_form else None
+            agent_output: Any = spec.agent.output_type if spec.agent is not None else str
+            is_form = isinstance(agent_output, type) and issubclass(agent_output, FORMS[phase])
+            text_field = TEXT_FIELDS[phase] if is_form else None
         else:
             spec, output, text_field = self._configured_spec(phase, config), self._types.get(phase, str), None
             if form is not None and form.is_choice:
                 output = choice_of(len(form.sources.ids))
             elif form is not None:
-                output, text_field = FORMS[phase], SPOKEN[phase]
+                output, text_field = FORMS[phase], TEXT_FIELDS[phase]
         metadata = None
         if request_context is not None:
             metadata = {"user_id": request_context.user_id, "metadata": thaw(request_context.metadata)}
@@ -186,16 +186,12 @@ class ChainCast(Cast):
 
     def _own_spec(self, phase: Phase, config: RecordedAgent) -> AgentSpec:
         """Return the agent of the program for a phase, with the prompt and the tools of a configuration."""
-        spec = self._own[phase]
+        spec = self._program_agents[phase]
         instructions = "\n\n".join(text for text in (spec.instructions, config.system_prompt) if text)
         return spec.model_copy(update={"instructions": instructions, "tools": config.tools or ()})
 
     def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
-        """Add the agent of a phase of the program, with the output type `output`.
-
-        Raises:
-            ConfigError: it names a tool that does not exist.
-        """
+        """Add the agent of a phase of the program, with the output type `output`."""
         common = {name: getattr(self._config, name) for name in ("model", "temperature", "max_tokens")}
         full = AgentConfig(**{name: value for name, value in common.items() if value is not None})
         self._types[name] = output
@@ -209,20 +205,15 @@ class ChainCast(Cast):
     def lacks(self, phase: Phase, config: RecordedAgent) -> str | None:
         """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
         name = config.own
-        if name is not None and (phase not in self._own or name != _name_of(self._own[phase])):
+        if name is not None and (phase not in self._program_agents or name != _name_of(self._program_agents[phase])):
             return f"the agent of its {phase} phase is {name!r}, which only the program has that the thread is of"
         return self.tools.lacks(config)
 
     def _initial(self, phase: Phase) -> AgentConfig:
         """Return the configuration of a phase's agent before any change by a message."""
-        if phase not in self._own:
+        if phase not in self._program_agents:
             return self._config.agent(phase)
-        return AgentConfig(tools=self._own[phase].tools).merged(self._config.phases.get(phase, AgentConfig()))
-
-    def _marked(self, phase: Phase, config: AgentConfig) -> RecordedAgent:
-        """Return a configuration with the marks that a thread records: of the toolkit, and of an agent of the program."""
-        own = {"own": _name_of(self._own[phase])} if phase in self._own else {}
-        return self.tools.marked(config, **own)
+        return AgentConfig(tools=self._program_agents[phase].tools).merged(self._config.phases.get(phase, AgentConfig()))
 
     def gives_forms(self, config: RecordedAgent) -> bool:
         """Whether an agent with a configuration is asked for a typed output: unless the chain or the model requires text."""
@@ -235,22 +226,24 @@ class ChainCast(Cast):
                 profile = self.model(config.model).profile
             except (AntiphonError, ModuleNotFoundError, ValueError):
                 return True  # the model cannot be loaded: a request raises the reason
-            known = ("supports_json_schema_output", "supports_json_object_output")
-            self._forms[config.model] = profile.get("supports_tools", True) or any(profile.get(each, False) for each in known)
+            keys = ("supports_json_schema_output", "supports_json_object_output")
+            self._forms[config.model] = profile.get("supports_tools", True) or any(profile.get(key, False) for key in keys)
         return self._forms[config.model]
 
     async def agent_config(self, phase: Phase) -> RecordedAgent:
         """Return the current configuration of a phase's agent. A change by another host is noticed after `_FRESH`."""
-        known, now = self._configs.get(phase), asyncio.get_running_loop().time()
-        if known is not None and now < known.checked_at + _FRESH:
-            return known.config
-        if known is not None:
-            self._configs[phase] = known._replace(checked_at=now)  # before the read: other threads then need not compare
+        cached, now = self._configs.get(phase), asyncio.get_running_loop().time()
+        if cached is not None and now < cached.checked_at + _FRESH:
+            return cached.config
+        if cached is not None:
+            self._configs[phase] = cached._replace(checked_at=now)  # before the read: other threads then need not compare
         length = (await self.ledger.head(config_thread(phase))).seq
-        if known is None or known.length != length:
+        if cached is None or cached.length != length:
             config = await current_agent(self.ledger, phase, self._initial(phase))
-            known = self._configs[phase] = _KnownConfig(length, self._marked(phase, config), now)
-        return known.config
+            # Marked with what a thread records: the toolkit, and an agent of the program.
+            own = _name_of(self._program_agents[phase]) if phase in self._program_agents else None
+            cached = self._configs[phase] = _CachedConfig(length, self.tools.marked(config, own=own), now)
+        return cached.config
 
     def seen(self, record: Record) -> None:
         """Read a new record: it may change the configuration of an agent."""
@@ -266,8 +259,8 @@ class ChainCast(Cast):
             RefusedError: the model cannot be loaded, a tool does not exist or is not granted, or the agent belongs to the
                 program and has its own model.
         """
-        if phase in self._own and (own := _own_settings(config)):
-            reason = f"the agent of the {phase} phase is one of the program, which has its own {' and '.join(own)}"
+        if phase in self._program_agents and (settings := _own_settings(config)):
+            reason = f"the agent of the {phase} phase is one of the program, which has its own {' and '.join(settings)}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
         await self.tools.check(phase, config.tools or ())
         if config.model is None:
@@ -282,21 +275,16 @@ OwnAgent: TypeAlias = AbstractAgent[Any, Any] | AgentSpec
 """An agent of the program: an agent of Pydantic AI, or an `AgentSpec` with one."""
 
 
-def _own_agent(phase: Phase, given: OwnAgent, config: ChainConfig) -> AgentSpec:
-    """Return an agent of the program under the name of its phase.
-
-    Raises:
-        ConfigError: there is no such phase, no agent is given, or the configuration sets something that the agent has
-            itself.
-    """
+def _own_agent(phase: Phase, agent: OwnAgent, config: ChainConfig) -> AgentSpec:
+    """Return an agent of the program under the name of its phase."""
     if phase not in PHASES:
         raise ConfigError(f"agents: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
-    check_type(f"agents.{phase}", given, AbstractAgent | AgentSpec, "AgentSpec(agent=agent)")
-    if isinstance(given, AgentSpec) and given.agent is None:
+    check_type(f"agents.{phase}", agent, AbstractAgent | AgentSpec, "AgentSpec(agent=agent)")
+    if isinstance(agent, AgentSpec) and agent.agent is None:
         raise ConfigError(f"agents.{phase}: give an agent, `AgentSpec(agent=…)`, or configure `phases.{phase}`")
-    if own := _own_settings(config.phases.get(phase, AgentConfig())):
-        raise ConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(own)}: set it there")
-    return given.model_copy(update={"name": phase}) if isinstance(given, AgentSpec) else AgentSpec(name=phase, agent=given)
+    if settings := _own_settings(config.phases.get(phase, AgentConfig())):
+        raise ConfigError(f"phases.{phase}: an agent that exists has its own {' and '.join(settings)}: set it there")
+    return agent.model_copy(update={"name": phase}) if isinstance(agent, AgentSpec) else AgentSpec(name=phase, agent=agent)
 
 
 def _own_settings(config: AgentConfig) -> list[str]:
@@ -319,8 +307,8 @@ def make_named_model(name: str | None) -> Model:
 def _models(options: CastOptions) -> Callable[[str | None], Model]:
     """Return the function that makes models from names; the program's own model has its id as a name."""
     model, make = options.get("model"), options.get("make_model", make_named_model)
-    given = model if isinstance(model, Model) else None
-    return lambda name: given if given is not None and name in (None, given.model_id) else make(name)
+    program_model = model if isinstance(model, Model) else None
+    return lambda name: program_model if program_model is not None and name in (None, program_model.model_id) else make(name)
 
 
 class ChainTools:
@@ -341,21 +329,22 @@ class ChainTools:
         self._ledger = ledger
         self._toolkit = toolkit
         self._retriever = retriever
-        self._own = {tool.name: tool for tool in map(_as_tool, tools)}
+        as_tools = [tool if isinstance(tool, Tool) else Tool[Any](tool) for tool in tools]  # pyright: ignore[reportUnknownVariableType]
+        self._program_tools = {tool.name: tool for tool in cast("list[Tool[Any]]", as_tools)}
         if toolkit is not None:
             with suppress(ImportError):  # loaded with the first agent: it takes a second, which would block the event loop
                 import_module("pydantic_ai.mcp")
-            for tool in self._own.values():
+            for tool in self._program_tools.values():
                 toolkit.add(tool)
 
-    def marked(self, config: AgentConfig, **marks: str) -> RecordedAgent:
+    def marked(self, config: AgentConfig, *, own: str | None = None) -> RecordedAgent:
         """Return the configuration of an agent, marked with the toolkit that guards its tools, if any.
 
-        The thread records it: a process without the toolkit must not run that agent's tools unguarded.
+        The thread records it: a process without the toolkit must not run that agent's tools unguarded. `own` is the name of
+        an agent of the program.
         """
-        if self._toolkit is not None and config.tools:
-            marks["toolkit"] = self._toolkit.name
-        return RecordedAgent.of(config, **marks)
+        toolkit = self._toolkit.name if self._toolkit is not None and config.tools else None
+        return RecordedAgent.of(config, toolkit=toolkit, own=own)
 
     def lacks(self, config: RecordedAgent) -> str | None:
         """Return the reason why an agent with a recorded configuration cannot run here; None: it can."""
@@ -391,20 +380,19 @@ class ChainTools:
         for phase, names in named.items():
             for name in names:
                 self._check_name(name, f"phases.{phase}.tools")
-        if (toolkit := self._toolkit) is None:
+        toolkit = self._toolkit
+        if toolkit is None:
             return
         for phase, names in named.items():
-            self._have(toolkit, names)
+            self._add_built_in(toolkit, names)
             for name in names:
                 if not any(change.covers(phase, name) for change in toolkit.permissions.changes):
                     toolkit.grant(phase, name)
 
-    def _check_name(self, name: str, what: str) -> None:
-        there = {*self._own, *_BUILT_IN}
-        if name in there:
-            return
-        if self._toolkit is None:  # otherwise the grants are checked when the chain is opened
-            raise ConfigError(f"{what}: there is no tool {name!r}{known_names(name, there, 'there are', 'none')}")
+    def _check_name(self, name: str, place: str) -> None:
+        known_tools = {*self._program_tools, *_BUILT_IN}
+        if name not in known_tools and self._toolkit is None:  # with one, the grants are checked when the chain is opened
+            raise ConfigError(f"{place}: there is no tool {name!r}{known_names(name, known_tools, 'there are', 'none')}")
 
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
         """Refuse unknown tools, and tools that a phase may not use.
@@ -412,66 +400,52 @@ class ChainTools:
         Raises:
             RefusedError: there is one.
         """
-        there = {*self._own, *_BUILT_IN, *await self._offered()}
+        known_tools = {*self._program_tools, *_BUILT_IN}
+        if self._toolkit is not None:
+            async with await self._toolkit.connect():
+                known_tools.update(await self._toolkit.tools())
         for name in names:
-            if name not in there:
-                hint = known_names(name, there, "there are", "none")
+            if name not in known_tools:
+                hint = known_names(name, known_tools, "there are", "none")
                 raise RefusedError(f"there is no tool {name!r}{hint}", ErrorCode.VALIDATION_ERROR)
             if self._toolkit is not None and not self._toolkit.permissions.knows(phase, name):
-                how = f"the program can, by `toolkit.grant({phase!r}, {name!r})`"
-                raise RefusedError(f"nobody has granted {name!r} to {phase!r}; {how}", ErrorCode.VALIDATION_ERROR)
-
-    async def _offered(self) -> Iterable[str]:
-        if self._toolkit is None:
-            return ()
-        async with await self._toolkit.connect():
-            return tuple(await self._toolkit.tools())
+                advice = f"the program can, by `toolkit.grant({phase!r}, {name!r})`"
+                raise RefusedError(f"nobody has granted {name!r} to {phase!r}; {advice}", ErrorCode.VALIDATION_ERROR)
 
     # ------------------------------------------------------------ for an agent
 
     def plain(self, names: tuple[str, ...]) -> list[Tool[Any]]:
-        """Return tools by name, for an agent of a chain without a toolkit.
-
-        Raises:
-            ValueError: one cannot be loaded; the text has the reason.
-        """
+        """Return tools by name, for an agent of a chain without a toolkit."""
         if self._toolkit is not None:
             return []
-        own = [self._own[name] for name in names if name in self._own]
-        return own + [self._built_in(name) for name in names if name not in self._own]
+        program_tools = [self._program_tools[name] for name in names if name in self._program_tools]
+        return program_tools + [self._built_in(name) for name in names if name not in self._program_tools]
 
     def _built_in(self, name: str) -> Tool[Any]:
         return _GO_ON if name == _GO_ON.name else builtin_tools([name], ledger=self._ledger, retriever=self._retriever)[0]
 
     def guarded(self, phase: str, names: tuple[str, ...]) -> list[ToolkitCapability]:
-        """Return the tools as a capability of the toolkit, if there is one and the agent has tools.
-
-        Raises:
-            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text has the reason.
-        """
+        """Return the tools as a capability of the toolkit, if there is one and the agent has tools."""
         if self._toolkit is None or not names:
             return []
-        self._have(self._toolkit, names)
+        self._add_built_in(self._toolkit, names)
         return [_Named(self._toolkit, phase, frozenset(names))]
 
-    def _have(self, toolkit: Toolkit, names: Iterable[str]) -> None:
+    def _add_built_in(self, toolkit: Toolkit, names: Iterable[str]) -> None:
         """Add built-in tools to the toolkit; a tool of the program with the same name takes precedence."""
-        there = _built_in.setdefault(toolkit, {})
+        ledgers = _built_in.setdefault(toolkit, {})
         for name in names:
-            if name in there:
-                self._check_ledger(name, there[name])
-            elif name in _BUILT_IN and name not in self._own:
+            if name in ledgers:
+                if ledgers[name] is not self._ledger and name != _GO_ON.name:
+                    reason = f"{name!r} of this toolkit looks into the ledger of another chain"
+                    raise ConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
+            elif name in _BUILT_IN and name not in self._program_tools:
                 tool = self._built_in(name)
                 try:
                     toolkit.add(tool)
                 except ValueError:
                     continue  # the program's own
-                there[name] = self._ledger
-
-    def _check_ledger(self, name: str, ledger: Ledger) -> None:
-        if ledger is not self._ledger and name != _GO_ON.name:
-            reason = f"{name!r} of this toolkit looks into the ledger of another chain"
-            raise ConfigError(f"{reason}: give each chain with a ledger of its own a toolkit of its own")
+                ledgers[name] = self._ledger
 
 
 @dataclass
@@ -493,7 +467,3 @@ class _NamedToolset(AgentToolset):
     @override
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         return {name: tool for name, tool in (await super().get_tools(ctx)).items() if name in self._names}
-
-
-def _as_tool(tool: Callable[..., Any] | Tool[Any]) -> Tool[Any]:
-    return tool if isinstance(tool, Tool) else Tool[Any](tool)  # pyright: ignore[reportUnknownVariableType]

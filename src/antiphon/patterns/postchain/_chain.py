@@ -26,19 +26,19 @@ from antiphon.agents.extending import Amount, ThreadTalk
 from antiphon.durable import LedgerRun, waiting_for
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import as_key
 from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
-from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife, creates_thread
+from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife, creates_thread, result_in
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.patterns.postchain._retrieval import configured_retriever
 from antiphon.protocol import PHASES, Phase
 from antiphon.retrieval import Retriever
-from antiphon.runtime import Context
-from antiphon.runtime.extending import Gates, GateState, response_type
+from antiphon.runtime import Context, type_of
+from antiphon.runtime.extending import Gates, GateState
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 
@@ -105,15 +105,15 @@ class ChainEvents:
         return self._readers[thread_id] > 0
 
     @contextmanager
-    def listening(self, thread_id: str, on_event: Callable[[ChainEvent], None], *, to_words: bool = True) -> Generator[None]:
+    def listening(self, thread_id: str, on_event: Callable[[ChainEvent], None], *, with_text: bool = True) -> Generator[None]:
         """Call a function with each event of a thread for the duration of the block."""
         guarded = listener(on_event)
         self._listeners.setdefault(thread_id, []).append(guarded)
-        self._readers[thread_id] += to_words
+        self._readers[thread_id] += with_text
         try:
             yield
         finally:
-            self._readers[thread_id] -= to_words
+            self._readers[thread_id] -= with_text
             self._listeners[thread_id].remove(guarded)
             if not self._listeners[thread_id]:
                 del self._listeners[thread_id], self._readers[thread_id]
@@ -185,20 +185,20 @@ class _Backlog:
         self._events: deque[ChainEvent] = deque()
         self._dropped: int | None = None
         """The seq of the first recorded event that was dropped. Nothing more is kept until the reader has read the ledger."""
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def put(self, event: ChainEvent) -> None:
         if self._dropped is None and len(self._events) < self._most:
             self._events.append(event)
         elif self._dropped is None and event.seq is not None:
             self._dropped = event.seq
-        self._stirred.set()
+        self._changed.set()
 
     async def get(self) -> ChainEvent | int:
         """Return the next event; or the seq of the first dropped recorded event."""
         while not self._events and self._dropped is None:
-            self._stirred.clear()
-            await self._stirred.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if self._events:
             return self._events.popleft()
         # Reset before the reader reads the ledger: events that happen meanwhile are kept, and recognised by their seq.
@@ -234,13 +234,10 @@ def event_of(message: Message, seq: int, phase: protocol.Phase | None) -> ChainE
             return ChainEvent(thread_id, "decided", phase, str(data["action_taken"]), data, seq)
         case OptionResultPayload(option_name=name, is_error=False) if name in _STATUS:
             return ChainEvent(thread_id, "status", text=_STATUS[name], data=_object(payload.result), seq=seq)
-        case PartsPayload(parts=(DataPart(data=JsonObject() as said),)) if (
-            said.get("type") == protocol.ThreadResult.message_type
-        ):
-            data = thaw(said["data"])
-            return ChainEvent(thread_id, "ended", text=data["status"], data=data, seq=seq)
         case _:
-            return None
+            if (result := result_in(message)) is None:
+                return None
+            return ChainEvent(thread_id, "ended", text=result["status"], data=result, seq=seq)
 
 
 def _phase_in(data: Mapping[str, Any]) -> protocol.Phase:
@@ -275,7 +272,8 @@ def log_flow(record: Record) -> None:
     payload = message.payload
     code = payload.error_type if isinstance(payload, OptionResultPayload) and payload.is_error else None
     level = logging.DEBUG if code is None else logging.INFO
-    if not LOG.isEnabledFor(level) or not (kind := _kind(message)):
+    kind = type_of(message)
+    if not LOG.isEnabledFor(level) or kind == "MESSAGE":  # a message of another protocol
         return
     fields = {
         "antiphon.thread.id": message.thread_id,
@@ -283,25 +281,8 @@ def log_flow(record: Record) -> None:
         "antiphon.message.type": kind,
         "antiphon.correlation.id": message.correlation_id,
     }
-    said = kind if code is None else f"{kind} {code}"
-    LOG.log(level, "%s: %s -> %s: %s", message.thread_id, message.policy, message.to[0], said, extra=fields)
-
-
-def _kind(message: Message) -> str:
-    """Return the type of a message of the protocol; empty if it is not one."""
-    match message.payload:
-        case OptionCallPayload(option_name=name):
-            return name
-        case OptionResultPayload(is_error=True):
-            return "ERROR"
-        case OptionResultPayload():
-            return response_type(message)
-        case _:
-            match message.parts:
-                case (DataPart(data=JsonObject() as said),):
-                    return str(said.get("type", ""))
-                case _:
-                    return ""
+    text = kind if code is None else f"{kind} {code}"
+    LOG.log(level, "%s: %s -> %s: %s", message.thread_id, message.policy, message.to[0], text, extra=fields)
 
 
 # ---------------------------------------------------------------- the chain
@@ -319,7 +300,7 @@ class TalkCache:
     """By thread, the talk as known to its last agent; the latest entry is last."""
 
     def __init__(self) -> None:
-        self._known: dict[str, ThreadTalk] = {}
+        self._talks: dict[str, ThreadTalk] = {}
         self._new: dict[str, ThreadTalk] = {}
         """Threads that were created here and have had no agent: their first agent need not read the rows before it."""
 
@@ -327,16 +308,16 @@ class TalkCache:
         """Read a new record."""
         thread_id = record.message.thread_id or ""
         if creates_thread(record):
-            self._known.pop(thread_id, None)  # of a deleted thread with this name
+            self._talks.pop(thread_id, None)  # of a deleted thread with this name
             _keep(self._new, thread_id, ThreadTalk.of_new_thread())
         if (talk := self._new.get(thread_id)) is not None:
             if record.seq == talk.seq + 1:
                 talk.read_row(record, _NO_RUN)
             else:
                 del self._new[thread_id]  # there are rows that it has not read
-        elif (talk := self._known.get(thread_id)) is not None:
+        elif (talk := self._talks.get(thread_id)) is not None:
             if record.seq > talk.seq + 1:
-                del self._known[thread_id]
+                del self._talks[thread_id]
             else:
                 talk.reach(record.seq)
                 talk.guards.read_row(record.message, _NO_RUN)
@@ -344,7 +325,7 @@ class TalkCache:
     def give(self, run: LedgerRun, *, is_first: bool) -> None:
         """Pass the talk of the previous run to a run; `is_first`: it is the first attempt."""
         new = self._new.pop(run.thread_id, None)
-        talk = self._known.pop(run.thread_id, new)
+        talk = self._talks.pop(run.thread_id, new)
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.recorded.began)
             run.opened.shared[ThreadTalk] = talk
@@ -352,20 +333,20 @@ class TalkCache:
 
     def take(self, run: LedgerRun) -> None:
         """Keep the talk of a successful run for the next one."""
-        talk = self._known[run.thread_id] = ThreadTalk.of(run)
+        talk = self._talks[run.thread_id] = ThreadTalk.of(run)
         talk.reach(run.journal.length(run.thread_id))  # a timer may have written the last rows of the run since it ended
 
     def forget(self, thread_id: str) -> None:
         """Drop a thread."""
-        self._known.pop(thread_id, None)
+        self._talks.pop(thread_id, None)
         self._new.pop(thread_id, None)
 
     def rest(self, thread_id: str) -> None:
         """Keep a thread cached after its turn only if it is long."""
-        talk = self._known.pop(thread_id, None)
+        talk = self._talks.pop(thread_id, None)
         self._new.pop(thread_id, None)
         if talk is not None and talk.seq >= _LONG:
-            _keep(self._known, thread_id, talk)
+            _keep(self._talks, thread_id, talk)
 
 
 def _keep(talks: dict[str, ThreadTalk], thread_id: str, talk: ThreadTalk) -> None:
@@ -433,13 +414,14 @@ class Chain:
             if waiting is not None and not waiting.is_answered:
                 continue  # it was resumed without a decision
             try:
-                more: dict[str, Any] = {
-                    "thread_id": thread_id,
-                    "sender": context.address,
-                    "id": parked.message_id,
-                    "within": UNHURRIED,
-                }
-                return await context.system.ask(to, request, **more)
+                return await context.system.ask(
+                    to,
+                    request,
+                    within=UNHURRIED,
+                    thread_id=thread_id,
+                    sender=context.address,
+                    id=parked.message_id,
+                )
             except RESTS:
                 continue  # it waits for another decision now
             except DeliveryError as exc:

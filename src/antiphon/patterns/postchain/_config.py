@@ -47,10 +47,10 @@ class Prompt:
 def prompt_of(phase: Phase) -> Prompt:
     """Return the prompt of a phase."""
     assert phase in PHASES  # noqa: S101 (it names a file)
-    found = _FORM.fullmatch((Path(__file__).parent / "prompts" / f"{phase}.md").read_text())
-    if found is None:
+    match = _FORM.fullmatch((Path(__file__).parent / "prompts" / f"{phase}.md").read_text())
+    if match is None:
         raise ValueError(f"the prompt of {phase} does not begin with `version: N` and an empty line")
-    return Prompt(phase, int(found[1]), found[2].strip())
+    return Prompt(phase, int(match[1]), match[2].strip())
 
 
 def prompt_name(phase: Phase, text: str | None) -> str:
@@ -99,10 +99,13 @@ class RecordedAgent(AgentConfig, frozen=True):
     """The name of an agent of the program: a program without that agent does not continue the phase."""
 
     @classmethod
-    def of(cls, config: AgentConfig, **marks: str) -> Self:
+    def of(cls, config: AgentConfig, *, toolkit: str | None, own: str | None) -> Self:
         """Return a configuration with its marks, and without anything that a message may have put in their place."""
-        known = {name: value for name, value in config if name in AgentConfig.model_fields and name in config.model_fields_set}
-        return cls.model_validate({**known, **marks})
+        marks = {"own": own, "toolkit": toolkit}
+        fields = {
+            name: value for name, value in config if name in AgentConfig.model_fields and name in config.model_fields_set
+        }
+        return cls.model_validate({**fields, **{name: mark for name, mark in marks.items() if mark is not None}})
 
 
 async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | None:
@@ -117,35 +120,24 @@ async def recorded_prompt(ledger: Ledger, thread_id: str, name: str) -> str | No
             return message.text
         if message.lane == "talk" or not isinstance(payload, OptionResultPayload) or payload.is_error:
             continue
-        said: Any = thaw(payload.result)
-        if payload.option_name == _PREPARE and said["context"]["metadata"].get(PROMPT) == name:
-            text = prompt_in(name, [ChatTurn.model_validate(turn) for turn in said["context"]["messages"][:1]])
+        prepared: Any = thaw(payload.result)
+        if payload.option_name == _PREPARE and prepared["context"]["metadata"].get(PROMPT) == name:
+            text = prompt_in(name, [ChatTurn.model_validate(turn) for turn in prepared["context"]["messages"][:1]])
             if text is not None:
                 return text
     return None
 
 
-def prompt_text(phase: str, given: str | Path) -> str:
-    """Return the prompt of a phase: the given text, or the content of a file.
-
-    Raises:
-        ConfigError: the file cannot be read, or is empty.
-    """
-    return given if isinstance(given, str) else _read_prompt(phase, given)
-
-
-def _read_prompt(phase: str, path: Path) -> str:
-    """Read the prompt of a phase from a file of the program.
-
-    Raises:
-        ConfigError: it cannot be read, or is empty.
-    """
+def prompt_text(phase: str, prompt: str | Path) -> str:
+    """Return the prompt of a phase: the text, or the content of a file of the program."""
+    if isinstance(prompt, str):
+        return prompt
     try:
-        text = read_small(path).decode().strip()
+        text = read_small(prompt).decode().strip()
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"prompts.{phase}: {path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise ConfigError(f"prompts.{phase}: {prompt}: {getattr(exc, 'strerror', None) or exc}") from exc
     if not text:
-        raise ConfigError(f"prompts.{phase}: {path} is empty")
+        raise ConfigError(f"prompts.{phase}: {prompt} is empty")
     return text
 
 
@@ -153,16 +145,12 @@ TOO_LARGE: Final = "TOO_LARGE"
 """The code of an input that is too large."""
 ANSWER: Final = 16_000
 """The maximum length of an answer for other phases and the client, in characters."""
-_ABOUT: Final = 8_000
+_MOST_METADATA: Final = 8_000
 """The maximum size of a thread's metadata as JSON, in bytes: every message to a phase contains them."""
 
 
 def check_input(text: object, limit: int) -> None:
-    """Refuse an input that is too long.
-
-    Raises:
-        RefusedError: it is too large: TOO_LARGE, with the limit.
-    """
+    """Refuse an input that is too long."""
     size = len(text) if isinstance(text, str) else 0
     if size > limit:
         advice = "add it to the knowledge base and ask about it, or raise `input_limit`"
@@ -170,16 +158,12 @@ def check_input(text: object, limit: int) -> None:
         raise RefusedError(f"the input has {size} characters, more than {limit}: {advice}", TOO_LARGE, details=details)
 
 
-def check_about(user_id: str, metadata: Mapping[str, Any] | None) -> None:
-    """Refuse metadata of a thread that is too large.
-
-    Raises:
-        RefusedError: it is too large: TOO_LARGE, with the limit.
-    """
+def check_metadata(user_id: str, metadata: Mapping[str, Any] | None) -> None:
+    """Refuse metadata of a thread that is too large."""
     size = len(user_id.encode(errors="replace")) + len(to_json(dict(metadata or {}), fallback=str))
-    if size > _ABOUT:
-        reason = f"user_id and metadata have {size} bytes, more than {_ABOUT}: say where to find it instead"
-        raise RefusedError(reason, TOO_LARGE, details={"limit": _ABOUT, "size": size})
+    if size > _MOST_METADATA:
+        reason = f"user_id and metadata have {size} bytes, more than {_MOST_METADATA}: say where to find it instead"
+        raise RefusedError(reason, TOO_LARGE, details={"limit": _MOST_METADATA, "size": size})
 
 
 def cut(text: str, most: int = ANSWER) -> str:
@@ -191,14 +175,12 @@ def cut(text: str, most: int = ANSWER) -> str:
 
 def cut_values(arguments: Mapping[str, Any], most: int = MENTIONED) -> dict[str, Any]:
     """Return the arguments of a call, each truncated."""
-    return {name: _cut_value(value, most) for name, value in arguments.items()}
-
-
-def _cut_value(value: Any, most: int) -> Any:
-    if isinstance(value, bool | int | float | None):
-        return value
-    text = value if isinstance(value, str) else to_json(value, fallback=str).decode()
-    return value if len(text) <= most else cut(text, most)
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        is_short = isinstance(value, bool | int | float | None)
+        text = "" if is_short else value if isinstance(value, str) else to_json(value, fallback=str).decode()
+        values[name] = value if len(text) <= most else cut(text, most)
+    return values
 
 
 _PREPARE: Final = PrepareContext.message_type
@@ -241,7 +223,7 @@ class ChainConfig(BaseModel):
     """How many earlier turns are in the prompt of a phase, if they fit into `context_limit` characters."""
     drafts: bool = True
     """Whether a prompt has the answer of the previous phase; a very small model just repeats it."""
-    found: int = Field(default=5, ge=0)
+    max_sources: int = Field(default=5, ge=0)
     """The maximum number of sources."""
     context_limit: int = Field(default=4000, ge=200)
     """The room for sources and drafts in a prompt, in characters; at most 70 percent are used."""
@@ -275,9 +257,9 @@ class ChainConfig(BaseModel):
         Raises:
             ConfigError: it cannot be read, or is invalid.
         """
-        found = read_toml(path, cls)
-        beside = {phase: Path(path).parent / name for phase, name in found.prompts.items()}
-        return found.model_copy(update={"prompts": beside}) if beside else found
+        config = read_toml(path, cls)
+        prompts = {phase: Path(path).parent / name for phase, name in config.prompts.items()}
+        return config.model_copy(update={"prompts": prompts}) if prompts else config
 
     @property
     def patience(self) -> Patience:
@@ -285,12 +267,8 @@ class ChainConfig(BaseModel):
         return Patience(**{name: getattr(self, name) for name in Patience.model_fields})
 
     def agent(self, phase: Phase) -> AgentConfig:
-        """Return the complete configuration of a phase's agent.
-
-        Raises:
-            ConfigError: the file of its prompt cannot be read.
-        """
-        text = _read_prompt(phase, self.prompts[phase]) if phase in self.prompts else prompt_of(phase).text
+        """Return the complete configuration of a phase's agent."""
+        text = prompt_text(phase, self.prompts[phase]) if phase in self.prompts else prompt_of(phase).text
         base = AgentConfig(tools=_TOOLS.get(phase, ()), system_prompt=text, max_tokens=self.max_tokens)
         if self.model is not None:
             base = base.model_copy(update={"model": self.model})
@@ -310,9 +288,10 @@ async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> R
         if record.message.lane != "control":
             continue
         if isinstance(payload, OptionResultPayload) and payload.option_name == _PREPARE and not payload.is_error:
-            said: Any = thaw(payload.result)
-            is_it = said["phase_type"] == phase
-            return RecordedAgent.model_validate(said["context"]["metadata"]["agent"]) if is_it else None
+            prepared: Any = thaw(payload.result)
+            if prepared["phase_type"] != phase:
+                return None
+            return RecordedAgent.model_validate(prepared["context"]["metadata"]["agent"])
     return None
 
 
@@ -326,7 +305,7 @@ async def current_agent(ledger: Ledger, phase: Phase, initial: AgentConfig) -> A
         if isinstance(payload, OptionCallPayload) and payload.option_name in _CHANGES:
             asked[payload.invocation_id] = AgentConfig.model_validate(thaw(payload.arguments)["config"])
         elif isinstance(payload, OptionResultPayload) and payload.invocation_id in asked:
-            given = asked.pop(payload.invocation_id)
+            change = asked.pop(payload.invocation_id)
             if not payload.is_error:
-                config = (initial if payload.option_name == InitializePhase.message_type else config).merged(given)
+                config = (initial if payload.option_name == InitializePhase.message_type else config).merged(change)
     return config

@@ -30,9 +30,9 @@ def agent_of(phase: str) -> str:
     return f"agent/{phase}"
 
 
-def phase_of_agent(agent_id: str, own: Iterable[str] = ()) -> Phase | None:
+def phase_of_agent(agent_id: str, names: Iterable[str] = ()) -> Phase | None:
     """Return the phase whose agent has a name, one of the six or an `own` one; None if none has."""
-    named = (phase for phase in (*PHASES, *own) if agent_id.partition(":")[0] == agent_of(phase))
+    named = (phase for phase in (*PHASES, *names) if agent_id.partition(":")[0] == agent_of(phase))
     return cast("Phase | None", next(named, None))
 
 
@@ -215,11 +215,7 @@ def operations_to(operations: Iterable[ContextOperation]) -> list[dict[str, Any]
 
 
 def operations_from(data: Any) -> tuple[ContextOperation, ...]:
-    """Read operations.
-
-    Raises:
-        ValidationError: they are not operations.
-    """
+    """Read operations."""
     return _OPERATIONS.validate_python(data)
 
 
@@ -257,8 +253,8 @@ class ChainContext:
             case Tag():
                 return self._with(item.model_copy(update={"tags": tuple(dict.fromkeys((*item.tags, *operation.tags)))}))
             case Prune():
-                kept = {name: each for name, each in self.items.items() if name != item.id}
-                return ChainContext(kept, self.links, self.declined)
+                items = {name: value for name, value in self.items.items() if name != item.id}
+                return ChainContext(items, self.links, self.declined)
             case Transform():
                 tags = tuple(dict.fromkeys((*item.tags, operation.transformation)))
                 return self._with(item.model_copy(update={"text": operation.text, "tags": tags}))
@@ -275,7 +271,7 @@ def _is_protected(item: Item, operation: ContextOperation) -> bool:
     return item.source == "user" and isinstance(operation, Prune | Transform) and not operation.consent
 
 
-_SAID: Final = ("user", "agent", "observation", "memory")
+_NOT_SOURCES: Final = ("user", "agent", "observation", "memory")
 """The origins of items that are not sources: a user, an agent, or an earlier thread."""
 _SHORTEST_DRAFT = 100
 """The least length of a draft that is passed on, in characters."""
@@ -321,7 +317,7 @@ class PhaseWork:
         """Read a request. What the chain adds is its enclosure; a request of a client has none."""
         context, extra = request.context, cast("dict[str, Any]", thaw(request.enclosure))
         previous = extra.get("previous_phase_output")
-        items = [Item.model_validate(each) for each in extra.get("items", ())]
+        items = [Item.model_validate(fields) for fields in extra.get("items", ())]
         return cls(
             thread_id=request.thread_id,
             question=request.input,
@@ -346,28 +342,28 @@ class PhaseWork:
 
         Threads from before typed outputs keep earlier talk among their sources, because their prompts are recorded.
         """
-        left_out = _SAID if self.is_typed else _SAID[:2]
-        found = [item for item in self.context if item.source not in left_out]
-        return tuple(sorted(found, key=lambda item: -item.priority))
+        excluded = _NOT_SOURCES if self.is_typed else _NOT_SOURCES[:2]
+        items = [item for item in self.context if item.source not in excluded]
+        return tuple(sorted(items, key=lambda item: -item.priority))
 
     @property
     def remembered(self) -> tuple[Item, ...]:
         """Earlier observations and talk: they are listed separately from the sources, and never cited."""
-        return tuple(item for item in self.context if item.source in _SAID[2:])
+        return tuple(item for item in self.context if item.source in _NOT_SOURCES[2:])
 
     @property
-    def found(self) -> tuple[Item, ...]:
+    def search_results(self) -> tuple[Item, ...]:
         """The sources that a search found; the others are results of tools."""
         return tuple(item for item in self.sources if item.source != "tool")
 
     @property
     def cited(self) -> tuple[Item, ...]:
         """The sources that are cited: results of tools, and sources that are relevant and not far behind the best one."""
-        given = tuple(item for item in self.sources if item.source == "tool")
-        found = [item for item in self.found if "low_relevance" not in item.tags]
-        return (*given, *(item for item in found if item.priority >= found[0].priority * _BEHIND))
+        results = tuple(item for item in self.sources if item.source == "tool")
+        searched = [item for item in self.search_results if "low_relevance" not in item.tags]
+        return (*results, *(item for item in searched if item.priority >= searched[0].priority * _BEHIND))
 
-    def with_found(self, items: tuple[Item, ...]) -> PhaseWork:
+    def with_items(self, items: tuple[Item, ...]) -> PhaseWork:
         """Return it with more items."""
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
@@ -405,7 +401,7 @@ class PhasePrompt:
     """In the order of the numbers: the id of a source, and the start and the end of its text in the prompt."""
 
 
-def told(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
+def typed_prompt(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
     """Return the prompt of an agent with a typed output.
 
     The question comes first and complete. The rest has `room` characters, the most important first: the goals, all sources by

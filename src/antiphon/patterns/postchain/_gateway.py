@@ -42,22 +42,24 @@ class ClientActor(Actor):
 
     concurrency = 100
 
-    def __init__(self, hear: Callable[[str, ClientMessage], None]) -> None:
-        """Make it; `hear` is called with the client's address and the message."""
-        self._hear = hear
+    def __init__(self, notify: Callable[[str, ClientMessage], None]) -> None:
+        """Make it; `notify` is called with the client's address and the message."""
+        self._notify = notify
 
     @handles
-    async def told_result(self, result: protocol.ThreadResult, context: Context) -> None:
-        self._hear(context.address, result)
+    async def thread_result(self, result: protocol.ThreadResult, context: Context) -> None:
+        self._notify(context.address, result)
 
     @handles
-    async def told_failure(self, notification: protocol.ErrorNotification, context: Context) -> protocol.ErrorAcknowledged:
-        self._hear(context.address, notification)
+    async def error_notification(
+        self, notification: protocol.ErrorNotification, context: Context
+    ) -> protocol.ErrorAcknowledged:
+        self._notify(context.address, notification)
         return protocol.ErrorAcknowledged(actor_id=notification.actor_id, action_taken="ignore", error_logged=True)
 
     @handles
-    async def told_words(self, chunk: protocol.AgentStreamChunk, context: Context) -> None:
-        self._hear(context.address, chunk)
+    async def stream_chunk(self, chunk: protocol.AgentStreamChunk, context: Context) -> None:
+        self._notify(context.address, chunk)
 
 
 _OF_THREAD: Final = frozenset(f"{move}_THREAD" for move in ("START", "PAUSE", "RESUME", "TERMINATE", "SUBSCRIBE")) | {
@@ -109,15 +111,17 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            for kind, said in protocol.enclosed_messages(wire.type, wire.data):
+            for kind, fields in protocol.enclosed_messages(wire.type, wire.data):
                 _check_type(kind, wire.receiver)
                 for name in _INPUTS:
-                    check_input(said.get(name), self._input_limit)
+                    check_input(fields.get(name), self._input_limit)
         except ValueError as exc:
             return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         except RefusedError as exc:
             return error_response(wire, exc)
-        route = await self._route(wire)
+        route = await self._natural_route(wire)
+        if wire.receiver is not None:
+            route = route._replace(address=wire.receiver)
         if wire.type in _OF_THREAD and not await is_known(self._ledger, route.thread_id or ""):
             reason = f"there is no thread {wire.data['thread_id']!r}: create it first"
             return wire.reply_error(reason, protocol.ErrorCode.THREAD_NOT_FOUND)
@@ -125,9 +129,9 @@ class Gateway:
 
     async def _deliver(self, wire: protocol.Message, route: _Route, within: float | None) -> protocol.Response:
         sender = wire.sender if wire.sender and "/" in wire.sender else f"client/{wire.sender}" if wire.sender else CLIENT
-        own = wire.model_copy(update={"receiver": route.address, "sender": sender})
+        routed = wire.model_copy(update={"receiver": route.address, "sender": sender})
         try:
-            message = from_wire(own, route.thread_id)
+            message = from_wire(routed, route.thread_id)
             if not isinstance(message.payload, OptionCallPayload):
                 await self._system.tell(route.address, message, sender=sender, within=within)
                 return wire.reply(data={})
@@ -137,7 +141,7 @@ class Gateway:
         except DeliveryError as exc:
             return error_response(wire, exc)
         except ValidationError as exc:
-            return wire.reply_error("; ".join(each["msg"] for each in exc.errors()), protocol.ErrorCode.VALIDATION_ERROR)
+            return wire.reply_error("; ".join(error["msg"] for error in exc.errors()), protocol.ErrorCode.VALIDATION_ERROR)
         except ValueError as exc:
             return wire.reply_error(str(exc), protocol.ErrorCode.VALIDATION_ERROR)
         assert isinstance(result.payload, OptionResultPayload)  # noqa: S101 (the answer to a call)
@@ -147,11 +151,7 @@ class Gateway:
 
     # ------------------------------------------------------------ routing
 
-    async def _route(self, wire: protocol.Message) -> _Route:
-        natural = await self._natural(wire)
-        return natural if wire.receiver is None else natural._replace(address=wire.receiver)
-
-    async def _natural(self, wire: protocol.Message) -> _Route:
+    async def _natural_route(self, wire: protocol.Message) -> _Route:
         """Return the receiver of a message by its type and data."""
         kind, data = wire.type, wire.data
         thread_id: Any = data.get("thread_id") if is_name(data.get("thread_id")) else None
@@ -201,21 +201,13 @@ def _read(data: Any) -> protocol.Message:
 
 
 def _check_sender(sender: str | None) -> None:
-    """Refuse a sender from outside that has the address of an actor.
-
-    Raises:
-        ValueError: it has such an address.
-    """
+    """Refuse a sender from outside that has the address of an actor."""
     if sender is not None and kind_of(sender) in _OWN_KINDS and "/" in sender:
         raise ValueError(f"sender {sender!r} is an actor of the chain, which speaks for itself: say who you are")
 
 
 def _check_type(kind: str, receiver: str | None) -> None:
-    """Refuse messages that only actors may send. A client is told of a failure only by its thread.
-
-    Raises:
-        ValueError: it is such a message.
-    """
+    """Refuse messages that only actors may send. A client is told of a failure only by its thread."""
     is_forged = kind == protocol.ErrorNotification.message_type and kind_of(receiver or "") == kind_of(CLIENT)
     if kind in _OF_ACTORS or is_forged:
         raise ValueError(f"{kind} is what actors of the chain say to each other and to clients; it does not come from outside")
@@ -226,11 +218,7 @@ def _plain(response: protocol.Response) -> dict[str, Any]:
 
 
 async def post_request(ledger: Ledger, message: Mapping[str, Any]) -> None:
-    """Post a request about a thread to it: the next program that owns the thread carries it out.
-
-    Raises:
-        LedgerError: the ledger cannot be used.
-    """
+    """Post a request about a thread to it: the next program that owns the thread carries it out."""
     thread_id = str(message["data"]["thread_id"])
     wire = protocol.Message(**message, sender=OUTSIDE, receiver=thread_address(thread_id))
     await ledger.post(thread_id, from_wire(wire, thread_id))

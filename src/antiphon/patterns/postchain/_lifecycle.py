@@ -17,11 +17,11 @@ from typing import Any, Final, NamedTuple, cast
 from antiphon import protocol
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
-from antiphon.runtime.extending import enclosure_of
+from antiphon.runtime.extending import enclosure_of, notice_in
 
 PATTERN: Final = "postchain"
 """The name of this pattern in the ledger."""
@@ -115,8 +115,8 @@ class ThreadLife:
     @property
     def known_phase(self) -> protocol.Phase:
         """The current phase in terms of the protocol: for a phase of the program, the next one of the six."""
-        found: Any = next((phase for phase in self.remaining if phase in protocol.PHASES), "yield")
-        return cast("protocol.Phase", found)
+        name: Any = next((phase for phase in self.remaining if phase in protocol.PHASES), "yield")
+        return cast("protocol.Phase", name)
 
     @property
     def input(self) -> str:
@@ -148,7 +148,7 @@ class ThreadLife:
 
     def has_earlier_request(self, invocation_id: str) -> bool:
         """Whether another request was sent before this one that may change the status, and was not answered then."""
-        return any(call["type"] in _BECOMES for each, call in (self.asked or {}).items() if each != invocation_id)
+        return any(call["type"] in _BECOMES for other_id, call in (self.asked or {}).items() if other_id != invocation_id)
 
     # ------------------------------------------------------------ the fold
 
@@ -162,11 +162,14 @@ class ThreadLife:
             return self._called(payload, message) if is_own else self
         if isinstance(payload, OptionResultPayload):
             return self._answered(payload, message.created_at)
-        data = _result_in(payload)
+        data = result_in(message)
         return self if data is None else self._ended(data, message.created_at)
 
     def _called(self, call: OptionCallPayload, message: Message) -> ThreadLife:
-        entry: dict[str, Any] = {"type": call.option_name, "by": message.policy, "data": _noted(call)}
+        data: dict[str, Any] = thaw(call.arguments)
+        if call.option_name in PROCESS:  # its answer needs no more than the name of the phase
+            data = {"phase_type": data.get("phase_type", data.get("phase"))}
+        entry: dict[str, Any] = {"type": call.option_name, "by": message.policy, "data": data}
         if call.option_name in _BECOMES:
             entry["enclosure"] = thaw(enclosure_of(message))
         return replace(self, asked={**(self.asked or {}), call.invocation_id: entry})
@@ -221,8 +224,8 @@ class ThreadLife:
         following = output.get("next_phase") if phase == protocol.PHASES[-1] else None
         if following is None or following not in self.order:
             return life
-        kept = self.order[: self.order.index(following)]
-        return replace(life, completed=tuple(each for each in completed if each in kept), cycle=self.cycle + 1)
+        earlier = self.order[: self.order.index(following)]
+        return replace(life, completed=tuple(name for name in completed if name in earlier), cycle=self.cycle + 1)
 
     def _ended(self, data: Mapping[str, Any], at: datetime | None) -> ThreadLife:
         if self.status == "terminated" or self.is_over:
@@ -234,23 +237,17 @@ class ThreadLife:
 
 async def is_known(ledger: Ledger, thread_id: str) -> bool:
     """Whether this thread was created; a branch counts as created with its parent."""
-    found = await ledger.thread(thread_id)
-    if found is None or found.pattern not in (PATTERN, None):
+    summary = await ledger.thread(thread_id)
+    if summary is None or summary.pattern not in (PATTERN, None):
         return False
-    return found.pattern == PATTERN or (await ledger.replay(thread_id, LIFE.fold())).status != "none"
+    return summary.pattern == PATTERN or (await ledger.replay(thread_id, LIFE.fold())).status != "none"
 
 
-def _noted(call: OptionCallPayload) -> dict[str, Any]:
-    """Return the fields of a call that its answer needs; for a phase, its name."""
-    data: dict[str, Any] = thaw(call.arguments)
-    return {"phase_type": data.get("phase_type", data.get("phase"))} if call.option_name in PROCESS else data
-
-
-def _result_in(payload: PartsPayload) -> dict[str, Any] | None:
+def result_in(message: Message) -> dict[str, Any] | None:
     """Return the data of a THREAD_RESULT; None for any other message."""
-    match payload.parts:
-        case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
-            return dict(thaw(said.get("data") or {}))
+    match notice_in(message):
+        case (protocol.ThreadResult.message_type, data):
+            return {name: thaw(value) for name, value in data.items()}
         case _:
             return None
 
@@ -284,24 +281,24 @@ def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[protoco
     A user's text is included complete or not at all; an answer is shortened to the available room. Earlier turns are in the
     ledger, and found by searching.
     """
-    told: list[protocol.ChatTurn] = []
+    history: list[protocol.ChatTurn] = []
     for turn in reversed(turns[-most:] if most else ()):
         room -= len(turn.input)
         if room < 0:
             break
         answer = (turn.response or "").partition("\n\nSources:")[0]
         if answer and room >= min(len(answer), _SHORTEST):
-            told.append(protocol.ChatTurn(role="assistant", content=cut(answer, room)))
+            history.append(protocol.ChatTurn(role="assistant", content=cut(answer, room)))
             room -= min(len(answer), room)
-        told.append(protocol.ChatTurn(role="user", content=turn.input))
-    return tuple(reversed(told))
+        history.append(protocol.ChatTurn(role="user", content=turn.input))
+    return tuple(reversed(history))
 
 
 _MOST: Final = 10_000
 """The maximum number of cached states: threads may be created and never started."""
 
 
-class _Known(NamedTuple):
+class _CachedLife(NamedTuple):
     seq: int
     """The position up to which the thread was read."""
     changed: int
@@ -309,42 +306,42 @@ class _Known(NamedTuple):
     life: ThreadLife
 
 
-_NEW: Final = _Known(0, 0, LIFE.initial)
+_NEW: Final = _CachedLife(0, 0, LIFE.initial)
 
 
 class RecentLives:
     """The states of threads that were created here and do not run yet."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._cached: dict[str, _CachedLife] = {}
 
     def seen(self, record: Record) -> None:
         """Process a new record. If one of another process was missed, the cached state is dropped."""
         thread_id = record.message.thread_id or ""
-        known = _NEW if creates_thread(record) else self._known.get(thread_id)
-        if known is None or record.seq <= known.seq:
+        cached = _NEW if creates_thread(record) else self._cached.get(thread_id)
+        if cached is None or record.seq <= cached.seq:
             return
-        if record.seq > known.seq + 1:
-            del self._known[thread_id]
+        if record.seq > cached.seq + 1:
+            del self._cached[thread_id]
             return
-        life = known.life.after(record.message)
-        self._known[thread_id] = _Known(record.seq, known.changed if life is known.life else record.seq, life)
-        if len(self._known) > _MOST:
-            del self._known[next(iter(self._known))]
+        life = cached.life.after(record.message)
+        self._cached[thread_id] = _CachedLife(record.seq, cached.changed if life is cached.life else record.seq, life)
+        if len(self._cached) > _MOST:
+            del self._cached[next(iter(self._cached))]
 
     def at(self, thread_id: str, seq: int) -> ThreadLife | None:
         """Return the state of a thread after a row; None if it is not cached."""
-        known = self._known.get(thread_id)
-        return known.life if known is not None and known.changed <= seq <= known.seq else None
+        cached = self._cached.get(thread_id)
+        return cached.life if cached is not None and cached.changed <= seq <= cached.seq else None
 
     def latest(self, thread_id: str) -> ThreadLife | None:
         """Return the current state of a thread; None if it is not cached."""
-        known = self._known.get(thread_id)
-        return None if known is None else known.life
+        cached = self._cached.get(thread_id)
+        return None if cached is None else cached.life
 
     def forget(self, thread_id: str) -> None:
         """Drop a thread: it runs, and its actor knows its state."""
-        self._known.pop(thread_id, None)
+        self._cached.pop(thread_id, None)
 
 
 def creates_thread(record: Record) -> bool:

@@ -173,7 +173,7 @@ FORMS: Final[Mapping[Phase, type[BaseModel]]] = dict(
         strict=True,
     )
 )
-SPOKEN: Final[Mapping[Phase, str]] = {phase: next(iter(form.model_fields)) for phase, form in FORMS.items()}
+TEXT_FIELDS: Final[Mapping[Phase, str]] = {phase: next(iter(form.model_fields)) for phase, form in FORMS.items()}
 """By phase, the field with the text of its answer: the first one."""
 
 FormT = TypeVar("FormT", bound=BaseModel)
@@ -183,17 +183,17 @@ FormT = TypeVar("FormT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSources:
+class NumberedSources:
     """The sources in a prompt, in the order of their numbers."""
 
     ids: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, prompt: str, places: Iterable[Iterable[Any]]) -> ToldSources:
+    def read(cls, prompt: str, places: Iterable[Iterable[Any]]) -> NumberedSources:
         """Return the sources of a prompt; a place is an id, and the start and the end of its text in the prompt."""
-        found = [tuple(place) for place in places]
-        return cls(tuple(str(name) for name, _, _ in found), tuple(prompt[begin:end] for _, begin, end in found))
+        spans = [tuple(place) for place in places]
+        return cls(tuple(str(name) for name, _, _ in spans), tuple(prompt[begin:end] for _, begin, end in spans))
 
     def id_of(self, name: str) -> str | None:
         """Return the id of a source by its number, such as `1` or `[1]`, or by its id; None if it was not given."""
@@ -217,71 +217,67 @@ class ToldSources:
 class _Problems:
     """The problems of an output."""
 
-    sources: ToldSources
-    found: list[str]
+    sources: NumberedSources
+    texts: list[str]
 
     def named(self, name: str, where: str) -> str | None:
         """Return the id of a source; None, and a problem, if it was not given."""
         source = self.sources.id_of(name)
         if source is None and name.startswith("user"):
-            self.found.append(f"{where}: the words of the user are no source, and are never released")
+            self.texts.append(f"{where}: the words of the user are no source, and are never released")
         elif source is None:
-            self.found.append(f"{where}: there is no source {name!r}; {_known(len(self.sources.ids))}")
+            self.texts.append(f"{where}: there is no source {name!r}; {_numbers(len(self.sources.ids))}")
         return source
 
     def names(self, names: Iterable[str], where: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(source for name in names if (source := self.named(name, where)) is not None))
 
-    def each(self, parts: Iterable[FormT], where: str) -> tuple[FormT, ...]:
+    def parts(self, parts: Iterable[FormT], where: str) -> tuple[FormT, ...]:
         """Return parts about a source with its id, without parts about sources that were not given."""
-        found: dict[str, FormT] = {}
+        by_source: dict[str, FormT] = {}
         for part in parts:
             source = self.named(cast("Any", part).source, where)
             if source is not None:
-                found.setdefault(source, part.model_copy(update={"source": source}))
-        return tuple(found.values())
+                by_source.setdefault(source, part.model_copy(update={"source": source}))
+        return tuple(by_source.values())
 
 
-def _known(number: int) -> str:
+def _numbers(number: int) -> str:
     return "there are none" if not number else "there is [1]" if number == 1 else f"there are [1] to [{number}]"
 
 
-def checked(output: BaseModel, sources: ToldSources) -> tuple[BaseModel, tuple[str, ...]]:
+def checked(output: BaseModel, sources: NumberedSources) -> tuple[BaseModel, tuple[str, ...]]:
     """Return an output with the ids of its sources and without its wrong entries, and the problems of those."""
     problems = _Problems(sources, [])
     match output:
         case ExperienceOutput():
             update: dict[str, Any] = {"used": problems.names(output.used, "used")}
         case IntentionOutput():
-            update = {"scores": problems.each(output.scores, "scores")}
+            update = {"scores": problems.parts(output.scores, "scores")}
         case ObservationOutput():
-            update = {"links": problems.each(output.links, "links")}
+            update = {"links": problems.parts(output.links, "links")}
         case UnderstandingOutput():
-            update = _released(output, problems)
+            keep, release = problems.names(output.keep, "keep"), problems.names(output.release, "release")
+            problems.texts += [f"release: {name} is kept too" for name in release if name in keep]
+            release = tuple(name for name in release if name not in keep)
+            update = {"keep": keep, "release": release, "reasons": problems.parts(output.reasons, "reasons")}
         case YieldOutput():
             update = {"quotes": _quoted(output, problems)}
         case _:
             update = {}
-    return output.model_copy(update=update), tuple(problems.found)
-
-
-def _released(output: UnderstandingOutput, problems: _Problems) -> dict[str, Any]:
-    keep, release = problems.names(output.keep, "keep"), problems.names(output.release, "release")
-    problems.found += [f"release: {name} is kept too" for name in release if name in keep]
-    release = tuple(name for name in release if name not in keep)
-    return {"keep": keep, "release": release, "reasons": problems.each(output.reasons, "reasons")}
+    return output.model_copy(update=update), tuple(problems.texts)
 
 
 def _quoted(output: YieldOutput, problems: _Problems) -> tuple[SourceQuote, ...]:
     """Return the quotes that their sources have word for word."""
-    kept: list[SourceQuote] = []
-    for quote in problems.each(output.quotes, "quotes"):
+    quotes: list[SourceQuote] = []
+    for quote in problems.parts(output.quotes, "quotes"):
         if problems.sources.says(quote.source, quote.text):
-            kept.append(quote)
+            quotes.append(quote)
         else:
             number = problems.sources.ids.index(quote.source) + 1
-            problems.found.append(f"quotes: source [{number}] does not say {quote.text[:80]!r}; quote it word for word")
-    return tuple(kept)
+            problems.texts.append(f"quotes: source [{number}] does not say {quote.text[:80]!r}; quote it word for word")
+    return tuple(quotes)
 
 
 # ---------------------------------------------------------------- the request for a form
@@ -299,7 +295,7 @@ class FormRequest:
     """The form that an agent must give, and the final problems of its output."""
 
     phase: Phase
-    sources: ToldSources
+    sources: NumberedSources
     is_choice: bool = False
     """Whether the agent only chooses a source."""
     problems: tuple[str, ...] = ()
@@ -328,11 +324,11 @@ class CheckedDurability(LedgerDurability[Any]):
         self, ctx: RunContext[Any], *, output_context: OutputContext, output: Any, error: ValidationError | ModelRetry
     ) -> Any:
         request = _asked.get()
-        wanted = output_context.output_type
-        if request is None or not isinstance(wanted, type) or not issubclass(wanted, FORMS[request.phase]):
+        output_type = output_context.output_type
+        if request is None or not isinstance(output_type, type) or not issubclass(output_type, FORMS[request.phase]):
             raise error
         is_text = isinstance(output, str) and output_context.tool_call is None and not output.lstrip().startswith("{")
-        text = output if is_text else _text_in(output, SPOKEN[request.phase])
+        text = output if is_text else _text_in(output, TEXT_FIELDS[request.phase])
         if text.strip() and (is_text or ctx.retry >= ctx.max_retries):
             return PlainAnswer(text)
         raise error
@@ -342,11 +338,11 @@ class CheckedDurability(LedgerDurability[Any]):
         request = _asked.get()
         if request is None or not isinstance(output, FORMS[request.phase]):
             return output
-        kept, problems = checked(output, request.sources)
+        checked_output, problems = checked(output, request.sources)
         if problems and ctx.retry < ctx.max_retries:
             raise ModelRetry("; ".join(problems))
         request.problems, request.is_checked = problems, True
-        return kept
+        return checked_output
 
 
 def _text_in(output: Any, field: str) -> str:
@@ -357,8 +353,8 @@ def _text_in(output: Any, field: str) -> str:
             value = from_json(output, allow_partial="trailing-strings")
         except ValueError:
             return ""
-    found = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    return next((text.strip() for text in (found.get(field), *found.values()) if isinstance(text, str) and text.strip()), "")
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return next((text.strip() for text in (fields.get(field), *fields.values()) if isinstance(text, str) and text.strip()), "")
 
 
 # ---------------------------------------------------------------- the recorded answer
@@ -372,32 +368,32 @@ def recorded(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     """
     if request.is_choice:
         return _chosen(output, request)
-    form, spoken = FORMS[request.phase], SPOKEN[request.phase]
+    form, text_field = FORMS[request.phase], TEXT_FIELDS[request.phase]
     if isinstance(output, PlainAnswer | str):
         return output.text if isinstance(output, PlainAnswer) else output, {}
     plain: Any = to_jsonable_python(output, fallback=str)
-    more: dict[str, Any] = {} if type(output) is form else {"data": plain}
+    record: dict[str, Any] = {} if type(output) is form else {"data": plain}
     if not (isinstance(output, form) and request.is_checked):
         try:
-            given = output if isinstance(output, form) else form.model_validate(plain)
+            form_output = output if isinstance(output, form) else form.model_validate(plain)
         except ValidationError:
-            return _text_in(plain, spoken) or to_json(plain).decode(), more
-        output, request.problems = checked(given, request.sources)
-    said = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
-    text = said.pop(spoken)
-    more["judgement"] = said
+            return _text_in(plain, text_field) or to_json(plain).decode(), record
+        output, request.problems = checked(form_output, request.sources)
+    fields = output.model_dump(mode="json", exclude_defaults=True, include={*form.model_fields})
+    text = fields.pop(text_field)
+    record["judgement"] = fields
     if request.problems:
-        more["dropped"] = list(request.problems)
-    return text, more
+        record["dropped"] = list(request.problems)
+    return text, record
 
 
 def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     """Return the quote that an agent has chosen. It is a judgement only if there was more than one quote."""
     sources = request.sources
-    chosen = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
-    text = "" if chosen is None else sources.texts[sources.ids.index(chosen)]
-    is_judged = chosen is not None and request.phase == "experience" and len(sources.ids) > 1
-    return text, {"judgement": {"used": [chosen]}} if is_judged else {}
+    source = sources.id_of(str(getattr(output, "source", ""))) or next(iter(sources.ids), None)
+    text = "" if source is None else sources.texts[sources.ids.index(source)]
+    is_judged = source is not None and request.phase == "experience" and len(sources.ids) > 1
+    return text, {"judgement": {"used": [source]}} if is_judged else {}
 
 
 def text_of(output: Any) -> str:
@@ -405,11 +401,11 @@ def text_of(output: Any) -> str:
     return output if isinstance(output, str) else to_json(output, fallback=str).decode()
 
 
-def judgement(form: type[FormT], phase: Phase, said: AgentResult) -> FormT | None:
+def judgement(form: type[FormT], phase: Phase, result: AgentResult) -> FormT | None:
     """Return the recorded output of an agent; None if it has given only text."""
-    if said.judgement is None:
+    if result.judgement is None:
         return None
-    return form.model_validate({**cast("dict[str, Any]", thaw(said.judgement)), SPOKEN[phase]: said.response})
+    return form.model_validate({**cast("dict[str, Any]", thaw(result.judgement)), TEXT_FIELDS[phase]: result.response})
 
 
 # ---------------------------------------------------------------- marks
@@ -420,10 +416,10 @@ _MARK = re.compile(r"`[^`]*`|\s*\[(\d{1,3})\]")
 
 def marked(text: str) -> tuple[int, ...]:
     """Return the numbers of the marks in a text, in order, each once."""
-    return tuple(dict.fromkeys(int(found[1]) for found in _MARK.finditer(text) if found[1]))
+    return tuple(dict.fromkeys(int(match[1]) for match in _MARK.finditer(text) if match[1]))
 
 
 def without_marks(text: str, numbers: Iterable[int]) -> str:
     """Return a text without the marks that have one of these numbers."""
     gone = set(numbers)
-    return _MARK.sub(lambda found: "" if found[1] and int(found[1]) in gone else found[0], text)
+    return _MARK.sub(lambda match: "" if match[1] and int(match[1]) in gone else match[0], text)

@@ -53,7 +53,7 @@ from antiphon.patterns.postchain._context import (
     ProcessOwnPhase,
     agent_of,
     operations_to,
-    told,
+    typed_prompt,
 )
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._outputs import TYPED, text_of
@@ -90,9 +90,9 @@ class DescribedAgent(NamedTuple):
         named = prompt_name(phase, config.system_prompt)
         if config.system_prompt is not None:
             agent[PROMPT] = named
-        told = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
-        is_in_talk = config.system_prompt is not None and "own" not in agent and named.endswith(prompt_digest(told))
-        return cls(config, agent, named, protocol.ChatTurn(role="system", content=told), is_in_talk)
+        text = config.system_prompt or f"the agent {agent.get('own')!r} of the program"
+        is_in_talk = config.system_prompt is not None and "own" not in agent and named.endswith(prompt_digest(text))
+        return cls(config, agent, named, protocol.ChatTurn(role="system", content=text), is_in_talk)
 
 
 class PhaseActor(Actor):
@@ -117,36 +117,36 @@ class PhaseActor(Actor):
         """Return the prompt of an agent that gives text. Threads record it: a change would be another request."""
         return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
-    def told(self, work: PhaseWork) -> PhasePrompt:
+    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
         """Return the prompt of an agent with a typed output, with its numbered sources."""
-        return told(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
+        return typed_prompt(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     def _prompt(self, work: PhaseWork, *, is_script: bool) -> PhasePrompt:
         if work.is_quoted:
             return choice_prompt(work, is_choosing=self.phase == "experience" and not is_script)
-        return self.told(work) if work.is_typed else PhasePrompt(self.prompt(work))
+        return self.typed_prompt(work) if work.is_typed else PhasePrompt(self.prompt(work))
 
     async def conclude(
-        self, work: PhaseWork, said: protocol.AgentResult, context: Context
+        self, work: PhaseWork, result: protocol.AgentResult, context: Context
     ) -> tuple[protocol.PhaseOutput, list[ContextOperation]]:
         """Return the output of the phase, and its operations on the context."""
         raise NotImplementedError
 
-    def output(self, response: str, confidence: float | None, **more: Any) -> protocol.PhaseOutput:
+    def output(self, response: str, confidence: float | None, **fields: Any) -> protocol.PhaseOutput:
         """Return an output that continues with the next phase; a phase of the program is not named in it."""
         order = self.chain.order
-        rest = order[order.index(self.phase) + 1 :]
-        following: Any = next((phase for phase in rest if phase in protocol.PHASES), None)
-        return protocol.PhaseOutput(response=response, next_phase=following, confidence=confidence, **more)
+        remaining = order[order.index(self.phase) + 1 :]
+        following: Any = next((phase for phase in remaining if phase in protocol.PHASES), None)
+        return protocol.PhaseOutput(response=response, next_phase=following, confidence=confidence, **fields)
 
     # ------------------------------------------------------------ requests
 
     @handles
     async def process(self, request: protocol.ProcessPhase, context: Context) -> protocol.PhaseProcessed:
         """Run the phase."""
-        output, taken = await self.run(request, context)
+        output, seconds = await self.run(request, context)
         return protocol.PhaseProcessed(
-            thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=taken
+            thread_id=request.thread_id, phase_type=self.phase, output=output, processing_time=seconds
         )
 
     async def run(
@@ -166,8 +166,7 @@ class PhaseActor(Actor):
             raise
         except Exception as exc:
             log_unexpected(exc, context)
-            reason, details = "Failed to process phase", f"{type(exc).__qualname__}: {exc}"
-            raise _failed(request.thread_id, asked, reason, details) from exc
+            raise _phase_error(request.thread_id, asked, f"{type(exc).__qualname__}: {exc}") from exc
         return output, round(asyncio.get_running_loop().time() - began, 6)
 
     async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
@@ -186,29 +185,29 @@ class PhaseActor(Actor):
 
     async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
         work = await self.gather(work, context)
-        given: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
-        outputs = given["agent"].get("outputs")  # as recorded: an earlier commit had text only
+        enclosure: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
+        outputs = enclosure["agent"].get("outputs")  # as recorded: an earlier commit had text only
         work = replace(work, is_typed=outputs in (TYPED, QUOTED), is_quoted=outputs == QUOTED)
-        prompt = self._prompt(work, is_script=given["agent"].get("model") == SCRIPTED)
+        prompt = self._prompt(work, is_script=enclosure["agent"].get("model") == SCRIPTED)
         if prompt.places:
-            given["sources"] = [list(place) for place in prompt.places]
+            enclosure["sources"] = [list(place) for place in prompt.places]
         if work.history:
-            given["history"] = [turn.model_dump(mode="json") for turn in work.history]
+            enclosure["history"] = [turn.model_dump(mode="json") for turn in work.history]
         if work.untrusted is not None:
-            given["untrusted"] = work.untrusted
+            enclosure["untrusted"] = work.untrusted
         if work.outside is not None:
-            given["outside"] = work.outside
-        about = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata)
-        request = protocol.ProcessWithAgent(input=prompt.text, context=about, agent_id=agent_of(self.phase))
-        request = request.with_enclosure(given)
-        said = await self._ask_agent(request, work, context)
-        output, operations = await self.conclude(work, said.result, context)
-        told = [call for call in said.result.tool_calls if call.name != GO_ON_WITH]
-        operations += [Add(item=item) for item in items_given(told, work.question)]
-        fields = said.result.model_dump(mode="json", exclude_unset=True, include=_PASSED_ON)
-        if said.result.tool_calls:
-            called = said.result.tool_calls
-            fields["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in called]
+            enclosure["outside"] = work.outside
+        agent_context = protocol.AgentContext(user_id=work.user_id or None, metadata=work.metadata)
+        request = protocol.ProcessWithAgent(input=prompt.text, context=agent_context, agent_id=agent_of(self.phase))
+        request = request.with_enclosure(enclosure)
+        response = await self._ask_agent(request, work, context)
+        output, operations = await self.conclude(work, response.result, context)
+        calls = response.result.tool_calls
+        items = items_given((call for call in calls if call.name != GO_ON_WITH), work.question)
+        operations += [Add(item=item) for item in items]
+        fields = response.result.model_dump(mode="json", exclude_unset=True, include=_PASSED_ON)
+        if calls:
+            fields["tool_calls"] = [call.model_dump(mode="json", exclude_unset=True, exclude={"result"}) for call in calls]
         output = output.with_unknown(context_operations=operations_to(operations), **fields)
         if work.is_quoted and self.phase != protocol.PHASES[-1]:
             line = contribution(self.phase, output.model_dump(mode="json"))
@@ -278,8 +277,8 @@ class PhaseActor(Actor):
             else:
                 stops += 1
                 if cause_in(failure.details) != "provider":
-                    raise self._given_up(work, failure) from failure
-                if await self._stops(context) < stops:
+                    raise _phase_error(work.thread_id, self.phase, failure.reason) from failure
+                if await self._past_stops(context) < stops:
                     raise StoppedError(failure.reason, manager, cause=failure.code)
                 most = attempt + self.chain.config.restarts + 1
             attempt += 1
@@ -311,11 +310,10 @@ class PhaseActor(Actor):
     def _notification(
         self, manager: str, failure: RefusedError, work: PhaseWork, *, reported_by: str
     ) -> protocol.ErrorNotification:
-        given, details = failure.details, cast("dict[str, Any]", {"details": failure.reason})
-        if isinstance(given, Mapping):
-            details = cast("dict[str, Any]", thaw(cast("Any", given)))
-        named = {name: details[name] for name in ("retry_after",) if name in details}
-        return protocol.ErrorNotification(
+        details: dict[str, Any] = {"details": failure.reason}
+        if isinstance(failure.details, Mapping):
+            details = thaw(cast("Any", failure.details))
+        notification = protocol.ErrorNotification(
             actor_id=manager,
             error_message=failure.reason,
             error_code=failure.code,
@@ -323,8 +321,8 @@ class PhaseActor(Actor):
             reported_by=reported_by,
             failed_message_id=failure.message_id or "",
             retryable=failure.retryable,
-            **named,
         )
+        return notification.model_copy(update={name: details[name] for name in ("retry_after",) if name in details})
 
     async def _tell_clients(
         self, notification: protocol.ErrorNotification, decided: protocol.ErrorAcknowledged, context: Context
@@ -339,23 +337,19 @@ class PhaseActor(Actor):
         if decided.retry_after is not None:
             details["retry_after"] = decided.retry_after
         data = notification.model_copy(update={"details": details}).to_data()
-        said = DataPart(data={"type": notification.message_type, "data": data})
+        part = DataPart(data={"type": notification.message_type, "data": data})
         creator = life.creator if context.knows(life.creator) else CLIENT
         for client in dict.fromkeys((creator, *life.subscribers)):
             # An id of its own, and not a number: when this handler runs again, there may be more subscribers.
-            own_id = child_id(context.course.invocation_id, as_key(f"told-{notification.attempt}-{client}"))
-            row = Message(id=own_id, policy=context.address, payload=PartsPayload(parts=(said,)), to=(client,), lane="control")
+            row_id = child_id(context.course.invocation_id, as_key(f"told-{notification.attempt}-{client}"))
+            row = Message(id=row_id, policy=context.address, payload=PartsPayload(parts=(part,)), to=(client,), lane="control")
             with suppress(UndeliverableError, BudgetExceededError, HopLimitError):  # the phase goes on without them
                 await context.tell(client, row)
 
-    async def _stops(self, context: Context) -> int:
+    async def _past_stops(self, context: Context) -> int:
         """Return how often this message has stopped because of something outside, and was resumed."""
         name = partial(stop_id, context.course.invocation_id)
         return await unused(self.chain.ledger, context.thread_id or "", name, 1) - 1
-
-    def _given_up(self, work: PhaseWork, failure: RefusedError) -> RefusedError:
-        details = {"thread_id": work.thread_id, "phase_type": self.phase, "details": failure.reason}
-        return RefusedError("Failed to process phase", protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)
 
 
 def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
@@ -363,9 +357,9 @@ def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:
     return protocol.PhaseOutput(response=output.response, next_phase=output.next_phase, confidence=output.confidence)
 
 
-def _failed(thread_id: str, phase: str, reason: str, why: str) -> RefusedError:
-    details = {"thread_id": thread_id, "phase_type": phase, "details": why}
-    return RefusedError(reason, protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)
+def _phase_error(thread_id: str, phase: str, reason: str) -> RefusedError:
+    details = {"thread_id": thread_id, "phase_type": phase, "details": reason}
+    return RefusedError("Failed to process phase", protocol.ErrorCode.PHASE_PROCESSING_ERROR, details=details)
 
 
 # ---------------------------------------------------------------- phases of the program
@@ -410,69 +404,65 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 _TAKEN: Final = frozenset({*PHASES, "thread", "agent", "client", "supervisor", "delegate", "door"})
 
 
-def ordered_phases(given: Iterable[PhaseLike]) -> tuple[tuple[str, ...], dict[str, OwnPhase]]:
-    """Return the names of a chain's phases in order, and the phases of the program by name.
-
-    Raises:
-        ConfigError: there is no such phase, a name is invalid or repeated, or the last phase is not `yield`.
-    """
-    order, own = list[str](), dict[str, OwnPhase]()
-    for each in given:
-        if isinstance(each, str):
-            if each not in PHASES:
-                raise ConfigError(f"phases: there is no phase {each!r}{known_names(each, PHASES, 'there are', 'none')}")
-            name = cast("str", each)
+def ordered_phases(phases: Iterable[PhaseLike]) -> tuple[tuple[str, ...], dict[str, OwnPhase]]:
+    """Return the names of a chain's phases in order, and the phases of the program by name."""
+    order, own_phases = list[str](), dict[str, OwnPhase]()
+    for phase in phases:
+        if isinstance(phase, str):
+            if phase not in PHASES:
+                raise ConfigError(f"phases: there is no phase {phase!r}{known_names(phase, PHASES, 'there are', 'none')}")
+            name = cast("str", phase)
         else:
-            name = getattr(each, "name", "")
+            name = getattr(phase, "name", "")
             if not _NAME.fullmatch(name) or name in _TAKEN:
                 reason = "a name has lower-case letters, digits, `_` and `-`, and is none of the chain's own"
-                raise ConfigError(f"phases: {each.__name__}.name is {name!r}: {reason}")
-            own[name] = each()
-            prompt_text(name, own[name].prompt)
+                raise ConfigError(f"phases: {phase.__name__}.name is {name!r}: {reason}")
+            own_phases[name] = phase()
+            prompt_text(name, own_phases[name].prompt)
         if name in order:
             raise ConfigError(f"phases: {name!r} is there twice")
         order.append(name)
     if not order or order[-1] != PHASES[-1]:
         raise ConfigError(f"phases: the last one is {PHASES[-1]!r}, which answers")
-    return tuple(order), own
+    return tuple(order), own_phases
 
 
 class OwnPhaseActor(PhaseActor):
     """A phase of the program, for all threads."""
 
-    def __init__(self, chain: Chain, own: OwnPhase) -> None:
+    def __init__(self, chain: Chain, own_phase: OwnPhase) -> None:
         super().__init__(chain)
-        self._own = own
-        setattr(self, "phase", own.name)  # noqa: B010 (the type of the six names only those)
+        self._own_phase = own_phase
+        setattr(self, "phase", own_phase.name)  # noqa: B010 (the type of the six names only those)
 
     @handles
     async def process_own(self, request: ProcessOwnPhase, context: Context) -> OwnPhaseProcessed:
         """Run the phase."""
-        output, taken = await self.run(request, context)
-        return OwnPhaseProcessed(thread_id=request.thread_id, phase=request.phase, output=output, processing_time=taken)
+        output, seconds = await self.run(request, context)
+        return OwnPhaseProcessed(thread_id=request.thread_id, phase=request.phase, output=output, processing_time=seconds)
 
     @override
     async def agent_of_phase(self, work: PhaseWork, context: Context) -> dict[str, Any]:
         """Return the configuration of the agent, which the thread records as an effect: the protocol has no message for it."""
 
-        async def now(key: str) -> Json:
-            config = self.chain.cast.own_config(self._own.name)
-            said = {**config.model_dump(mode="json", exclude_unset=True), "outputs": TYPED}
-            text = str(said.pop("system_prompt"))
-            name = f"{self._own.name}@{prompt_digest(text)}"
+        async def current(key: str) -> Json:
+            config = self.chain.cast.own_config(self._own_phase.name)
+            fields = {**config.model_dump(mode="json", exclude_unset=True), "outputs": TYPED}
+            text = str(fields.pop("system_prompt"))
+            name = f"{self._own_phase.name}@{prompt_digest(text)}"
             self.chain.cast.prompts[name] = text
-            return {**said, PROMPT: name}  # the talk with the model has the text
+            return {**fields, PROMPT: name}  # the talk with the model has the text
 
-        return cast("dict[str, Any]", thaw(await context.effect("prepare", {}, now, effects="none")))
+        return cast("dict[str, Any]", thaw(await context.effect("prepare", {}, current, effects="none")))
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: protocol.AgentResult, context: Context
+        self, work: PhaseWork, result: protocol.AgentResult, context: Context
     ) -> tuple[protocol.PhaseOutput, list[ContextOperation]]:
-        output: Any = said.response
-        if "data" in said.model_fields_set:
-            output = TypeAdapter[Any](self._own.output_type).validate_python(thaw(said.data))
-        added = self._own.conclude(work, output)
-        item = Item(id=self._own.name, source="agent", title=self._own.name, text=added.response[:MENTIONED])
-        more: dict[str, Any] = {**added.data, "by": "agent"}
-        return self.output(added.response, added.confidence, **more), [Add(item=item), *added.operations]
+        output: Any = result.response
+        if "data" in result.model_fields_set:
+            output = TypeAdapter[Any](self._own_phase.output_type).validate_python(thaw(result.data))
+        added = self._own_phase.conclude(work, output)
+        item = Item(id=self._own_phase.name, source="agent", title=self._own_phase.name, text=added.response[:MENTIONED])
+        fields: dict[str, Any] = {**added.data, "by": "agent"}
+        return self.output(added.response, added.confidence, **fields), [Add(item=item), *added.operations]

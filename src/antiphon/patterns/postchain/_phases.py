@@ -45,7 +45,7 @@ from antiphon.patterns.postchain._context import (
     Prune,
     Tag,
     Transform,
-    told,
+    typed_prompt,
 )
 from antiphon.patterns.postchain._outputs import (
     ActionOutput,
@@ -92,21 +92,21 @@ class ActionPhaseActor(PhaseActor):
         return work.question
 
     @override
-    def told(self, work: PhaseWork) -> PhasePrompt:
+    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
         return PhasePrompt(work.question)
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(ActionOutput, self.phase, said)
+        judged = judgement(ActionOutput, self.phase, result)
         by = by_agent(judged is not None and judged.confidence is not None)
-        confidence = said.confidence if said.confidence is not None else first_confidence(work.question, said)
-        asked = Add(item=Item(id="user-1", source="user", title="user", text=work.question, priority=1.0))
-        answer = Item(id="action", source="agent", title="first answer", text=said.response[:MENTIONED])
+        confidence = result.confidence if result.confidence is not None else first_confidence(work.question, result)
+        question = Add(item=Item(id="user-1", source="user", title="user", text=work.question, priority=1.0))
+        answer = Item(id="action", source="agent", title="first answer", text=result.response[:MENTIONED])
         if by == "agent":
             answer = answer.model_copy(update={"priority": confidence})
-        return self.output(said.response, confidence, by=by), [asked, Add(item=answer)]
+        return self.output(result.response, confidence, by=by), [question, Add(item=answer)]
 
 
 def by_agent(is_judged: bool) -> By:
@@ -114,10 +114,10 @@ def by_agent(is_judged: bool) -> By:
     return "agent" if is_judged else "code"
 
 
-def first_confidence(question: str, said: AgentResult) -> float:
+def first_confidence(question: str, result: AgentResult) -> float:
     """Return the share of a question that its first answer covers; more, if a tool contributed."""
-    given = max((relevance(question, item.text) for item in items_given(said.tool_calls, question)), default=0.0)
-    return max(given, relevance(question, said.response) * HEARSAY)
+    from_tools = max((relevance(question, item.text) for item in items_given(result.tool_calls, question)), default=0.0)
+    return max(from_tools, relevance(question, result.response) * HEARSAY)
 
 
 class ExperiencePhaseActor(PhaseActor):
@@ -130,36 +130,32 @@ class ExperiencePhaseActor(PhaseActor):
         async def look(key: str) -> Json:
             return [item.model_dump(mode="json", exclude_defaults=True) for item in await self._found(work)]
 
-        asked: dict[str, Json] = {"question": work.question}
+        arguments: dict[str, Json] = {"question": work.question}
         if work.search_for is not None:
-            asked["search_for"] = work.search_for
-        found: list[Any] = await context.effect("retrieve", asked, look, effects="none")
-        return work.with_found(tuple(Item.model_validate(each) for each in found))
+            arguments["search_for"] = work.search_for
+        items: list[Any] = await context.effect("retrieve", arguments, look, effects="none")
+        return work.with_items(tuple(Item.model_validate(item) for item in items))
 
     async def _found(self, work: PhaseWork) -> list[Item]:
-        ledger, limit, query = self.chain.ledger, self.chain.config.found, work.search_for or work.question
+        ledger, limit, query = self.chain.ledger, self.chain.config.max_sources, work.search_for or work.question
         if not limit:
             return []
         observed = await Observations(ledger).search(query, user_id=work.user_id, limit=limit, without_thread=work.thread_id)
         remembered = [
             Item(
-                id=each.id,
+                id=observation.id,
                 source="observation",
-                title=f"observed in {each.thread_id}",
-                text=each.text[:MENTIONED],
-                priority=relevance(work.question, each.text) * HEARSAY,
+                title=f"observed in {observation.thread_id}",
+                text=observation.text[:MENTIONED],
+                priority=relevance(work.question, observation.text) * HEARSAY,
             )
-            for each in observed
+            for observation in observed
         ]
-        known = await self._known(query, limit)
-        return sorted((*known, *remembered), key=lambda item: -item.priority)[:limit]
+        knowledge = await self._find_knowledge(query, limit)
+        return sorted((*knowledge, *remembered), key=lambda item: -item.priority)[:limit]
 
-    async def _known(self, query: str, limit: int) -> list[Item]:
-        """Return passages about a query. A retriever that fails outside, such as an embedder, is asked again, as a model is.
-
-        Raises:
-            StoppedError: it fails for longer.
-        """
+    async def _find_knowledge(self, query: str, limit: int) -> list[Item]:
+        """Return passages about a query. A retriever that fails outside is asked again, as a model is."""
         failures = 0
         while True:
             try:
@@ -174,42 +170,42 @@ class ExperiencePhaseActor(PhaseActor):
             await asyncio.sleep(pause)
 
     @override
-    def told(self, work: PhaseWork) -> PhasePrompt:
+    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
         config = self.chain.config
-        return told(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
+        return typed_prompt(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(ExperienceOutput, self.phase, said)
-        sources, used = work.found, () if judged is None else judged.used
+        judged = judgement(ExperienceOutput, self.phase, result)
+        sources, used = work.search_results, () if judged is None else judged.used
         remembered = work.remembered if work.is_typed else ()
         operations: list[ContextOperation] = [Add(item=item) for item in (*sources, *remembered)]
         operations += [Tag(target=item.id, tags=("retrieved",)) for item in sources]
         tags = (USED, PICKED) if work.is_quoted else (USED,)
         operations += [Tag(target=name, tags=tags) for name in used if name in work.context.items]
         best = max((item.priority for item in sources), default=0.0)
-        more: dict[str, Any] = {
-            "citations": [_found(item) for item in sources],
+        fields: dict[str, Any] = {
+            "citations": [_source_entry(item) for item in sources],
             "by": by_agent(bool(used) or (judged is not None and bool(judged.missing))),
         }
         if used:
-            more["used"] = list(used)
+            fields["used"] = list(used)
             if work.is_quoted:
-                more["picked"] = True
+                fields["picked"] = True
         if judged is not None and judged.missing:
-            more["missing"] = judged.missing
+            fields["missing"] = judged.missing
         if remembered:
-            more["observations"] = [{"id": item.id, "from": item.title} for item in remembered]
-        return self.output(said.response, best, **more), operations
+            fields["observations"] = [{"id": item.id, "from": item.title} for item in remembered]
+        return self.output(result.response, best, **fields), operations
 
 
 ALIGNED, NOISE = 0.7, 0.3
 """The relevance from which on a source serves the goals, and below which it is irrelevant."""
 
 
-def _found(item: Item) -> dict[str, object]:
+def _source_entry(item: Item) -> dict[str, object]:
     """Return a citation without its quote, for sources before there is an answer."""
     return {name: value for name, value in citation(0, item).items() if name not in ("number", "quote")}
 
@@ -221,25 +217,27 @@ class IntentionPhaseActor(PhaseActor):
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(IntentionOutput, self.phase, said)
+        judged = judgement(IntentionOutput, self.phase, result)
         goals = (() if judged is None else _goals(judged)) or goals_in(work.question)
-        given = {} if judged is None else {each.source: each for each in judged.scores}
-        asked, found = work.question, work.found
-        scores = {item.id: given[item.id].score if item.id in given else _score(goals, item, asked) for item in found}
-        reasons = {name: given[name].reason for name in scores if name in given and given[name].reason}
+        agent_scores = {} if judged is None else {score.source: score for score in judged.scores}
+        scores = {
+            item.id: agent_scores[item.id].score if item.id in agent_scores else _score(goals, item, work.question)
+            for item in work.search_results
+        }
+        reasons = {name: agent_scores[name].reason for name in scores if name in agent_scores and agent_scores[name].reason}
         default = f"has to do with: {goals[0][:120]}"
         operations: list[ContextOperation] = [
             Prioritize(target=name, priority=score, reason=reasons.get(name, default)) for name, score in scores.items()
         ]
         operations += [Tag(target=name, tags=("aligned",)) for name, score in scores.items() if score >= ALIGNED]
         operations += [Tag(target=name, tags=("low_relevance",)) for name, score in scores.items() if score < NOISE]
-        confidence = max(scores.values(), default=said.confidence or 0.0)
-        more: dict[str, Any] = {"goals": list(goals), "scores": scores, "by": by_agent(bool(judged and _goals(judged)))}
-        if given:
-            more |= {"by": "agent", "reasons": reasons, "by_code": [name for name in scores if name not in given]}
-        return self.output(said.response, confidence, **more), operations
+        confidence = max(scores.values(), default=result.confidence or 0.0)
+        fields: dict[str, Any] = {"goals": list(goals), "scores": scores, "by": by_agent(bool(judged and _goals(judged)))}
+        if agent_scores:
+            fields |= {"by": "agent", "reasons": reasons, "by_code": [name for name in scores if name not in agent_scores]}
+        return self.output(result.response, confidence, **fields), operations
 
 
 def _goals(judged: IntentionOutput) -> tuple[str, ...]:
@@ -267,32 +265,32 @@ class ObservationPhaseActor(PhaseActor):
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(ObservationOutput, self.phase, said)
+        judged = judgement(ObservationOutput, self.phase, result)
         links = self._links(work, judged)
         named = () if judged is None else tuple(dict.fromkeys(name.strip() for name in judged.entities if name.strip()))
         entities = named or entities_in("\n".join((work.question, *(item.text for item in work.cited))), _ENTITIES)
         is_judged = judged is not None and bool(judged.links or named)
         async with ledger_run(context) as run:
-            notes = said.response[:MENTIONED] if is_judged else ""
+            notes = result.response[:MENTIONED] if is_judged else ""
             note = observation_message(context.address, work.user_id, work.question, entities, links, notes=notes)
             record = await run.note(note, key="observed")
         operations: list[ContextOperation] = [*links, *(Tag(target=link.linked_to, tags=("persist",)) for link in links)]
-        confidence = max((link.strength for link in links), default=said.confidence or 0.0)
-        more: dict[str, Any] = {"entities": list(entities), "observation": record.message.id, "by": by_agent(is_judged)}
-        return self.output(said.response, confidence, **more), operations
+        confidence = max((link.strength for link in links), default=result.confidence or 0.0)
+        fields: dict[str, Any] = {"entities": list(entities), "observation": record.message.id, "by": by_agent(is_judged)}
+        return self.output(result.response, confidence, **fields), operations
 
     def _links(self, work: PhaseWork, judged: ObservationOutput | None) -> tuple[Link, ...]:
         """Return the kept links: those of the agent, or, if it has given none, those to relevant sources."""
-        asked = next((item.id for item in work.context if item.source == "user"), "user")
-        given = () if judged is None else judged.links
-        found = [(each.source, each.relationship, each.strength) for each in given]
-        if not found:
-            found = [(item.id, "is answered by", item.priority) for item in work.sources]
+        question_id = next((item.id for item in work.context if item.source == "user"), "user")
+        if judged is not None and judged.links:
+            relations = [(link.source, link.relationship, link.strength) for link in judged.links]
+        else:
+            relations = [(item.id, "is answered by", item.priority) for item in work.sources]
         return tuple(
-            Link(target=asked, linked_to=name, relationship=relationship, strength=strength)
-            for name, relationship, strength in found
+            Link(target=question_id, linked_to=name, relationship=relationship, strength=strength)
+            for name, relationship, strength in relations
             if strength >= _STRONG
         )
 
@@ -312,28 +310,29 @@ class UnderstandingPhaseActor(PhaseActor):
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(UnderstandingOutput, self.phase, said)
+        judged = judgement(UnderstandingOutput, self.phase, result)
         if judged is not None and not (judged.keep or judged.release):
             judged = None
         operations = self._operations(work, judged)
-        kept = replace(work, context=work.context.after(operations))
-        confidence = max((item.priority for item in kept.sources), default=said.confidence or 0.0)
-        more: dict[str, Any] = {
-            "retained": [item.id for item in kept.context],
+        remaining = replace(work, context=work.context.after(operations))
+        confidence = max((item.priority for item in remaining.sources), default=result.confidence or 0.0)
+        fields: dict[str, Any] = {
+            "retained": [item.id for item in remaining.context],
             "released": [operation.target for operation in operations if isinstance(operation, Prune)],
             "by": by_agent(judged is not None),
         }
         if judged is not None:
-            more["reasons"] = {each.target: each.reason for each in operations if isinstance(each, Prune)}
-        return self.output(said.response, confidence, **more), operations
+            prunings = [operation for operation in operations if isinstance(operation, Prune)]
+            fields["reasons"] = {pruning.target: pruning.reason for pruning in prunings}
+        return self.output(result.response, confidence, **fields), operations
 
     def _operations(self, work: PhaseWork, judged: UnderstandingOutput | None) -> list[ContextOperation]:
         room = int(self.chain.config.context_limit * ROOM)
         if judged is None:
             return let_go(work.context, work.question, room)
-        reasons = {each.source: each.reason for each in judged.reasons}
+        reasons = {reason.source: reason.reason for reason in judged.reasons}
         released: list[ContextOperation] = [
             Prune(target=name, reason=reasons.get(name) or "the agent has no need of it") for name in judged.release
         ]
@@ -355,29 +354,24 @@ def make_room(context: ChainContext, question: str, room: int) -> list[ContextOp
 
     Items of medium relevance are shortened before they are released. The text of users is not changed.
     """
-    operations, rest = list[ContextOperation](), context
-    for item in sorted((each for each in rest if each.source != "user"), key=_worth):
-        if rest.size <= room:
+    operations: list[ContextOperation] = []
+    # Text of agents before sources, the less relevant first.
+    candidates = sorted(
+        (candidate for candidate in context if candidate.source != "user"),
+        key=lambda item: (item.source != "agent", item.priority),
+    )
+    for item in candidates:
+        if context.size <= room:
             break
-        operation = _less(item, question)
-        operations.append(operation)
-        rest = rest.after([operation])
-        if rest.size > room and isinstance(operation, Transform):
-            operations.append(Prune(target=item.id, reason="there is no room"))
-            rest = rest.after(operations[-1:])
+        quote = quote_of(question, item.text)
+        steps: list[ContextOperation] = [Prune(target=item.id, reason="there is no room")]
+        if item.priority < ALIGNED and len(quote) < len(item.text):
+            steps.insert(0, Transform(target=item.id, text=quote))
+        for operation in steps:
+            if context.size > room:
+                operations.append(operation)
+                context = context.after([operation])
     return operations
-
-
-def _worth(item: Item) -> tuple[bool, float]:
-    """Return the order of release: text of agents before found sources, the less relevant first."""
-    return item.source != "agent", item.priority
-
-
-def _less(item: Item, question: str) -> ContextOperation:
-    quote = quote_of(question, item.text)
-    if item.priority < ALIGNED and len(quote) < len(item.text):
-        return Transform(target=item.id, text=quote)
-    return Prune(target=item.id, reason="there is no room")
 
 
 class YieldPhaseActor(PhaseActor):
@@ -387,32 +381,34 @@ class YieldPhaseActor(PhaseActor):
 
     @override
     async def conclude(
-        self, work: PhaseWork, said: AgentResult, context: Context
+        self, work: PhaseWork, result: AgentResult, context: Context
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
-        judged = judgement(YieldOutput, self.phase, said)
-        text, citations, removed = (*quoted_answer(work), ()) if work.is_quoted else cite(work, said.response, judged)
-        known = "\n".join((text, *(item.text for item in work.cited)))
-        confidence = said.confidence if judged is not None else None
+        judged = judgement(YieldOutput, self.phase, result)
+        text, citations, removed = (*quoted_answer(work), ()) if work.is_quoted else cite(work, result.response, judged)
+        known_text = "\n".join((text, *(item.text for item in work.cited)))
+        confidence = result.confidence if judged is not None else None
         is_judged = confidence is not None
         if confidence is None:
-            confidence = max((item.priority for item in work.cited), default=relevance(work.question, known) * 0.5)
-        wish = wish_in(said.tool_calls) or _wish_of(judged)
+            confidence = max((item.priority for item in work.cited), default=relevance(work.question, known_text) * 0.5)
+        wish = wish_in(result.tool_calls) or _wish_of(judged)
         course = next_phase(work, confidence, self.chain.config, wish, order=self.chain.order)
-        more: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
+        fields: dict[str, Any] = {"citations": citations, "rationale": course.rationale, "cycle": work.cycle}
         is_picked = work.is_quoted and any(PICKED in item.tags for item in likely_items(work))
-        more["by"] = by_agent(is_judged or is_picked or bool(marked(said.response) and judged is not None))
+        fields["by"] = by_agent(is_judged or is_picked or bool(marked(result.response) and judged is not None))
         if is_picked:
-            more["picked"] = True
+            fields["picked"] = True
         if removed:
-            more["removed_marks"] = list(removed)
+            fields["removed_marks"] = list(removed)
         if course.seen:
-            more["seen"] = list(course.seen)
+            fields["seen"] = list(course.seen)
         if course.following is not None:
-            more["search_for"] = search_in(work, judged)
+            fields["search_for"] = search_in(work, judged)
         if (judged is not None or work.is_quoted) and course.following is None:
             await _say_answer(text, context)
-        response = _with_sources(text, citations)
-        output = PhaseOutput(response=response, next_phase=course.following, confidence=confidence, **more)
+        if citations:
+            lines = [f"[{shown['number']}] {place_of(shown)} ({shown['id']}): {shown['quote']}" for shown in citations]
+            text = "\n".join((text, "", "Sources:", *lines))
+        output = PhaseOutput(response=text, next_phase=course.following, confidence=confidence, **fields)
         return output, []
 
 
@@ -424,21 +420,17 @@ def cite(work: PhaseWork, text: str, judged: YieldOutput | None) -> tuple[str, l
     """
     numbered = dict(enumerate(work.sources if work.is_typed else work.cited, 1))
     with_mark = [number for number in marked(text) if number in numbered]
-    chosen = {item.id for item in work.cited} if judged is None or not with_mark else set[str]()
-    quotes = {} if judged is None else {each.source: each.text for each in judged.quotes}
-    citations = [
-        _citation(number, item, work, quotes.get(item.id))
-        for number, item in numbered.items()
-        if (number in with_mark or item.id in chosen) and item.source not in ("observation", "memory")
-    ]
-    cited = {each["number"] for each in citations}
-    removed = tuple(number for number in marked(text) if number not in cited)
+    relevant_ids = {item.id for item in work.cited} if judged is None or not with_mark else set[str]()
+    quotes = {} if judged is None else {quote.source: quote.text for quote in judged.quotes}
+    citations: list[dict[str, object]] = []
+    for number, item in numbered.items():
+        if (number in with_mark or item.id in relevant_ids) and item.source not in ("observation", "memory"):
+            quote = quotes.get(item.id)
+            text_of_quote = (item.quote or quote_of(work.question, item.text)) if quote is None else " ".join(quote.split())
+            citations.append(citation(number, item, text_of_quote))
+    cited_numbers = {shown["number"] for shown in citations}
+    removed = tuple(number for number in marked(text) if number not in cited_numbers)
     return without_marks(text, removed), citations, removed
-
-
-def _citation(number: int, item: Item, work: PhaseWork, quote: str | None) -> dict[str, object]:
-    said = (item.quote or quote_of(work.question, item.text)) if quote is None else " ".join(quote.split())
-    return citation(number, item, said)
 
 
 def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
@@ -447,8 +439,9 @@ def search_in(work: PhaseWork, judged: YieldOutput | None) -> str:
         return judged.search_for
     if work.missing:
         return work.missing
-    there = {word for item in work.cited for word in significant(item.text)}
-    return " ".join(word for word in significant(work.question) if word not in there) or " ".join(work.goals) or work.question
+    known_words = {word for item in work.cited for word in significant(item.text)}
+    unknown_words = " ".join(word for word in significant(work.question) if word not in known_words)
+    return unknown_words or " ".join(work.goals) or work.question
 
 
 async def _say_answer(text: str, context: Context) -> None:
@@ -458,13 +451,6 @@ async def _say_answer(text: str, context: Context) -> None:
     )
     async with ledger_run(context) as run:
         await run.say_soon(message, key="answer")
-
-
-def _with_sources(text: str, citations: list[dict[str, object]]) -> str:
-    if not citations:
-        return text
-    lines = [f"[{each['number']}] {place_of(each)} ({each['id']}): {each['quote']}" for each in citations]
-    return "\n".join((text, "", "Sources:", *lines))
 
 
 class NextStep(NamedTuple):
@@ -520,7 +506,7 @@ def next_phase(
     if work.confidences and abs(confidence - work.confidences[-1]) < config.least_change:
         return NextStep(None, f"another cycle changed the confidence by less than {config.least_change:g}")
     following, why = _missing(work, confidence, config)
-    return _unless_seen(work, following if following in order else next(each for each in PHASES if each in order), why)
+    return _unless_seen(work, following if following in order else next(phase for phase in PHASES if phase in order), why)
 
 
 def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[Phase, str]:
@@ -536,14 +522,10 @@ def _missing(work: PhaseWork, confidence: float, config: ChainConfig) -> tuple[P
 
 def _unless_seen(work: PhaseWork, following: Phase, rationale: str) -> NextStep:
     """Continue, unless the turn has taken this step from the same state before: that would be a loop."""
-    here = _digest(work, following)
-    if here in work.seen:
-        cycle = work.seen.index(here) + 1
+    # Of the sources and the next phase. Text of agents does not count, because it adds no information.
+    facts = sorted({f"{item.source}\0{item.title}\0{item.text}" for item in work.context if item.source != "agent"})
+    digest = blake2b("\0\0".join((following, *facts)).encode(errors="replace"), digest_size=12).hexdigest()
+    if digest in work.seen:
+        cycle = work.seen.index(digest) + 1
         return NextStep(None, f"it would loop: since cycle {cycle} went on with {following}, nothing new was found", work.seen)
-    return NextStep(following, rationale, (*work.seen, here))
-
-
-def _digest(work: PhaseWork, following: Phase) -> str:
-    """Return a digest of the sources and the next phase. Text of agents does not count, because it adds no information."""
-    known = sorted({f"{item.source}\0{item.title}\0{item.text}" for item in work.context if item.source != "agent"})
-    return blake2b("\0\0".join((following, *known)).encode(errors="replace"), digest_size=12).hexdigest()
+    return NextStep(following, rationale, (*work.seen, digest))

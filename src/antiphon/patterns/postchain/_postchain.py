@@ -17,7 +17,7 @@ from antiphon._listeners import Listener
 from antiphon.durable import current_run, waiting_for
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
-from antiphon.messages import DataPart, JsonObject, current_port, thaw
+from antiphon.messages import current_port, thaw
 from antiphon.messages.arguments import check_each, check_type
 from antiphon.messages.keys import kind_of
 from antiphon.patterns.cast import (
@@ -37,10 +37,10 @@ from antiphon.patterns.cast import (
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain, ChainEvent, is_answer
-from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input, prepared_agent, prompt_text
+from antiphon.patterns.postchain._config import ChainConfig, check_input, check_metadata, prepared_agent, prompt_text
 from antiphon.patterns.postchain._context import CLIENT, DELEGATE, SUPERVISOR, AskChain, thread_address, thread_of_message
 from antiphon.patterns.postchain._gateway import ClientActor, ClientMessage, Gateway
-from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known
+from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, is_known, result_in
 from antiphon.patterns.postchain._phase import OwnPhaseActor, PhaseActor, PhaseLike, ordered_phases
 from antiphon.patterns.postchain._phases import (
     ActionPhaseActor,
@@ -126,20 +126,23 @@ class PostChain(Pattern):
         check_type("config", config, ChainConfig | Path | str | None, "ChainConfig(max_cycles=2)")
         check_type("agents", agents, Mapping | None, '{"yield": agent}')
         phases = check_each("phases", phases, str | type, "'yield'")
-        chosen = config if isinstance(config, ChainConfig) else ChainConfig() if config is None else ChainConfig.read(config)
+        if config is None:
+            chain_config = ChainConfig()
+        else:
+            chain_config = config if isinstance(config, ChainConfig) else ChainConfig.read(config)
         model = self.cast_options.get("model")
         name = model if isinstance(model, str) or model is None else model.model_id
-        self.config = chosen if name is None else chosen.model_copy(update={"model": name})
+        self.config = chain_config if name is None else chain_config.model_copy(update={"model": name})
         try:
             self._chain = Chain(self.ledger, self.config, agents, retriever, **self.cast_options)
             self._chain.order, self._own_phases = ordered_phases(phases)
-            for name, own in self._own_phases.items():
-                agent = AgentConfig(tools=own.tools, system_prompt=prompt_text(name, own.prompt))
-                self._chain.cast.add_phase(name, agent, own.output_type)
+            for name, own_phase in self._own_phases.items():
+                agent = AgentConfig(tools=own_phase.tools, system_prompt=prompt_text(name, own_phase.prompt))
+                self._chain.cast.add_phase(name, agent, own_phase.output_type)
         except ConfigError as exc:
             raise (ConfigError(f"{config}: {exc}") if isinstance(config, Path | str) else exc) from None
         self._grace = grace
-        self._heard: list[Callable[[str, ClientMessage], None]] = []
+        self._listeners: list[Callable[[str, ClientMessage], None]] = []
 
     @override
     def casts(self) -> Iterable[Cast]:
@@ -155,13 +158,13 @@ class PostChain(Pattern):
         system.on_evicted(chain.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION, chain.cast.patience))
         system.spawn(DELEGATE, partial(DelegateActor, chain))
-        system.register("client", partial(ClientActor, self._hear), grace=self._grace)
+        system.register("client", partial(ClientActor, self._notify), grace=self._grace)
         system.register("thread", partial(ThreadActor, chain), grace=self._grace)
         system.register("agent", partial(AgentManagerActor, chain), supervisor=SUPERVISOR, grace=self._grace)
         for actor in PHASE_ACTORS:
             system.register(actor.phase, partial(actor, chain), grace=self._grace)
-        for name, own in self._own_phases.items():
-            system.register(name, partial(OwnPhaseActor, chain, own), grace=self._grace)
+        for name, own_phase in self._own_phases.items():
+            system.register(name, partial(OwnPhaseActor, chain, own_phase), grace=self._grace)
 
     # ------------------------------------------------------------ one turn
 
@@ -184,57 +187,57 @@ class PostChain(Pattern):
             ValueError: the conversation is empty.
             DecodeError: the history is not a history of Pydantic AI.
         """
-        given = TaskInput.of(task, message_history)
-        check_input(given.text, self.config.input_limit)
-        if thread_id is None and given == TaskInput(given.text):
-            thread_id = await self.create(given.text, user_id=user_id)
+        task_input = TaskInput.of(task, message_history)
+        check_input(task_input.text, self.config.input_limit)
+        if thread_id is None and task_input == TaskInput(task_input.text):
+            thread_id = await self.create(task_input.text, user_id=user_id)
             return await self._until_final(thread_id, self._begin(thread_id))
         thread_id = thread_id or current_port().new_id()
-        await self._take_turn(thread_id, given, user_id)
+        await self._take_turn(thread_id, task_input, user_id)
         return await self.wait(thread_id)
 
-    async def _take_turn(self, thread_id: str, given: TaskInput, user_id: str) -> None:
+    async def _take_turn(self, thread_id: str, task_input: TaskInput, user_id: str) -> None:
         """Start a turn in the given thread; create the chain's state if the thread has none."""
-        is_text = given == TaskInput(given.text)
-        own_id = current_port().new_id() if is_text else request_key("turn", thread_id, *given.identity)
+        is_text = task_input == TaskInput(task_input.text)
+        message_id = current_port().new_id() if is_text else request_key("turn", thread_id, *task_input.identity)
         life = await self.life(thread_id)
-        is_repeated = not is_text and bool(await self.ledger.by_invocation(own_id, thread_id=thread_id))
+        is_repeated = not is_text and bool(await self.ledger.by_invocation(message_id, thread_id=thread_id))
         if life.status == "none":  # also if the request to create it is not answered yet: the same is sent again
-            await self._create_in(thread_id, given, own_id, user_id)
-            await self._begin(thread_id, of=None if is_text else given)
+            await self._create_in(thread_id, task_input, message_id, user_id)
+            await self._begin(thread_id, of=None if is_text else task_input)
         elif is_repeated:
             if life.status == "created":
-                await self._begin(thread_id, of=given)
+                await self._begin(thread_id, of=task_input)
         else:
             life.check(protocol.StartThread.message_type, thread_id)
-            outside = await self._hand_over(thread_id, given, own_id)
-            request = protocol.StartThread(thread_id=thread_id, input=given.text).with_enclosure(outside)
-            await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
+            outside = await self._hand_over(thread_id, task_input, message_id)
+            request = protocol.StartThread(thread_id=thread_id, input=task_input.text).with_enclosure(outside)
+            await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
 
-    async def _create_in(self, thread_id: str, given: TaskInput, own_id: str, user_id: str = "user") -> None:
+    async def _create_in(self, thread_id: str, task_input: TaskInput, message_id: str, user_id: str = "user") -> None:
         """Create the state of a chain in a thread without a pattern: a new one, or an imported one.
 
         Raises:
             RefusedError: it belongs to another pattern.
         """
-        found = await self.ledger.thread(thread_id)
-        if found is not None and found.pattern not in (None, PATTERN):
-            reason = f"thread {thread_id!r} is one of the pattern {found.pattern!r}: take another thread"
+        summary = await self.ledger.thread(thread_id)
+        if summary is not None and summary.pattern not in (None, PATTERN):
+            reason = f"thread {thread_id!r} is one of the pattern {summary.pattern!r}: take another thread"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE)
-        outside = await self._hand_over(thread_id, given, own_id)
-        if found is not None:
-            outside.setdefault("outside", {"before": own_id})
-        request = protocol.CreateThread(user_id=user_id, initial_input=given.text)
+        outside = await self._hand_over(thread_id, task_input, message_id)
+        if summary is not None:
+            outside.setdefault("outside", {"before": message_id})
+        request = protocol.CreateThread(user_id=user_id, initial_input=task_input.text)
         request = request.with_enclosure({**outside, **self._phases})
-        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=own_id)
+        await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
 
-    async def _hand_over(self, thread_id: str, given: TaskInput, own_id: str) -> dict[str, Any]:
+    async def _hand_over(self, thread_id: str, task_input: TaskInput, message_id: str) -> dict[str, Any]:
         """Write the history from outside to the thread, and return its place for a request."""
-        if given == TaskInput(given.text):
+        if task_input == TaskInput(task_input.text):
             return {}
-        message_id = await given.hand_over(self.system, thread_id, own_id)
-        place = {"before": own_id}
-        return {"outside": place if message_id is None else {**place, "request": message_id}}
+        request_id = await task_input.hand_over(self.system, thread_id, message_id)
+        place = {"before": message_id}
+        return {"outside": place if request_id is None else {**place, "request": request_id}}
 
     @property
     def _phases(self) -> dict[str, Any]:
@@ -247,9 +250,9 @@ class PostChain(Pattern):
         if self._chain.waits_for(current_run()):
             reason = "the phases are at work in this thread: give their agents the tool of another pattern"
             return ChainResult(thread_id, "failed", error_code=protocol.ErrorCode.INVALID_STATE, error_message=reason)
-        own_id, request = request_key("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
+        message_id, request = request_key("chain", thread_id, task), AskChain(thread_id=thread_id, input=task)
         try:
-            answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=own_id)
+            answered = await self.system.ask(DELEGATE, request, within=UNHURRIED, thread_id=thread_id, id=message_id)
         except DeliveryError as exc:
             outcome = failed(thread_id, exc)
             return ChainResult(thread_id, outcome.status, error_code=outcome.error_code, error_message=outcome.error_message)
@@ -279,19 +282,19 @@ class PostChain(Pattern):
 
     async def _until_final(self, thread_id: str, first: Awaitable[ChainResult | None]) -> ChainResult:
         """Listen to a thread, await `first`, and return the result once it is final."""
-        stirred, ended = asyncio.Event(), list[ChainEvent]()
+        changed, ended = asyncio.Event(), list[ChainEvent]()
 
-        def hear(event: ChainEvent) -> None:
+        def on_event(event: ChainEvent) -> None:
             if event.kind == "ended":
                 ended.append(event)
             if event.is_last or event.is_pause:
-                stirred.set()
+                changed.set()
 
-        with self._chain.events.listening(thread_id, hear, to_words=False):
+        with self._chain.events.listening(thread_id, on_event, with_text=False):
             result = await first
             while result is None or not result.is_final:
-                await stirred.wait()
-                stirred.clear()
+                await changed.wait()
+                changed.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
             # Another host may have written the end, and the answer: then this one has seen an earlier answer.
             seen = self._chain.events.answer(thread_id) if ended else ()
@@ -305,16 +308,13 @@ class PostChain(Pattern):
         """Return the result of the last turn; before it has ended, the state of the thread."""
         life = await self.life(thread_id)
         if life.status not in ("completed", "failed"):
-            parked = await self._parked(thread_id, life) if life.status == "paused" else {}
-            return replace(ChainResult(thread_id, life.status, outputs=life.outputs or {}), **parked)
+            result = ChainResult(thread_id, life.status, outputs=life.outputs or {})
+            return await self._with_reason(result, life) if life.status == "paused" else result
         async for record in self.ledger.read(thread_id, reverse=True):
             is_from_actor = record.message.lane == "control" and kind_of(record.message.policy) == "thread"
-            match record.message.parts if is_from_actor else ():
-                case (DataPart(data=JsonObject() as said),) if said.get("type") == protocol.ThreadResult.message_type:
-                    # A branch has the result of its origin, with the origin's id.
-                    return replace(_result_from(thaw(said["data"])), thread_id=thread_id)
-                case _:
-                    pass
+            if is_from_actor and (data := result_in(record.message)) is not None:
+                # A branch has the result of its origin, with the origin's id.
+                return replace(_result_from(data), thread_id=thread_id)
         return ChainResult(thread_id, life.status)
 
     def events(self, thread_id: str) -> AsyncIterator[ChainEvent]:
@@ -345,7 +345,7 @@ class PostChain(Pattern):
             RefusedError: the question or its metadata is TOO_LARGE.
         """
         check_input(text, self.config.input_limit)
-        check_about(user_id, metadata)
+        check_metadata(user_id, metadata)
         message_id = id or current_port().new_id()
         thread_id = thread_id or thread_of_message(message_id)
         request = protocol.CreateThread(user_id=user_id, initial_input=text, metadata=dict(metadata or {}))
@@ -358,8 +358,10 @@ class PostChain(Pattern):
         check_input(text, self.config.input_limit)
         if text and await self._is_imported(thread_id):
             await self._create_in(thread_id, TaskInput(text), current_port().new_id(), user_id)
-        again: dict[str, Any] = {"input": text} if text else {}
-        return await self._ask(thread_id, protocol.StartThread(thread_id=thread_id, **again))
+        request = protocol.StartThread(thread_id=thread_id)
+        if text:
+            request = protocol.StartThread(thread_id=thread_id, input=text)
+        return await self._ask(thread_id, request)
 
     @override
     async def pause(self, thread_id: str) -> protocol.ThreadPaused:
@@ -402,9 +404,9 @@ class PostChain(Pattern):
         """The number of threads that run here now."""
         return len(self._chain.at_work)
 
-    def hear(self, on_message: Callable[[str, ClientMessage], None]) -> None:
+    def on_message(self, function: Callable[[str, ClientMessage], None]) -> None:
         """Call a function with the client and each message to it: results, failures of agents, and streamed text."""
-        self._heard.append(Listener(on_message))
+        self._listeners.append(Listener(function))
 
     async def _ask(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         await self._check_known(thread_id)
@@ -413,15 +415,17 @@ class PostChain(Pattern):
     async def _say(self, thread_id: str, request: protocol.Request[ReplyT]) -> ReplyT:
         return await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT)
 
-    async def _parked(self, thread_id: str, life: ThreadLife) -> dict[str, Any]:
-        """Return why a thread must wait for a person or another program, or has stopped; empty: it need not wait."""
-        waiting = await waiting_for(self.ledger, thread_id)
+    async def _with_reason(self, result: ChainResult, life: ThreadLife) -> ChainResult:
+        """Return the result of a paused thread with the reason why it has stopped, or for what it waits."""
+        waiting = await waiting_for(self.ledger, result.thread_id)
         if waiting is not None and waiting.stopped_by is not None:
-            return {"status": STOPPED, "error_message": waiting.reason, "error_code": waiting.stopped_by}
+            return replace(result, status=STOPPED, error_message=waiting.reason, error_code=waiting.stopped_by)
         if waiting is not None:
-            return {"error_message": waiting.text, "error_code": ParkedError.code}
-        why = await self._lacks(thread_id, life)
-        return {} if why is None else {"error_message": why, "error_code": UnguardedToolError.code}
+            return replace(result, error_message=waiting.text, error_code=ParkedError.code)
+        reason = await self._lacks(result.thread_id, life)
+        if reason is None:
+            return result
+        return replace(result, error_message=reason, error_code=UnguardedToolError.code)
 
     async def _lacks(self, thread_id: str, life: ThreadLife) -> str | None:
         """Return the reason why only another program can continue a thread; None: this one can."""
@@ -436,16 +440,16 @@ class PostChain(Pattern):
 
     async def _is_imported(self, thread_id: str) -> bool:
         """Whether a thread has messages and no pattern."""
-        found = await self.ledger.thread(thread_id)
-        return found is not None and found.pattern is None and not await is_known(self.ledger, thread_id)
+        summary = await self.ledger.thread(thread_id)
+        return summary is not None and summary.pattern is None and not await is_known(self.ledger, thread_id)
 
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
 
-    def _hear(self, client: str, message: ClientMessage) -> None:
-        for on_message in tuple(self._heard):
-            on_message(client, message)
+    def _notify(self, client: str, message: ClientMessage) -> None:
+        for notify in tuple(self._listeners):
+            notify(client, message)
 
 
 def _result_from(data: dict[str, Any]) -> ChainResult:

@@ -102,11 +102,13 @@ async def rerun(
         raise ValueError(f"thread {thread_id!r} {state}; only one that has ended can be compared")
     rows = [record.message async for record in ledger.read(thread_id)]
     start = _begun_at(rows)
-    copy = await _copied(ledger, thread_id, _unanswered(rows, start))
+    # Without the answers of actors since the start of the last turn, and without consequences of its end.
+    unanswered = [row for place, row in enumerate(rows) if place <= start or not _is_rerun(row, rows[start])]
+    copy = await _copied(ledger, thread_id, unanswered)
     models = _models(rows)
     silent = {name: _Silent(make_model(name)) for name in {*models.values(), *_own_models(rows)}}
-    chosen = _with_models(config or ChainConfig(), models)
-    given: PatternOptions = {
+    chain_config = _with_models(config or ChainConfig(), models)
+    options: PatternOptions = {
         "tools": tools,
         "toolkit": toolkit,
         "make_model": lambda name: silent[name or ""],
@@ -114,7 +116,7 @@ async def rerun(
         "settings": Settings(mismatch_patience=None),
     }
     with _silenced(agents or {}):
-        async with PostChain(copy, config=chosen, grace=0.2, agents=agents, phases=phases, **given) as chain:
+        async with PostChain(copy, config=chain_config, grace=0.2, agents=agents, phases=phases, **options) as chain:
             await chain.system.recover(thread_id)
             async with asyncio.timeout(_PATIENCE):
                 await chain.wait(thread_id)
@@ -124,8 +126,8 @@ async def rerun(
 async def _copied(ledger: Ledger, thread_id: str, rows: Sequence[Message], pattern: str = "postchain") -> MemoryLedger:
     """Return a ledger in memory with some rows of a thread, in which the thread can continue."""
     copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
-    own = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some
-    await copy.append(thread_id, own, pattern=pattern, allow_foreign=True)
+    copies = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some
+    await copy.append(thread_id, copies, pattern=pattern, allow_foreign=True)
     return copy
 
 
@@ -148,19 +150,19 @@ async def forecast(
         LedgerError: the ledger cannot be read.
     """
     rows = [record.message async for record in ledger.read(thread_id)]
-    found = await ledger.thread(thread_id)
-    copy = await _copied(ledger, thread_id, rows, (found.pattern if found is not None else None) or "postchain")
+    summary = await ledger.thread(thread_id)
+    copy = await _copied(ledger, thread_id, rows, (summary.pattern if summary is not None else None) or "postchain")
     if open_pattern is None:
         models = _models(rows)
         silent = {name: _Silent(make_named_model(name)) for name in {*models.values(), *_own_models(rows)}}
-        chosen = _with_models(config or ChainConfig(), models)
+        chain_config = _with_models(config or ChainConfig(), models)
         # A phase that has not started has no recorded model yet, and is not asked here.
-        given: PatternOptions = {
+        options: PatternOptions = {
             "tools": tools,
             "make_model": lambda name: silent.get(name or "") or make_named_model(name or ""),
             "recover": False,
         }
-        pattern: Pattern = PostChain(copy, config=chosen, grace=0.2, **given)
+        pattern: Pattern = PostChain(copy, config=chain_config, grace=0.2, **options)
     else:
         pattern = open_pattern(copy)
     reached = asyncio.Event()
@@ -179,34 +181,30 @@ async def _held(reached: asyncio.Event, thread_id: str) -> AsyncGenerator[None]:
     yield
 
 
-async def _until_next_step(copy: Ledger, thread_id: str, known: int, reached: asyncio.Event) -> Divergence | None:
+async def _until_next_step(copy: Ledger, thread_id: str, length: int, reached: asyncio.Event) -> Divergence | None:
     """Wait until a thread reaches a new step, ends, or waits for a person; return the first mismatch."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_OPEN
     while loop.time() < until:
         is_last = reached.is_set() or not await copy.open_calls(thread_id)
         await asyncio.sleep(_SETTLE)  # let parallel parts also reach their end
-        async for record in copy.read(thread_id, after=known):
+        async for record in copy.read(thread_id, after=length):
             payload = record.message.payload
             if isinstance(payload, OptionResultPayload) and payload.error_type in _MISMATCHES:
-                place = await _place_of(copy, thread_id, payload.invocation_id)
+                rows = await copy.by_invocation(payload.invocation_id, thread_id=thread_id)
+                place = min((row.seq for row in rows), default=1)
                 return Divergence(place, f"{payload.option_name} to {record.message.policy}", payload.error_message or "")
         if is_last:
             return None
     return None
 
 
-async def _place_of(copy: Ledger, thread_id: str, invocation_id: str) -> int:
-    calls = [each.seq for each in await copy.by_invocation(invocation_id, thread_id=thread_id)]
-    return min(calls, default=1)
-
-
 @contextmanager
 def _silenced(agents: Mapping[Phase, OwnAgent]) -> Generator[None]:
     """Replace the models of the program's agents with models that are never asked."""
     with ExitStack() as stack:
-        for each in agents.values():
-            agent = each.agent if isinstance(each, AgentSpec) else each
+        for own_agent in agents.values():
+            agent = own_agent.agent if isinstance(own_agent, AgentSpec) else own_agent
             if agent is not None and agent.model is not None:
                 stack.enter_context(agent.override(model=_Silent(infer_model(agent.model))))
         yield
@@ -220,12 +218,8 @@ def _with_models(config: ChainConfig, models: Mapping[Phase, str]) -> ChainConfi
     return config.model_copy(update={"phases": phases, "backoff": 0.0})
 
 
-def _unanswered(rows: Sequence[Message], start: int) -> list[Message]:
-    """Return the rows without the answers of actors since the start of the last turn, and without consequences of its end."""
-    return [row for place, row in enumerate(rows) if place <= start or not _is_said_anew(row, rows[start])]
-
-
-def _is_said_anew(row: Message, start: Message) -> bool:
+def _is_rerun(row: Message, start: Message) -> bool:
+    """Whether a rerun writes a row again."""
     run = f"{start.invocation_id}/run"
     payload = row.payload
     if row.id.startswith(f"{run}/result") or (row.parent_id or "").startswith(f"{run}/result"):
@@ -241,21 +235,21 @@ def _is_said_anew(row: Message, start: Message) -> bool:
 
 def _models(rows: Sequence[Message]) -> dict[Phase, str]:
     """Return the model of each phase."""
-    found: dict[Phase, str] = {}
+    models: dict[Phase, str] = {}
     for row in rows:
         payload = row.payload
         if row.lane == "control" and isinstance(payload, OptionResultPayload) and not payload.is_error:
-            said: Any = thaw(payload.result) if payload.option_name == PrepareContext.message_type else {}
-            if name := said.get("context", {}).get("metadata", {}).get("agent", {}).get("model"):
-                found[said["phase_type"]] = name
-    return found
+            prepared: Any = thaw(payload.result) if payload.option_name == PrepareContext.message_type else {}
+            if name := prepared.get("context", {}).get("metadata", {}).get("agent", {}).get("model"):
+                models[prepared["phase_type"]] = name
+    return models
 
 
 def _own_models(rows: Sequence[Message]) -> set[str]:
     """Return the models of the program's phases."""
     asked = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.lane == "control"]
     agents: list[dict[str, Any]] = [thaw(enclosure_of(row).get("agent") or {}) for row in asked]
-    return {str(each["model"]) for each in agents if each.get("model")}
+    return {str(agent["model"]) for agent in agents if agent.get("model")}
 
 
 def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> Divergence | None:
@@ -268,8 +262,8 @@ def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> 
         is_failure = payload.is_error and payload.option_name == ProcessWithAgent.message_type
         if is_failure or payload.option_name == Retry.message_type:
             continue  # an agent that failed: the rerun has at once what a RETRY got, and the answer of the phase is compared
-        other = now.get(row.invocation_id)
-        reason = "it is not asked any more" if other is None else _difference(payload, other.payload)
+        new_row = now.get(row.invocation_id)
+        reason = "it is not asked any more" if new_row is None else _difference(payload, new_row.payload)
         if reason is not None:
             return Divergence(seq, f"{payload.option_name} to {row.policy}", reason)
     return None
@@ -286,16 +280,16 @@ def _differing(then: Any, now: Any, where: str = "") -> list[str]:
     """Return the fields in which two answers differ."""
     if not isinstance(then, dict) or not isinstance(now, dict):
         return [] if then == now else [where or "answer"]
-    left, right = cast("dict[str, Any]", then), cast("dict[str, Any]", now)
-    found: list[str] = []
-    for name in dict.fromkeys((*left, *right)):
+    old, new = cast("dict[str, Any]", then), cast("dict[str, Any]", now)
+    differences: list[str] = []
+    for name in dict.fromkeys((*old, *new)):
         if name not in _MEASURED:
-            found += _differing(left.get(name), right.get(name), f"{where}.{name}".lstrip("."))
-    return found
+            differences += _differing(old.get(name), new.get(name), f"{where}.{name}".lstrip("."))
+    return differences
 
 
 def _begun_at(rows: Sequence[Message]) -> int:
     """Return the place of the last message that started the thread: START_THREAD, or the message that resumed a branch."""
-    told = {row.id for row in rows}
+    ids = {row.id for row in rows}
     calls = [place for place, row in enumerate(rows) if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
-    return max(place for place in calls if f"{rows[place].invocation_id}/run" in told)
+    return max(place for place in calls if f"{rows[place].invocation_id}/run" in ids)

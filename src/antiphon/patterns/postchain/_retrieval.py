@@ -71,19 +71,16 @@ def quote_of(question: str, text: str) -> str:
 
 def goals_in(question: str) -> tuple[str, ...]:
     """Return the goals of a question, one sentence each, at most twenty; the first is the primary one."""
-    found = (each.strip() for each in re.split(r"(?<=[.!?])\s+|\n+", question))
-    return tuple(dict.fromkeys(each for each in found if significant(each)))[:_MOST_GOALS] or (question.strip(),)
+    sentences = (sentence.strip() for sentence in re.split(r"(?<=[.!?])\s+|\n+", question))
+    goals = tuple(dict.fromkeys(sentence for sentence in sentences if significant(sentence)))
+    return goals[:_MOST_GOALS] or (question.strip(),)
 
 
 def entities_in(text: str, limit: int) -> tuple[str, ...]:
     """Return the names in a text, the most frequent first: words in backticks, capitalised words, and identifiers."""
-    found = Counter(name for match in _NAME.finditer(text) if (name := _named(match)) is not None)
-    return tuple(name for name, _ in found.most_common(limit))
-
-
-def _named(match: re.Match[str]) -> str | None:
-    name = next(group for group in match.groups() if group)
-    return name if not is_stop_word(name, "en") and len(name) > 1 else None
+    names = (next(group for group in match.groups() if group) for match in _NAME.finditer(text))
+    counts = Counter(name for name in names if len(name) > 1 and not is_stop_word(name, "en"))
+    return tuple(name for name, _ in counts.most_common(limit))
 
 
 HEARSAY: Final = 0.5
@@ -117,24 +114,20 @@ class Observations:
     async def search(
         self, question: str, *, user_id: str, limit: int = 5, without_thread: str | None = None
     ) -> tuple[Observation, ...]:
-        """Return the observations of a user's threads about a question, the best first.
-
-        Raises:
-            LedgerError: the ledger cannot be read.
-        """
-        found: dict[str, Observation] = {}
+        """Return the observations of a user's threads about a question, the best first."""
+        observations: dict[str, Observation] = {}
         for word in telling_words(question)[:_WORDS]:
             for hit in await self._ledger.search(f'"{_MARK}" {_beginning(word)}*', limit=_LOOKED_AT):
                 observation = _read(hit.record, user_id)
                 if observation is not None and observation.thread_id != without_thread:
-                    found[observation.id] = observation
-        best = sorted(found.values(), key=lambda each: -relevance(question, each.text))
+                    observations[observation.id] = observation
+        best = sorted(observations.values(), key=lambda observation: -relevance(question, observation.text))
         return tuple(best[:limit])
 
     async def in_thread(self, thread_id: str) -> tuple[Observation, ...]:
         """Return the observations of one thread, in order."""
         records = [record async for record in self._ledger.read(thread_id)]
-        return tuple(found for record in records if (found := _read(record, None)) is not None)
+        return tuple(observation for record in records if (observation := _read(record, None)) is not None)
 
 
 _SHORTEST_STEM: Final = 4
@@ -154,31 +147,31 @@ def observation_message(
     by: str, user_id: str, question: str, entities: tuple[str, ...], links: tuple[Link, ...], *, notes: str = ""
 ) -> Message:
     """Return an observation as a message; `notes` is the text of an agent."""
-    about = f"It is about {', '.join(entities)}." if entities else ""
+    topics = f"It is about {', '.join(entities)}." if entities else ""
     related = " ".join(f"It has to do with {link.linked_to} ({link.strength:g})." for link in links)
-    said: dict[str, Any] = {
+    observation: dict[str, Any] = {
         "user_id": user_id,
         "question": question,
         "entities": list(entities),
         "links": [link.model_dump(mode="json") for link in links],
     }
-    text = " ".join(each for each in (f"Observed in answer to: {question}", notes, about, related) if each)
+    text = " ".join(part for part in (f"Observed in answer to: {question}", notes, topics, related) if part)
     return Message(
         policy=by,
         payload=PartsPayload(parts=(TextPart(text=text),)),
         lane="control",
-        metadata={_NAMESPACE: {"observation": said}},
+        metadata={_NAMESPACE: {"observation": observation}},
     )
 
 
 def _read(record: Record, user_id: str | None) -> Observation | None:
     message = record.message
-    own = message.metadata.get(_NAMESPACE)
-    said: Any = own.get("observation") if isinstance(own, JsonObject) else None
-    if message.lane != "control" or said is None or user_id not in (None, said["user_id"]):
+    metadata = message.metadata.get(_NAMESPACE)
+    fields: Any = metadata.get("observation") if isinstance(metadata, JsonObject) else None
+    if message.lane != "control" or fields is None or user_id not in (None, fields["user_id"]):
         return None
-    links = tuple(Link.model_validate(dict(link)) for link in said["links"])
-    return Observation(message.id, message.thread_id or "", said["question"], message.text, tuple(said["entities"]), links)
+    links = tuple(Link.model_validate(dict(link)) for link in fields["links"])
+    return Observation(message.id, message.thread_id or "", fields["question"], message.text, tuple(fields["entities"]), links)
 
 
 def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
@@ -206,23 +199,23 @@ async def find_knowledge(retriever: Retriever, question: str, limit: int) -> lis
     Otherwise the passages stay in the order of the retriever.
     """
     if isinstance(retriever, KnowledgeBase) and not retriever.finds_by_meaning:
-        found = await find_answers(retriever, question, limit)
+        answers = await find_answers(retriever, question, limit)
     else:
         passages = await retriever.search(question, limit)
         places = {passage.id: place for place, passage in enumerate(passages)}
-        found = tuple(sorted(rate_answers(question, passages), key=lambda each: places[each.passage.id]))
+        answers = tuple(sorted(rate_answers(question, passages), key=lambda answer: places[answer.passage.id]))
     return [
         Item(
-            id=each.passage.id,
+            id=answer.passage.id,
             source="knowledge",
-            title=each.passage.source,
-            text=_around(each),
-            priority=each.score,
-            heading=each.passage.heading,
-            quote=each.quote.text,
-            lines=None if each.passage.lines is None else each.quote.lines,
+            title=answer.passage.source,
+            text=_around(answer),
+            priority=answer.score,
+            heading=answer.passage.heading,
+            quote=answer.quote.text,
+            lines=None if answer.passage.lines is None else answer.quote.lines,
         )
-        for each in found
+        for answer in answers
     ]
 
 
@@ -242,52 +235,50 @@ _LONGEST_TITLE: Final = 120
 def brief(result: Any) -> Any:
     """Return the result of a tool as plain JSON, cut to the limit of the context."""
     plain = to_jsonable_python(result, fallback=str)
-    if _is_found(plain):
-        return [{**each, "text": each["text"][:MENTIONED]} for each in plain]
+    if _has_matches(plain):
+        return [{**match, "text": match["text"][:MENTIONED]} for match in plain]
     text = _text(plain)
     return plain if len(text) <= MENTIONED else text[:MENTIONED]
 
 
 def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
     """Return the items from tool calls; a call that failed, or found nothing, has none."""
-    return [item for call in calls for item in _items(call, question)]
+    items: list[Item] = []
+    for call in calls:
+        result: Any = thaw(call.result)
+        if _has_matches(result):
+            items += [_match_item(match, question) for match in result]
+        elif result not in (None, "", [], {}):
+            items.append(Item(id=call.id or "", source="tool", title=_title(call), text=_text(result), priority=1.0))
+    return items
 
 
-def _items(call: ToolCall, question: str) -> list[Item]:
-    result: Any = thaw(call.result)
-    if result in (None, "", [], {}):
-        return []
-    if _is_found(result):
-        return [_found(each, question) for each in result]
-    return [Item(id=call.id or "", source="tool", title=_title(call), text=_text(result), priority=1.0)]
-
-
-def _is_found(result: Any) -> bool:
+def _has_matches(result: Any) -> bool:
     """Whether a result is a list of matches: passages of documents, or earlier messages."""
     if not isinstance(result, list) or not result:
         return False
     return all(
-        isinstance(each, dict)
-        and all(isinstance(cast("dict[str, Any]", each).get(name), str) for name in ("id", "text"))
-        and ("source" in each or "thread" in each)
-        for each in cast("list[Any]", result)
+        isinstance(item, dict)
+        and all(isinstance(cast("dict[str, Any]", item).get(name), str) for name in ("id", "text"))
+        and ("source" in item or "thread" in item)
+        for item in cast("list[Any]", result)
     )
 
 
-def _found(each: dict[str, Any], question: str) -> Item:
-    text: str = each["text"]
-    score = relevance(question, text, str(each.get("heading", "")).split(" > "))
-    if "source" in each:
-        return Item(id=each["id"], source="knowledge", title=str(each["source"]), text=text, priority=score)
-    return Item(id=each["id"], source="memory", title=f"said in {each['thread']}", text=text, priority=score)
+def _match_item(match: dict[str, Any], question: str) -> Item:
+    text: str = match["text"]
+    score = relevance(question, text, str(match.get("heading", "")).split(" > "))
+    if "source" in match:
+        return Item(id=match["id"], source="knowledge", title=str(match["source"]), text=text, priority=score)
+    return Item(id=match["id"], source="memory", title=f"said in {match['thread']}", text=text, priority=score)
 
 
 def _title(call: ToolCall) -> str:
     """Return a call for display: `calculator(expression='2 + 3')`."""
-    given: Any = thaw(call.arguments)
-    named = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    arguments = ", ".join(f"{name}={value!r}" for name, value in named.items())
-    title = f"{call.name}({arguments})".replace("\n", " ")
+    arguments: Any = thaw(call.arguments)
+    named = cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
+    listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
+    title = f"{call.name}({listed})".replace("\n", " ")
     return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 2]}…)"
 
 
@@ -314,6 +305,8 @@ _MOST: Final = 3
 """The maximum number of quotes to choose from, and to cite."""
 _LONGEST_LINE: Final = 160
 """The most characters of a quote in an answer that refuses."""
+_MOST_NAMES: Final = 4
+"""The most names that the contribution of the observation phase lists."""
 _NONE: Final = "none"
 _EDGES: Final = "| \n"
 """The characters around a row of a table."""
@@ -325,7 +318,7 @@ _EDGES: Final = "| \n"
 @cache
 def choice_of(number: int) -> type[BaseModel]:
     """Return the form with which a model chooses one of some numbered sources; without any, it has one possible output."""
-    names = tuple(str(each) for each in range(1, number + 1)) or (_NONE,)
+    names = tuple(map(str, range(1, number + 1))) or (_NONE,)
     description = "The number of the source that answers the question."
     offered: Any = Literal[names]
     return create_model("Choice", source=(offered, Field(description=description)))
@@ -333,16 +326,16 @@ def choice_of(number: int) -> type[BaseModel]:
 
 def likely_items(work: PhaseWork) -> tuple[Item, ...]:
     """Return the passages with a quote that probably answers the question: the chosen one first, then the best."""
-    found = [item for item in work.sources if item.quote and item.priority >= LIKELY]
-    return tuple(sorted(found, key=lambda item: (PICKED not in item.tags, -item.priority)))
+    items = [item for item in work.sources if item.quote and item.priority >= LIKELY]
+    return tuple(sorted(items, key=lambda item: (PICKED not in item.tags, -item.priority)))
 
 
 def to_choose_from(work: PhaseWork) -> tuple[Item, ...]:
     """Return the passages whose quotes have about the same score; none, if a tool has given the answer."""
-    found = likely_items(work)
-    if not found or any(item.source == "tool" for item in work.sources):
+    likely = likely_items(work)
+    if not likely or any(item.source == "tool" for item in work.sources):
         return ()
-    return tuple(item for item in found if item.priority >= found[0].priority - _NEAR)
+    return tuple(item for item in likely if item.priority >= likely[0].priority - _NEAR)
 
 
 def choice_prompt(work: PhaseWork, *, is_choosing: bool) -> PhasePrompt:
@@ -363,24 +356,20 @@ def quoted_answer(work: PhaseWork) -> tuple[str, list[dict[str, object]]]:
     """Return the answer, and its citations: results of tools, and the quote that answers the question."""
     tools = [item for item in work.sources if item.source == "tool"]
     likely = likely_items(work)
-    beside = [item for item in likely if item.priority >= likely[0].priority - _BESIDE][:_MOST]
-    cited = tools or beside
+    near = [item for item in likely if item.priority >= likely[0].priority - _BESIDE][:_MOST]
+    cited = tools or near
     citations = [citation(number, item) for number, item in enumerate(cited, 1)]
-    said = [f"{item.title} gave {item.text} [{number}]" for number, item in enumerate(tools, 1)]
+    lines = [f"{item.title} gave {item.text} [{number}]" for number, item in enumerate(tools, 1)]
     if not tools and likely:
-        said = [f"{_below(likely[0])}{likely[0].quote.strip(_EDGES)} [1]"]
-    return "\n".join(said) or _refusal(work), citations
-
-
-def _below(item: Item) -> str:
-    """Return the heading of a quote: the quote may depend on it."""
-    return f"{item.heading[-1]}: " if item.heading else ""
+        heading = f"{likely[0].heading[-1]}: " if likely[0].heading else ""  # the quote may depend on it
+        lines = [f"{heading}{likely[0].quote.strip(_EDGES)} [1]"]
+    return "\n".join(lines) or _refusal(work), citations
 
 
 def _refusal(work: PhaseWork) -> str:
     """Return the answer to a question that no source answers, with the nearest quotes: a reader may find the answer there."""
-    known = [item for item in work.sources if item.source == "knowledge"]
-    nearest = sorted(known, key=lambda item: -item.priority)[:_MOST]
+    knowledge = [item for item in work.sources if item.source == "knowledge"]
+    nearest = sorted(knowledge, key=lambda item: -item.priority)[:_MOST]
     lines = [f"- {place_of(citation(0, item))}: {_short(item.quote.strip(_EDGES))}" for item in nearest]
     return "\n".join([f"{NOT_IN_SOURCES} Nearest:", *lines]) if lines else NOT_IN_SOURCES
 
@@ -393,8 +382,8 @@ def _short(quote: str) -> str:
 
 def citation(number: int, item: Item, quote: str | None = None) -> dict[str, object]:
     """Return a citation; where the source has them, with the headings above the quote and its lines."""
-    said = quote if quote is not None else item.quote or item.text
-    cited: dict[str, object] = {"number": number, "id": item.id, "source": item.title, "quote": said}
+    text = quote if quote is not None else item.quote or item.text
+    cited: dict[str, object] = {"number": number, "id": item.id, "source": item.title, "quote": text}
     if item.heading:
         cited["heading"] = list(item.heading)
     if item.lines is not None:
@@ -405,7 +394,7 @@ def citation(number: int, item: Item, quote: str | None = None) -> dict[str, obj
 def place_of(cited: Mapping[str, Any]) -> str:
     """Return the origin of a citation, for display: `docs/runtime.md > Supervision, line 96`."""
     headings, lines = cited.get("heading") or (), tuple(cited.get("lines") or ())
-    place = " > ".join((str(cited["source"]), *(str(each) for each in headings[-1:])))
+    place = " > ".join((str(cited["source"]), *(str(heading) for heading in headings[-1:])))
     if not lines:
         return place
     return f"{place}, line {lines[0]}" if lines[0] == lines[-1] else f"{place}, lines {lines[0]}-{lines[-1]}"
@@ -416,53 +405,34 @@ def place_of(cited: Mapping[str, Any]) -> str:
 
 def contribution(phase: Phase, output: Mapping[str, Any]) -> str:
     """Return the contribution of a phase as one line, from its output."""
-    said = _CONTRIBUTIONS[phase](output)
+    text = _contribution(phase, output)
     model = str(output.get("model") or "the model")
-    return f"{said}; chosen by {model}" if output.get("picked") else said
+    return f"{text}; chosen by {model}" if output.get("picked") else text
 
 
-def _of_action(output: Mapping[str, Any]) -> str:
-    calls = [str(call["name"]) for call in output.get("tool_calls") or ()]
-    return f"called {', '.join(calls)}" if calls else "no tool fits the question"
+def _contribution(phase: Phase, output: Mapping[str, Any]) -> str:
+    citations = output.get("citations") or ()
+    match phase:
+        case "action":
+            calls = [str(call["name"]) for call in output.get("tool_calls") or ()]
+            return f"called {', '.join(calls)}" if calls else "no tool fits the question"
+        case "experience":
+            best = f"; the best is {place_of(citations[0])} ({citations[0]['relevance']:.2f})" if citations else ""
+            return f"{_count(len(citations), 'passage')} found{best}"
+        case "intention":
+            by_source: dict[str, float] = output.get("scores") or {}
+            scores = ", ".join(f"{score:.2f}" for score in sorted(by_source.values(), reverse=True)) or "none"
+            return f"{_count(len(output.get('goals') or ()), 'goal')}; scores {scores}"
+        case "observation":
+            names = [str(name) for name in output.get("entities") or ()]
+            shown = ", ".join(names[:_MOST_NAMES]) or "no names"
+            return f"recorded for later threads: {shown}{', …' if len(names) > _MOST_NAMES else ''}"
+        case "understanding":
+            retained = [name for name in output.get("retained") or () if not str(name).startswith(("user", "action"))]
+            return f"{_count(len(retained), 'source')} kept, {len(output.get('released') or ())} released"
+        case "yield":
+            return f"{_count(len(citations), 'citation')}; confidence {output.get('confidence') or 0.0:.2f}"
 
 
-def _of_experience(output: Mapping[str, Any]) -> str:
-    found = output.get("citations") or ()
-    best = f"; the best is {place_of(found[0])} ({found[0]['relevance']:.2f})" if found else ""
-    return f"{_count(len(found), 'passage')} found{best}"
-
-
-def _of_intention(output: Mapping[str, Any]) -> str:
-    given: dict[str, float] = output.get("scores") or {}
-    scores = sorted(given.values(), reverse=True)
-    goals = output.get("goals") or ()
-    return f"{_count(len(goals), 'goal')}; scores {', '.join(f'{each:.2f}' for each in scores) or 'none'}"
-
-
-def _of_observation(output: Mapping[str, Any]) -> str:
-    names = [str(each) for each in output.get("entities") or ()]
-    return f"recorded for later threads: {', '.join(names[:4]) or 'no names'}{', …' if len(names) > 4 else ''}"  # noqa: PLR2004
-
-
-def _of_understanding(output: Mapping[str, Any]) -> str:
-    kept = [each for each in output.get("retained") or () if not str(each).startswith(("user", "action"))]
-    return f"{_count(len(kept), 'source')} kept, {len(output.get('released') or ())} released"
-
-
-def _of_yield(output: Mapping[str, Any]) -> str:
-    cited = output.get("citations") or ()
-    return f"{_count(len(cited), 'citation')}; confidence {output.get('confidence') or 0.0:.2f}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-_CONTRIBUTIONS: Final = {
-    "action": _of_action,
-    "experience": _of_experience,
-    "intention": _of_intention,
-    "observation": _of_observation,
-    "understanding": _of_understanding,
-    "yield": _of_yield,
-}
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, cast
@@ -24,7 +23,6 @@ from antiphon.durable import ledger_run, waiting_for
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
 from antiphon.messages import (
     DataPart,
-    JsonObject,
     Message,
     OptionCallPayload,
     OptionResultPayload,
@@ -34,7 +32,7 @@ from antiphon.messages import (
 )
 from antiphon.patterns.cast import UNHURRIED, handling, withdrawal
 from antiphon.patterns.postchain._chain import Chain
-from antiphon.patterns.postchain._config import ChainConfig, check_about, check_input
+from antiphon.patterns.postchain._config import ChainConfig, check_input, check_metadata
 from antiphon.patterns.postchain._context import (
     CLIENT,
     AskChain,
@@ -48,7 +46,7 @@ from antiphon.patterns.postchain._context import (
     operations_from,
 )
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
-from antiphon.runtime import Actor, Context, handles
+from antiphon.runtime import Actor, Context, handles, type_of
 from antiphon.runtime.extending import STOPPED
 
 _ONCE: Final = (protocol.CreateThread, protocol.StartThread)
@@ -65,20 +63,16 @@ class ThreadActor(Actor):
         self._terminated = asyncio.Event()
         self._subscribers: list[str] = []
         """The receivers that have subscribed in this process."""
-        self._is_told = asyncio.Event()
+        self._is_answered = asyncio.Event()
         """Set when the START or RESUME that started the run is answered: no phase is asked before."""
-        self._is_told.set()
+        self._is_answered.set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @classmethod
     def ordering_key(cls, message: Message) -> str | None:
         """Handle RUN_THREAD concurrently with the other messages."""
-        match message.parts:
-            case (DataPart(data=JsonObject() as said),) if said.get("type") == RunThread.message_type:
-                return RunThread.message_type
-            case _:
-                return None
+        return RunThread.message_type if type_of(message) == RunThread.message_type else None
 
     # ------------------------------------------------------------ its life
 
@@ -86,7 +80,7 @@ class ThreadActor(Actor):
     async def create(self, request: protocol.CreateThread, context: Context) -> protocol.ThreadCreated:
         _, thread_id = await self._life(context, protocol.CreateThread)
         check_input(request.initial_input, self._chain.config.input_limit)
-        check_about(request.user_id, thaw(request.metadata or {}))
+        check_metadata(request.user_id, thaw(request.metadata or {}))
         context.mark(status="created", pattern=PATTERN)
         return protocol.ThreadCreated(thread_id=thread_id)
 
@@ -100,10 +94,10 @@ class ThreadActor(Actor):
                 reason, protocol.ErrorCode.INVALID_STATE, details={"thread_id": thread_id, "status": life.status}
             )
         context.mark(status="processing", pattern=PATTERN)
-        self._is_told.clear()
+        self._is_answered.clear()
         await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         await context.reply(protocol.ThreadStarted(thread_id=thread_id, started_at=current_port().now()))
-        self._is_told.set()
+        self._is_answered.set()
         return None
 
     @handles
@@ -114,6 +108,7 @@ class ThreadActor(Actor):
             reason = "the thread was resumed after PAUSE_THREAD was sent"
             raise RefusedError(reason, protocol.ErrorCode.INVALID_STATE, details=details)
         try:
+            # First the gate, then the state: a run that ended in between would be completed, and paused after that.
             await self._chain.gates.close(thread_id)
             life = await self._now(context)
             life.check(protocol.PauseThread.message_type, thread_id)
@@ -132,12 +127,13 @@ class ThreadActor(Actor):
     async def resume(self, request: protocol.ResumeThread, context: Context) -> protocol.ThreadResumed | None:
         life, thread_id = await self._life(context, protocol.ResumeThread)
         if not await self._is_run(context):  # a branch: the run of its parent does not cover it
-            self._is_told.clear()
+            self._is_answered.clear()
             await context.tell(context.address, RunThread(thread_id=thread_id), key="run")
         resumed = protocol.ThreadResumed(thread_id=thread_id, resumed_at=current_port().now(), current_phase=life.known_phase)
         context.mark(status="processing", pattern=PATTERN)
         await context.reply(resumed)
-        self._is_told.set()
+        self._is_answered.set()
+        # Opened only after the answer is stored: otherwise work could start in a thread that is paused for other processes.
         self._chain.gates.open(thread_id)
         if self._idle.is_set():  # its process is gone
             await context.recover_thread(thread_id)
@@ -158,6 +154,7 @@ class ThreadActor(Actor):
         except BaseException:
             await gates.look_again(thread_id)
             raise
+        # Cancelled only after the answer is stored: if the process died before, the next one would run the thread again.
         gates.end(thread_id)
         self._terminated.set()
         if was_waiting or self._idle.is_set():  # its process is gone: close the calls that it left open
@@ -186,8 +183,7 @@ class ThreadActor(Actor):
         _, thread_id = await self._life(context, protocol.GetThreadStatus)
         life = await self._now(context)
         waiting = await waiting_for(self._chain.ledger, thread_id) if life.status == "paused" else None
-        more: dict[str, Any] = {} if waiting is None else {"waiting_for": waiting.to_json()}
-        return protocol.ThreadStatus(
+        status = protocol.ThreadStatus(
             thread_id=thread_id,
             status=life.status,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] (checked: it is not `none`)
             current_phase=life.known_phase if life.remaining else None,
@@ -195,8 +191,8 @@ class ThreadActor(Actor):
             updated_at=_time(life.updated_at),
             phases_completed=tuple(phase for phase in protocol.PHASES if phase in life.completed),
             phases_remaining=tuple(phase for phase in protocol.PHASES if phase in life.remaining),
-            **more,
         )
+        return status if waiting is None else status.model_copy(update={"waiting_for": waiting.to_json()})
 
     # ------------------------------------------------------------ its work
 
@@ -221,7 +217,7 @@ class ThreadActor(Actor):
 
     async def _work(self, context: Context) -> None:
         thread_id = _thread(context)
-        await self._until_told(context)
+        await self._until_answered(context)
         life = self._chain.lives.latest(thread_id) if context.attempt == 1 else None
         if life is None:
             life = await context.state(LIFE)
@@ -247,13 +243,13 @@ class ThreadActor(Actor):
         else:
             await self._tell(context, life, _completed(life, thread_id))
 
-    async def _until_told(self, context: Context) -> None:
+    async def _until_answered(self, context: Context) -> None:
         """Wait until the message that started the run is answered; after a crash, only the ledger knows whether it is."""
         if context.attempt > 1:
-            self._is_told.clear()
+            self._is_answered.clear()
             if context.message.parent_id not in ((await self._now(context)).asked or {}):
-                self._is_told.set()
-        await self._is_told.wait()
+                self._is_answered.set()
+        await self._is_answered.wait()
 
     async def _tell(self, context: Context, life: ThreadLife, result: protocol.ThreadResult) -> None:
         """Send the result to the creator and subscribers; then the thread has ended. A paused thread does not end."""
@@ -262,37 +258,31 @@ class ThreadActor(Actor):
             async with self._chain.gates.passing(result.thread_id):
                 context.mark(status=result.status, pattern=PATTERN)
                 await self._say(context, creator, result)
-                for each in await self._also(context, life, creator):
-                    with suppress(UndeliverableError):  # it is a dead letter; continue with the other receivers
-                        await self._say(context, each, result)
+                # After a crash, only the ledger knows the subscribers that were added while the thread ran.
+                recorded = life if context.attempt == 1 else await self._now(context)
+                for subscriber in dict.fromkeys((*recorded.subscribers, *self._subscribers)):
+                    if subscriber != creator:
+                        with suppress(UndeliverableError):  # it is a dead letter; continue with the other receivers
+                            await self._say(context, subscriber, result)
         except WithdrawnError:
             return
         self._chain.gates.forget(result.thread_id)
         context.rest()
-
-    async def _also(self, context: Context, life: ThreadLife, creator: str) -> list[str]:
-        """Return the subscribers; after a crash, only the ledger knows those that were added while the thread ran."""
-        known = life.subscribers if context.attempt == 1 else (await self._now(context)).subscribers
-        return [each for each in dict.fromkeys((*known, *self._subscribers)) if each != creator]
 
     async def _say(self, context: Context, creator: str, result: protocol.ThreadResult) -> None:
         """Send the result; if the thread has used up its budget or its hops, only record it: the thread must end."""
         try:
             await context.tell(creator, result, within=UNHURRIED, key="result")
         except (BudgetExceededError, HopLimitError):
-            said = DataPart(data={"type": result.message_type, "data": result.to_data()})
-            row = Message(policy=context.address, payload=PartsPayload(parts=(said,)), to=(creator,), lane="control")
+            part = DataPart(data={"type": result.message_type, "data": result.to_data()})
+            row = Message(policy=context.address, payload=PartsPayload(parts=(part,)), to=(creator,), lane="control")
             async with ledger_run(context) as run:
                 await run.note(row, key="result")
 
     # ------------------------------------------------------------ the state
 
     async def _life(self, context: Context, move: type[Any]) -> tuple[ThreadLife, str]:
-        """Return the state of the thread, if the move is legal from it.
-
-        Raises:
-            RefusedError: it is not legal.
-        """
+        """Return the state of the thread, if the move is legal from it."""
         thread_id = _thread(context)
         life = self._chain.lives.at(thread_id, context.seq)
         if life is None:
@@ -323,9 +313,13 @@ class ThreadActor(Actor):
 
     async def _is_run(self, context: Context) -> bool:
         """Whether the thread runs or has ended; a run that this message started does not count."""
-        own = f"{context.course.invocation_id}/run"
-        rows = [row.message for row in await self._chain.ledger.open_calls(_thread(context))]
-        return any(_is_run_row(row) and row.parent_id != own for row in rows) or (await self._now(context)).is_over
+        run_id = f"{context.course.invocation_id}/run"
+        for record in await self._chain.ledger.open_calls(_thread(context)):
+            row, parent_id = record.message, record.message.parent_id or ""
+            is_run_thread = row.lane == "effect" and parent_id.endswith("/run") and parent_id == row.invocation_id
+            if is_run_thread and parent_id != run_id:
+                return True
+        return (await self._now(context)).is_over
 
 
 class DelegateActor(Actor):
@@ -346,19 +340,16 @@ class DelegateActor(Actor):
         self._chain.delegated[thread_id] += 1
         try:
             async with handling(context, PATTERN):
-                life = await self._through_phases(request.input, thread_id, context)
+                order = self._chain.order
+                life = ThreadLife(status="processing", phases=None if order == protocol.PHASES else order)
+                life = life.with_turn(request.input)
+                while (phase := life.current_phase) is not None:
+                    asked = _request(life, phase, thread_id, self._chain.config)
+                    life = life.with_phase_done(phase, await _run_phase(phase, asked, context))
         finally:
             self._chain.delegated[thread_id] -= 1
             self._chain.delegated += Counter()  # without zeros
         return ChainAnswered(thread_id=thread_id, result=_completed(life, thread_id).to_data())
-
-    async def _through_phases(self, input: str, thread_id: str, context: Context) -> ThreadLife:
-        order = self._chain.order
-        life = ThreadLife(status="processing", phases=None if order == protocol.PHASES else order).with_turn(input)
-        while (phase := life.current_phase) is not None:
-            asked = _request(life, phase, thread_id, self._chain.config)
-            life = life.with_phase_done(phase, await _run_phase(phase, asked, context))
-        return life
 
 
 async def _run_phase(
@@ -377,46 +368,40 @@ _PASSED_ON: Final = ("response", "next_phase", "confidence", "by")
 
 def _request(life: ThreadLife, phase: str, thread_id: str, config: ChainConfig) -> protocol.ProcessPhase | ProcessOwnPhase:
     outputs = life.outputs or {}
-    more: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
+    enclosure: dict[str, Any] = {"items": items_to(_context_of(life)), "cycle": life.cycle}
     if life.done:
         last = outputs[life.done[-1]]
-        more["previous_phase_output"] = {
-            name: last[name] for name in ("response", "next_phase", "confidence", "by") if name in last
-        }
-    more |= _judged(outputs)
+        enclosure["previous_phase_output"] = {name: last[name] for name in _PASSED_ON if name in last}
+    # The judgements of agents that later phases need. Those that code has made would only repeat the question.
+    for field, judge in (("goals", "intention"), ("missing", "experience")):
+        output = outputs.get(judge, {})
+        if output.get("by") == "agent" and output.get(field):
+            enclosure[field] = output[field]
     if life.cycle > 1:
-        more["confidences"] = [outputs["yield"].get("confidence") or 0.0]
-        more["seen"] = outputs["yield"].get("seen", [])
+        enclosure["confidences"] = [outputs["yield"].get("confidence") or 0.0]
+        enclosure["seen"] = outputs["yield"].get("seen", [])
         if search_for := outputs["yield"].get("search_for"):
-            more["search_for"] = search_for
+            enclosure["search_for"] = search_for
     if life.metadata:
-        more["metadata"] = life.metadata
+        enclosure["metadata"] = life.metadata
     if life.untrusted is not None:
-        more["untrusted"] = life.untrusted
+        enclosure["untrusted"] = life.untrusted
     history = history_of(life.turns[:-1], config.history, config.context_limit)
     if life.outside is not None:
-        more["outside"] = life.outside
+        enclosure["outside"] = life.outside
     context = protocol.PhaseContext(conversation_history=history, user_id=life.user_id)
     if phase not in protocol.PHASES:
-        own = ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
-        return own.with_enclosure(more)
-    known: Any = phase
-    asked = protocol.ProcessPhase(thread_id=thread_id, phase_type=known, input=life.input, context=context)
-    return asked.with_enclosure(more)
-
-
-def _judged(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the judgements of agents that later phases need: the goals, and the missing information."""
-    said = {"goals": outputs.get("intention", {}), "missing": outputs.get("experience", {})}
-    return {name: output[name] for name, output in said.items() if output.get("by") == "agent" and output.get(name)}
+        own_request = ProcessOwnPhase(thread_id=thread_id, phase=phase, input=life.input, context=context)
+        return own_request.with_enclosure(enclosure)
+    phase_type: Any = phase
+    asked = protocol.ProcessPhase(thread_id=thread_id, phase_type=phase_type, input=life.input, context=context)
+    return asked.with_enclosure(enclosure)
 
 
 def _completed(life: ThreadLife, thread_id: str) -> protocol.ThreadResult:
     last = (life.outputs or {})["yield"]
-    more = {"citations": last.get("citations", [])}
-    return protocol.ThreadResult(
-        thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"], **more
-    )
+    result = protocol.ThreadResult(thread_id=thread_id, status="completed", outputs=_outputs(life), response=last["response"])
+    return result.model_copy(update={"citations": last.get("citations", [])})
 
 
 def _failed(life: ThreadLife, error: DeliveryError, thread_id: str) -> protocol.ThreadResult:
@@ -438,13 +423,6 @@ def _thread(context: Context) -> str:
     return thread_id
 
 
-def _is_run_row(message: Message) -> bool:
-    """Whether an open row is that of an active RUN_THREAD."""
-    return (
-        message.lane == "effect" and (message.parent_id or "").endswith("/run") and message.parent_id == message.invocation_id
-    )
-
-
 def _context_of(life: ThreadLife) -> ChainContext:
     """Return the context: the fold of the operations of this turn's phases, in the order of completion."""
     context = ChainContext()
@@ -460,8 +438,8 @@ def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
 
 def _outputs(life: ThreadLife) -> dict[str, Any]:
     """Return the outputs of the phases without their context operations, which the ledger has once."""
-    found: dict[str, Any] = thaw(dict(life.outputs or {}))
-    return {phase: {k: v for k, v in output.items() if k != "context_operations"} for phase, output in found.items()}
+    outputs: dict[str, Any] = thaw(dict(life.outputs or {}))
+    return {phase: {k: v for k, v in output.items() if k != "context_operations"} for phase, output in outputs.items()}
 
 
 def _time(text: str | None) -> datetime:

@@ -434,11 +434,7 @@ def _renamed(agent: TeamAgent) -> TeamAgent:
 
 
 def _check_tools(team: TeamFile, toolkit: Toolkit) -> None:
-    """Refuse names of tools that do not exist, unless an MCP server may have them.
-
-    Raises:
-        SetupError: there is no such tool; the text has the name that was probably meant.
-    """
+    """Refuse names of tools that do not exist, unless an MCP server may have them."""
     for agent in team.agents:
         for tool in agent.tools:
             toolkit.check_name(tool, f"agent {agent.name!r}", or_built_in=True)

@@ -146,11 +146,7 @@ class _Phase:
         return [Assignment(step.worker, step.task) for step in draft.steps], draft.parallel
 
     async def _script(self, brief: str) -> ScriptPlanContent:
-        """Return a valid script, recorded as a `script_plan`.
-
-        Raises:
-            _UnfitScriptError: there is none.
-        """
+        """Return a valid script, recorded as a `script_plan`."""
         problems: list[str] = []
         for number in range(1 if self._spec.script is not None else _TRIES):
             script = await self._write_script(brief, problems)
@@ -398,11 +394,7 @@ class TeamWorkerActor(AgentActor):
     # ------------------------------------------------------------ with its agent
 
     async def _think(self, transcript: Transcript, request: DoTeamTask) -> _Result:
-        """Do the task with the agent.
-
-        Raises:
-            RefusedError: its models do not answer, a guard has stopped it, or it reports failure.
-        """
+        """Do the task with the agent."""
         history = (await self._roster.history(request.history, transcript.taint)).quoted(self._name)
         answer: Answer[Finished] = await self._roster.cast.ask(
             self._name, _prompt(request), output=self._form, history=history
@@ -418,11 +410,7 @@ class TeamWorkerActor(AgentActor):
     # ------------------------------------------------------------ by a script
 
     async def _run(self, transcript: Transcript, steps: Sequence[ScriptStep]) -> _Result:
-        """Run the steps in order, without a model, up to the first failure.
-
-        Raises:
-            RefusedError: one has failed; the details are all steps so far.
-        """
+        """Run the steps in order, without a model, up to the first failure."""
         records: list[dict[str, Any]] = []
         last: _Response | None = None
         for number, step in enumerate(steps):

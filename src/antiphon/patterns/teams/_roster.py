@@ -227,11 +227,7 @@ class Roster:
     """The operations on a result that a worker may request from a client."""
 
     def __post_init__(self) -> None:
-        """Check that the workers of managers exist.
-
-        Raises:
-            SetupError: one does not exist, or there are no workers or operations.
-        """
+        """Check that the workers of managers exist."""
         for manager in self.managers.values():
             if missing := [name for name in manager.workers if name not in self.workers]:
                 hint = known_names(missing[0], self.workers, "there are", "none")
@@ -272,11 +268,7 @@ class Roster:
         return self.limits.phase_seconds if name in self.managers else self.limits.task_seconds
 
     async def history(self, place: HistoryPlace | None, taint: Taint) -> ThreadHistory:
-        """Return the history at a place, and taint the reader with the untrusted content in it.
-
-        Raises:
-            LedgerError: it cannot be read.
-        """
+        """Return the history at a place, and taint the reader with the untrusted content in it."""
         if place is None:
             return ThreadHistory()
         thread_id, message_id = place

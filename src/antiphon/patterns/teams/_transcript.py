@@ -243,9 +243,6 @@ async def read_conversation(store: BaseMessageStore, location: str, *, limit: in
     """Return the latest messages of a conversation, without the request, which a host may already have stored.
 
     The limit is applied here: some stores count it from the beginning.
-
-    Raises:
-        RefusedError: the store returns invalid messages.
     """
     stored = store.get_conversation_messages(location)
     stored = stored if isinstance(stored, Sequence) else await stored

@@ -150,11 +150,7 @@ class Responder:
     # ------------------------------------------------------------ the model
 
     async def _think(self, message: StructuredMessage, answer: StructuredMessage, history: ThreadHistory | None) -> None:
-        """Ask the model; without one, answer with the results of the tools.
-
-        Raises:
-            RefusedError: the model does not answer.
-        """
+        """Ask the model; without one, answer with the results of the tools."""
         if answer.has_tool_results and not self._has_model():
             answer.content = _results_text(answer.tool_results)
             return

@@ -99,11 +99,7 @@ async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -
 
 
 async def say_now(message: StructuredMessage) -> None:
-    """Record a progress report. A program that runs again may report other progress, which is also recorded.
-
-    Raises:
-        LedgerError: it could not be stored.
-    """
+    """Record a progress report. A program that runs again may report other progress, which is also recorded."""
     run = current_run()
     if run is None:
         return
@@ -117,9 +113,6 @@ async def conversation(ledger: Ledger, thread_id: str, *, tools: bool = False, r
     """Return the messages between the agents of a thread.
 
     With `tools`, also their tool calls and results; with `reports`, also their progress reports.
-
-    Raises:
-        LedgerError: it cannot be read.
     """
     check_opened(ledger)
     rows = [record.message async for record in ledger.read(thread_id) if record.message.lane == "talk"]

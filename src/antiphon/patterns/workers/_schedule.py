@@ -117,11 +117,7 @@ def priority_of(message: StructuredMessage) -> float:
 
 
 def due_at(message: StructuredMessage) -> float | None:
-    """Return the deadline of the work on a message, in seconds since 1970; None if there is no deadline.
-
-    Raises:
-        ValueError: the deadline is invalid.
-    """
+    """Return the deadline of the work on a message, in seconds since 1970; None if there is no deadline."""
     deadline: Any = message.metadata.get("deadline")
     match deadline:
         case None:
@@ -163,11 +159,7 @@ def _unreadable(value: object) -> ValueError:
 
 
 def time_left(message: StructuredMessage, within: float | None = None) -> float | None:
-    """Return how many seconds of work a message has left, at most `within`; None: there is no deadline.
-
-    Raises:
-        ValueError: the deadline is invalid.
-    """
+    """Return how many seconds of work a message has left, at most `within`; None: there is no deadline."""
     due = due_at(message)
     if due is None:
         return within

@@ -434,7 +434,8 @@ class Workers(Pattern):
         name = message.target_agent or self.controller
         try:
             check(message)
-            if time_left(message) == 0 and not await self._is_recorded(message):
+            # A recorded answer is returned even after the deadline.
+            if time_left(message) == 0 and not await self.ledger.by_invocation(message.message_id, thread_id=message.task_id):
                 raise late()
             address, shown = await self._addressed(name, message)
             with lent_slot():
@@ -452,16 +453,8 @@ class Workers(Pattern):
             return error_to(message, name, exc)
         return from_wire(answered.message, None)
 
-    async def _is_recorded(self, message: StructuredMessage) -> bool:
-        """Whether the ledger has a message: then its recorded answer is returned, even after its deadline."""
-        return bool(await self.ledger.by_invocation(message.message_id, thread_id=message.task_id))
-
     async def _addressed(self, name: str, message: StructuredMessage) -> tuple[str, StructuredMessage]:
-        """Return the address of an agent, and the message without sensitive arguments.
-
-        Raises:
-            UndeliverableError: there is no such agent.
-        """
+        """Return the address of an agent, and the message without sensitive arguments."""
         if name == self.controller:
             address, responder = f"controller/{name}", self._controller_responder
         elif name in self._responders:
@@ -497,9 +490,6 @@ class Workers(Pattern):
         """Return the messages between agents in a thread, with their reports; see also `conversation`.
 
         With `tools`, also tool calls (`tool_request`) and results (`tool_response`).
-
-        Raises:
-            LedgerError: it cannot be read.
         """
         rows = [record.message async for record in self.ledger.read(thread_id)]
         return sent(Conversation([row for row in rows if self._is_shown(row, tools=tools)]), thread_id)
