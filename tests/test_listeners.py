@@ -72,7 +72,7 @@ async def _runner(hear: Hear) -> bool:
 
 async def _workers(hear: Hear) -> bool:
     workers = Workers(None, [AgentSpec(name="ada")], controller=_policy, model=calling())
-    workers.hear(hear)
+    workers.on_message(hear)
     async with workers:
         return (await workers.run("Go.", thread_id="t")).status == "completed"
 
@@ -82,7 +82,7 @@ async def _policy(query: StructuredMessage, assigner: Assigner) -> str:
 
 
 async def _agent(hear: Hear) -> bool:
-    agent = ToolCapableAgent("worker", "Work", hear=hear)
+    agent = ToolCapableAgent("worker", "Work", on_report=hear)
     agent.register_tool(step)
     answer = await asyncio.to_thread(agent.process_structured_message, asking(step={}))
     return answer.tool_results[0]["result"] == "done"
@@ -98,7 +98,7 @@ async def _words(hear: Hear) -> bool:
     ledger = MemoryLedger()
     team = Cast(ledger, [AgentSpec(agent=Agent(TestModel(custom_output_text="Good morning!"), name="ada"))])
     async with ledger_run("t", ledger=ledger):
-        return (await team.ask("ada", "Hello.", hear=hear)).output == "Good morning!"
+        return (await team.ask("ada", "Hello.", on_text=hear)).output == "Good morning!"
 
 
 async def _team(hear: Hear) -> bool:

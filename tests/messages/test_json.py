@@ -361,3 +361,26 @@ def test_an_error_carries_reason_and_path() -> None:
 
     assert caught.value.path == ("a", 0)
     assert "nan is not JSON" in caught.value.reason
+
+
+_CHANGES: list[Callable[[Any], object]] = [
+    lambda data: data.__setitem__("k", 1),
+    lambda data: data.__delitem__("k"),
+    lambda data: data.update(k=1),
+    lambda data: data.setdefault("k", 1),
+    lambda data: data.pop("k"),
+    lambda data: data.clear(),
+    lambda data: data["list"].__setitem__(0, 1),
+    lambda data: data["list"].append(1),
+    lambda data: data["list"].sort(),
+]
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_g21_every_attempt_to_change_a_value_names_the_remedy(change: Callable[[Any], object]) -> None:
+    data: Any = DataPart(data={"k": 0, "list": [2, 1]}).data
+    with pytest.raises((TypeError, AttributeError), match=r"cannot be changed: change a copy, `copy = thaw\("):
+        change(data)
+    with pytest.raises(AttributeError, match="'JsonObject' object has no attribute 'colour'"):
+        _ = data.colour
+    assert data == {"k": 0, "list": [2, 1]}

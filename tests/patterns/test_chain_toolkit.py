@@ -21,7 +21,7 @@ from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
 from antiphon.errors import ConfigError, RefusedError, ServiceError, SetupError, UnguardedToolError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain, rerun
@@ -111,8 +111,8 @@ async def test_a_call_that_needs_a_person_pauses_the_thread_until_a_person_appro
         assert (result.status, result.error_code, result.is_final) == ("paused", "PARKED", True)
         assert result.error_message == (
             f"a person must approve 'pay' in the {phase} phase ({waiting.reason}), or deny it: "
-            f"`antiphon approve {waiting.id} --as ada`, "
-            f"then `antiphon resume {result.thread_id}`"
+            f"`{command_line(chain.ledger, 'approve', waiting.id, '--as', 'ada')}`, "
+            f"then `{command_line(chain.ledger, 'resume', result.thread_id)}`"
         )
         assert shop.paid == []
 
@@ -120,7 +120,7 @@ async def test_a_call_that_needs_a_person_pauses_the_thread_until_a_person_appro
         status = await chain.status(threads[0])
         assert (status.status, status.current_phase) == ("paused", phase)
         commands = status.model_extra["waiting_for"]["commands"]
-        assert commands[1] == f"antiphon resume {threads[0]}"
+        assert commands[1] == command_line(chain.ledger, "resume", threads[0])
         assert (await chain.wait(threads[0])).error_code == "PARKED"
 
     async def is_resumed_too_early(chain: PostChain) -> None:

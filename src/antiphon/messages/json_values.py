@@ -90,7 +90,25 @@ _READ_ONLY: Final = (
 )
 
 
-class JsonObject(Mapping[str, "Json"]):
+class _ReadOnly:
+    """Refuses what a `dict` or a `list` allows, and names the remedy."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker refuses it anyway
+
+        def __setitem__(self, key: object, value: object) -> None:
+            raise TypeError(_READ_ONLY)
+
+        def __delitem__(self, key: object) -> None:
+            raise TypeError(_READ_ONLY)
+
+        def __getattr__(self, name: str) -> object:
+            unknown = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(_READ_ONLY if hasattr(dict, name) or hasattr(list, name) else unknown)
+
+
+class JsonObject(_ReadOnly, Mapping[str, "Json"]):
     """A JSON object that cannot be changed. It is equal to a `dict` of the same content; `thaw` returns a copy as a `dict`."""
 
     __slots__ = ("__value",)
@@ -136,16 +154,11 @@ class JsonObject(Mapping[str, "Json"]):
     def __reduce__(self) -> tuple[object, ...]:
         return _view, (write(self.__value),)
 
-    if not TYPE_CHECKING:  # a type checker refuses it anyway
-
-        def __setitem__(self, key: object, value: object) -> None:
-            raise TypeError(_READ_ONLY)
-
     def _plain(self) -> dict[str, Any]:
         return self.__value
 
 
-class JsonArray(Sequence["Json"]):
+class JsonArray(_ReadOnly, Sequence["Json"]):
     """A JSON array that cannot be changed. It is equal to a `list` of the same content; `thaw` returns a copy as a `list`."""
 
     __slots__ = ("__value",)
