@@ -199,7 +199,7 @@ class DeliveryState:
     lent_by: DeliveryState | None = None
     """The duplicate whose caller this one took over, because it had no caller."""
 
-    def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
+    def __init__(self, envelope: Envelope, may_be_known: bool) -> None:
         self.envelope = envelope
         self._id = envelope.id
         self._message = envelope.message
@@ -456,7 +456,9 @@ class DeliveryState:
     def forwarded_to(self, to: str) -> DeliveryState:
         """Return a delivery of the same message to another actor. It takes over the caller and the duplicates."""
         old = self.envelope
-        passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
+        passed = DeliveryState(
+            old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False), may_be_known=False
+        )
         passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
         passed.waiter, passed.duplicates = self.waiter, self.duplicates
         self.successor, self.is_settled, self.duplicates = passed, True, ()

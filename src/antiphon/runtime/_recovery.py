@@ -187,7 +187,7 @@ class Timers:
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         open_row = begun(DELIVER, said.id, thread_id=thread_id, parent_id=said.id)
-        delivery = DeliveryState(Envelope.of(said, to, to, thread_id))
+        delivery = DeliveryState(Envelope.of(said, to, to, thread_id), may_be_known=False)
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
         self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
@@ -531,7 +531,7 @@ def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
     message = record.message
     hops, deadline = hops_and_deadline(message)
     envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)
-    delivery = DeliveryState(envelope)
+    delivery = DeliveryState(envelope, may_be_known=False)
     delivery.seq, delivery.deadline = record.seq, deadline
     return delivery
 

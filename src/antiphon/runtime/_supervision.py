@@ -191,7 +191,7 @@ class Escalation:
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
-            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread))
+            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, None, thread), may_be_known=False)
             delivery.is_of_host = True
             try:
                 reply_of(notification, await self._dispatcher.ask(delivery, _LONGEST_DECISION), supervisor)

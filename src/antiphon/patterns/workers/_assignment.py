@@ -223,7 +223,7 @@ def model_policy(responder: Responder) -> ControllerPolicy:
 
     async def policy(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
         with _at(assigner):
-            answer, _ = await responder.process(query, is_said=True, history=assigner.history)
+            answer, _ = await responder.process(query, None, is_said=True, history=assigner.history)
         return answer
 
     return policy
