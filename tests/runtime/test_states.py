@@ -203,7 +203,7 @@ def test_every_change_in_the_table_happens_and_no_other(changes: Counter[Change]
 
 
 def test_a_change_that_is_not_in_the_table_is_refused_and_changes_nothing() -> None:
-    delivery = DeliveryState(Envelope(Ping(text="a"), None, "me", "you"))
+    delivery = DeliveryState(Envelope(Ping(text="a"), None, "me", "you"), may_be_known=False)
 
     with pytest.raises(TransitionError, match="TEST_PING to you: a delivery that is new cannot take 'stored'"):
         delivery.turn(Event.STORED)

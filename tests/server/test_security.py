@@ -154,11 +154,11 @@ async def test_nobody_ends_the_sessions_of_others_by_opening_many() -> None:
     ada, bob = [await service.make_token(ledger, name) for name in ("ada", "bob")]
     access = Access(service.TokenBook(ledger), ServerLimits(requests_per_second=10_000), cookie="c", secure=True)
     _, cookie = await access.open_session(token=ada.text, code=None)
-    code = access.new_code(Caller(ada.token))
+    code = access.new_code(Caller(ada.token, is_session=False))
     last = ""
     for _ in range(1001):
         _, last = await access.open_session(token=bob.text, code=None)
-        access.new_code(Caller(bob.token))
+        access.new_code(Caller(bob.token, is_session=False))
     for text, name in ((cookie, "ada"), (last, "bob")):
         assert (await access.caller({b"cookie": text.partition(";")[0].encode()})).token.principal == name
     assert (await access.open_session(token=None, code=code))[0].principal == "ada"
@@ -314,7 +314,7 @@ async def test_a_token_is_not_made_by_saying_so() -> None:
     ledger = MemoryLedger()
     made = await service.make_token(ledger, "ada")
     (row,) = [each.message async for each in ledger.read(TOKENS_THREAD)]
-    forged = service.draw_token("eve")
+    forged = service.draw_token("eve", service.SCOPES)
     value = {"made": forged.token.id, "principal": "eve", "scopes": ["admin"], "digest": forged.digest, "expires_at": None}
     payload = PartsPayload(parts=(DataPart(data=value),))
     for lane, policy in (("talk", "runtime"), ("control", "eve")):

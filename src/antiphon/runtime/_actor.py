@@ -544,7 +544,9 @@ class Context:
             RefusedError: it was tried too often, or is unknown.
         """
         original = await self._services.messenger.original(request, self.thread_id)
-        outcome = await self._cell.run(DeliveryState(Envelope.of(original, original.policy, self.address)), self)
+        outcome = await self._cell.run(
+            DeliveryState(Envelope.of(original, original.policy, self.address), may_be_known=False), self
+        )
         if isinstance(outcome, Message):
             await self.reply(_retried(outcome))
         return outcome if isinstance(outcome, Reply) else None

@@ -252,7 +252,7 @@ class DeliveryState:
     activity: object = None
     """The observer's record of its handling."""
 
-    def __init__(self, envelope: Envelope, may_be_known: bool = False) -> None:
+    def __init__(self, envelope: Envelope, may_be_known: bool) -> None:
         self.envelope = envelope
         # Beside the envelope, because they are read much more often than anything else of it.
         self.to, self.sender, self.thread_id, self.parent = envelope.to, envelope.sender, envelope.thread_id, envelope.parent
@@ -481,7 +481,9 @@ class DeliveryState:
     def forwarded_to(self, to: str) -> DeliveryState:
         """Return a delivery of the same message to another actor."""
         old = self.envelope
-        passed = DeliveryState(old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False))
+        passed = DeliveryState(
+            old._replace(to=to, id=self.id, message=self.message, hops=old.hops + 1, is_derived=False), may_be_known=False
+        )
         passed.deadline, passed.seq, passed.standing = self.deadline, self.seq, self.standing
         return passed
 

@@ -106,7 +106,7 @@ class RemoteAnswers:
             self.add(delivery)
             return
         tell = Tell(to=delivery.to, message=orjson.loads(dumps(delivery.message)))
-        posted = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id))
+        posted = DeliveryState(Envelope(tell, None, delivery.sender, INBOX, f"{delivery.id}>", thread_id), may_be_known=False)
         try:
             await self._ledger.post(thread_id, posted.message)
         except AppendRefusedError:

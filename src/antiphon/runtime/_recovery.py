@@ -184,7 +184,7 @@ class Timers:
         )
         rung = ended(TIMER, row_id, thread_id=thread_id, parent_id=row.parent_id)
         open_row = begun(DELIVER, notice.id, thread_id=thread_id, parent_id=notice.id)
-        delivery = DeliveryState(Envelope.of(notice, to, to, thread_id))
+        delivery = DeliveryState(Envelope.of(notice, to, to, thread_id), may_be_known=False)
         if self._in_flight.has(delivery):
             return  # an unconfirmed append was written, and recovery has delivered the notice
         delivery.turn(Event.APPEND)
@@ -525,7 +525,7 @@ def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:
     message = record.message
     hops, deadline = hops_and_deadline(message)
     envelope = Envelope.of(message, message.policy, message.to[0], thread_id, hops=hops, correlation_id=message.correlation_id)
-    delivery = DeliveryState(envelope)
+    delivery = DeliveryState(envelope, may_be_known=False)
     delivery.seq, delivery.deadline = record.seq, deadline
     return delivery
 

@@ -221,7 +221,7 @@ class Sender:
     async def inform(self, address: str, notice: Notice, sender: str) -> None:
         """Send an actor a notice that it subscribed to. If the actor is gone, this is only logged."""
         try:
-            await self.tell(DeliveryState(Envelope(notice, None, sender, address)), None)
+            await self.tell(DeliveryState(Envelope(notice, None, sender, address), may_be_known=False), None)
         except DeliveryError as exc:
             LOG.info("%s cannot be told about %s: %s", address, sender, exc.code, extra=log_fields(address, error=exc))
 

@@ -197,7 +197,8 @@ class Escalation:
         """
         thread_id: str | None = system_thread(notification.actor_id)
         for thread in (thread_id, None):
-            delivery = DeliveryState(Envelope(notification, None, sender, supervisor, thread_id=thread, is_of_host=True))
+            envelope = Envelope(notification, None, sender, supervisor, thread_id=thread, is_of_host=True)
+            delivery = DeliveryState(envelope, may_be_known=False)
             try:
                 reply_of(notification, await self._sender.ask(delivery, _LONGEST_DECISION), supervisor)
                 return

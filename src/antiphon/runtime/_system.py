@@ -572,7 +572,9 @@ class System:
             actor = await self.get_actor(message.receiver)
         except UndeliverableError as exc:
             self._kernel.dead.add(
-                DeliveryState(Envelope.of(from_wire(message, None), message.sender or "unknown", message.receiver)),
+                DeliveryState(
+                    Envelope.of(from_wire(message, None), message.sender or "unknown", message.receiver), may_be_known=False
+                ),
                 exc.code,
                 exc.reason,
             )

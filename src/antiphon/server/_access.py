@@ -81,7 +81,7 @@ class Caller:
     """Who asks."""
 
     token: Token
-    is_session: bool = False
+    is_session: bool
     """Whether a cookie says so."""
 
 
@@ -189,7 +189,7 @@ class Access:
         if b"authorization" in headers:
             kind, _, text = headers[b"authorization"].decode("latin-1").partition(" ")
             token = await self._book.find(text.strip()) if kind.lower() == "bearer" else None
-            return None if token is None else Caller(token)
+            return None if token is None else Caller(token, is_session=False)
         token_id = self._sessions.find(self._cookie_in(headers))
         token = None if token_id is None else await self._book.find_id(token_id)
         return None if token is None else Caller(token, is_session=True)

@@ -512,8 +512,8 @@ def _own_token() -> NewToken:
     """Return the token of this process, under the name of its user."""
     for name in (os.environ.get("USER"), os.environ.get("USERNAME")):
         with suppress(SetupError):  # not every name of a user can be one of a token
-            return service.draw_token(name or "")
-    return service.draw_token("local")
+            return service.draw_token(name or "", service.SCOPES)
+    return service.draw_token("local", service.SCOPES)
 
 
 def _keep(text: str, port: int) -> Path:

@@ -61,7 +61,7 @@ class NewToken:
     """The SHA-256 of the secret."""
 
 
-def draw_token(principal: str, scopes: Collection[str] = SCOPES, *, expires_in: timedelta | None = None) -> NewToken:
+def draw_token(principal: str, scopes: Collection[str], *, expires_in: timedelta | None = None) -> NewToken:
     """Return a new token, which is not stored yet.
 
     Raises:

@@ -6,9 +6,11 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic_ai import Agent, FunctionToolset
+from pydantic_ai.toolsets import DynamicToolset
 from tests.agents.durability.agents import Desk, call, script
 from tests.postgres import Server
 
@@ -132,7 +134,8 @@ async def test_the_outcome_of_a_plain_function_is_recorded_if_its_caller_was_can
     assert desk.taken() == ["pay"]
 
 
-async def test_a_call_that_exceeds_the_time_limit_of_its_toolset_may_have_been_made() -> None:
+@pytest.mark.parametrize("is_made", [False, True], ids=["toolset", "factory"])
+async def test_a_call_that_exceeds_the_time_limit_of_its_toolset_may_have_been_made(is_made: bool) -> None:
     """F31, G7: Pydantic AI would tell the model to try again, and the tool would run twice."""
     desk, toolset = Desk(), FunctionToolset[None](timeout=0.01)
 
@@ -145,10 +148,39 @@ async def test_a_call_that_exceeds_the_time_limit_of_its_toolset_may_have_been_m
     agent: Agent[None, str] = Agent(
         script(desk, [call("pay", "p1")], [call("pay", "p2")], ["done"]),
         name="clerk",
-        toolsets=[toolset],
+        toolsets=[DynamicToolset(lambda ctx: toolset, id="dynamic") if is_made else toolset],
         capabilities=[LedgerDurability(MemoryLedger())],
     )
     with pytest.raises(ParkedError):
         async with ledger_run("t"):
             await agent.run("go")
     assert desk.taken() == ["model 0", "pay"]
+
+
+async def test_a_tool_whose_toolset_takes_long_to_be_made_is_checked_when_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G7, F14: suspended while a factory connects to a server; another host takes the thread over."""
+    ledger, desk, slept = MemoryLedger(), Desk(), [0.0]
+    monkeypatch.setattr(_lease, "slept_seconds", lambda: slept[0])
+    agent: Agent[None, str] = Agent(
+        script(desk, [call("pay", "p1")], ["done"]), name="clerk", capabilities=[LedgerDurability(ledger)]
+    )
+
+    @agent.toolset(id="dynamic")  # type: ignore[arg-type]
+    async def bank(ctx: Any) -> FunctionToolset[None]:
+        effect = current_effect()
+        if effect is not None and effect.effects == "once":
+            lease = process_host(ledger).lease
+            await ledger.leave(await lease.host())
+            await ledger.beat(other := Host("other", "1"))
+            await ledger.claim("t", by=other)
+            slept[0] += 60
+        return FunctionToolset([pay])
+
+    def pay() -> str:
+        desk.note("pay")
+        return "paid"
+
+    with pytest.raises(FencedError):
+        async with ledger_run("t"):
+            await agent.run("go")
+    assert desk.taken() == ["model 0"]

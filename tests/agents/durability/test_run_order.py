@@ -6,6 +6,7 @@ Return values of programs are recorded, and a finished run is read without its c
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from antiphon.agents import LedgerDurability, Toolkit
 from antiphon.durable import LedgerRun, check_runs, ledger_run, program, runs
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.runtime import Effects
 from antiphon.service import allow_change
 
 
@@ -203,37 +205,44 @@ async def test_a_new_step_of_a_task_may_come_before_recorded_ones_of_another() -
 BESIDE = ("gather", "group", "task", "except")
 
 
-async def _charge(run: LedgerRun, how: str, name: str, steps: Steps) -> None:
+async def _charge(run: LedgerRun, how: str, name: str, steps: Steps, effects: Effects) -> None:
     """Do one step beside others, or while an exception is handled."""
+    charging = partial(run.effect, name, {}, steps.step, effects=effects)
     match how:
         case "gather":
-            await asyncio.gather(run.effect("quote", {}, steps.step), run.effect(name, {}, steps.step))
+            await asyncio.gather(run.effect("quote", {}, steps.step), charging())
         case "group":
             async with asyncio.TaskGroup() as group:
-                group.create_task(run.effect(name, {}, steps.step))
+                group.create_task(charging())
         case "task":
-            await asyncio.create_task(run.effect(name, {}, steps.step))
+            await asyncio.create_task(charging())
         case _:
             try:
                 raise CutError
             except CutError:
-                await run.effect(name, {}, steps.step)
+                await charging()
 
 
 @pytest.mark.virtual_time
+@pytest.mark.parametrize("effects", [("once", "once"), ("once", "idempotent"), ("idempotent", "idempotent")])
 @pytest.mark.parametrize("how", BESIDE)
-async def test_a_renamed_payment_beside_other_steps_is_not_made_under_its_new_name(how: str) -> None:
-    """G7, G11: it waits for the recorded one, which does not come, and the run stops. The forecast says so."""
+async def test_a_renamed_payment_beside_other_steps_is_not_made_under_its_new_name(
+    how: str, effects: tuple[Effects, Effects]
+) -> None:
+    """G7, G11: it waits for the recorded one, which does not come, and the run stops. The forecast says so.
+
+    An idempotent one would have another key under its new name.
+    """
     steps = Steps()
 
     @program("desk")
     async def old(run: LedgerRun) -> None:
-        await _charge(run, how, "charge", steps)
+        await _charge(run, how, "charge", steps, effects[0])
         raise ValueError("as told")
 
     @program("desk")
     async def new(run: LedgerRun) -> None:
-        await _charge(run, how, "charge-card", steps)
+        await _charge(run, how, "charge-card", steps, effects[1])
 
     with pytest.raises(ValueError, match="as told"):
         await old.run("t", ledger=steps.ledger)

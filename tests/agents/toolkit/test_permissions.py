@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -116,7 +117,12 @@ def test_the_last_word_about_an_agent_and_a_tool_counts(changes: list[tuple[bool
 
 def judged(*rules: ApprovalRule, **circumstances: Any) -> tuple[str, str]:
     known = Permissions().grant(Grant("ada", "pay"))
-    decision = judge(known, rules, RequestedCall("ada", "pay", {"amount": 100}), Circumstances(NOON, {}, **circumstances))
+    decision = judge(
+        known,
+        rules,
+        RequestedCall("ada", "pay", {"amount": 100}),
+        replace(Circumstances(NOON, {}, approval=False, tainted=None), **circumstances),
+    )
     return decision.verdict, decision.reason
 
 
@@ -132,7 +138,7 @@ def test_a_person_is_asked_because_of_the_tool_a_rule_or_what_was_read() -> None
 
 def test_nobody_is_asked_about_what_is_denied_anyway() -> None:
     call = RequestedCall("bob", "pay", {})
-    decision = judge(Permissions(), [ApprovalRule()], call, Circumstances(NOON, {}, approval=True))
+    decision = judge(Permissions(), [ApprovalRule()], call, Circumstances(NOON, {}, approval=True, tainted=None))
 
     assert (decision.verdict, decision.reason) == ("deny", "nobody has granted 'pay' to 'bob'")
 

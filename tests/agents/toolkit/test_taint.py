@@ -75,7 +75,7 @@ RECOGNISED = pytest.mark.parametrize(
 @RECOGNISED
 def test_untrusted_content_is_recognised_by_the_way_it_came_in(messages: list[ModelMessage], source: str | None) -> None:
     """S4, G22: by marks and kinds, never by what a text says."""
-    assert untrusted_in(messages) == source
+    assert untrusted_in(messages, ()) == source
 
 
 @RECOGNISED

@@ -13,9 +13,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from math import inf
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -38,9 +39,10 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     durable_unit_scope,
 )
+from pydantic_ai.durable_exec._toolset import toolset_for_unit
 from pydantic_ai.messages import ModelResponse
-from pydantic_ai.tools import RunContext, ToolDefinition
-from pydantic_ai.toolsets import ToolsetTool
+from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, ToolsetTool, WrapperToolset
 from pydantic_ai.toolsets.function import FunctionToolsetTool
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
@@ -71,7 +73,7 @@ from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.durable._budget import BudgetLimits
 from antiphon.durable._differences import short_hash
 from antiphon.durable._opened import OnChange
-from antiphon.durable._run import CurrentEffect, LedgerRun, current_run, effect_scope, run_scope
+from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_limits
@@ -223,8 +225,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
     async def _call(
         self, run: LedgerRun, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, name: str, config: object | None
     ) -> ResultT:
+        operation = self._operation
         await _check_guarded(run, params.ctx, (params.name,))
-        is_call = isinstance(self._operation.operation_id, ToolsetCallToolId)
+        is_call = isinstance(operation.operation_id, ToolsetCallToolId)
         effects = _effects(config, params, self._backend.effects) if is_call else "none"
         repeats = is_call and is_repeated(_definition(params), params.name, effects)
         called = self._effect_of(run, params, name, effects, is_call=is_call)
@@ -235,10 +238,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def start() -> Json:
             with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.key, name, effects)), notes.scope():
-                timed = _confirmed_in_thread(replace(params, ctx=changes.begin()))
-                handled = await confirmed(
-                    lambda: _in_time(timed, effects, lambda timed: self._handled(cast("ParamsT", timed)))
-                )
+                begun = replace(params, ctx=changes.begin())
+                async with _connected(operation.operation_id, begun):
+                    handled = await _started(begun, effects, lambda timed: self._handled(cast("ParamsT", timed)))
                 dumped = await self._recordable(run, called, handled, effects)
                 returned = self._fitting(dumped)
             notes.keep(handled, dumped if returned is dumped else None)
@@ -416,6 +418,60 @@ def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> 
     tool, arguments = _definition(params), plain_arguments(params.tool_args)
     description = None if tool is None else tool.description
     return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
+
+
+@asynccontextmanager
+async def _connected(
+    operation: DurableOperationId, params: ToolsetCallToolParams | DynamicToolsetCallToolParams
+) -> AsyncGenerator[None]:
+    """Connect to the server of a tool before the check that it may start: that takes longer than a lease may last."""
+    is_served = isinstance(operation, ToolsetCallToolId) and operation.toolset_kind == "mcp"
+    if not is_served or not isinstance(params, ToolsetCallToolParams) or params.tool is None:
+        yield
+        return
+    async with toolset_for_unit(params.tool.toolset, params.ctx):
+        yield
+
+
+async def _started(
+    params: ToolsetCallToolParams | DynamicToolsetCallToolParams,
+    effects: Effects,
+    call: Callable[[Any], Awaitable[ResultT]],
+) -> ResultT:
+    """Start the function of a tool, right after a check that it may."""
+    timed = _confirmed_in_thread(params)
+    return await confirmed(lambda: _in_time(timed, effects, call))
+
+
+class StartedToolset(WrapperToolset[AgentDepsT]):
+    """A toolset that a factory has made. It was made, connected and listed after the effect began, so the check is here."""
+
+    @override
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
+    ) -> Any:
+        if (effect := current_effect()) is None:
+            return await self.wrapped.call_tool(name, tool_args, ctx, tool)
+        params = ToolsetCallToolParams(name, tool_args=tool_args, ctx=ctx, tool=tool)
+        return await _started(
+            params, effect.effects, lambda timed: self.wrapped.call_tool(timed.name, timed.tool_args, timed.ctx, timed.tool)
+        )
+
+
+def started_toolset(toolset: DynamicToolset[AgentDepsT]) -> DynamicToolset[AgentDepsT]:
+    """Return a factory of toolsets whose tools are checked right before they start."""
+    last: list[tuple[AbstractToolset[AgentDepsT], AbstractToolset[AgentDepsT]]] = []
+
+    async def make(ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:
+        result = toolset.toolset_func(ctx)
+        inner = await result if isawaitable(result) else result
+        if inner is None:
+            return None
+        if not last or last[0][0] is not inner:  # the same one stays connected
+            last[:] = [(inner, inner.visit_and_replace(StartedToolset))]
+        return last[0][1]
+
+    return DynamicToolset(make, per_run_step=toolset.per_run_step, id=toolset.id)
 
 
 def _confirmed_in_thread(

@@ -25,6 +25,7 @@ from pydantic_ai.capabilities import (
     WrapRunHandler,
 )
 from pydantic_ai.durable_exec import JSON_CODEC, BaseDurabilityCapability, DurabilityEngineSpec
+from pydantic_ai.durable_exec._toolset import DurableDynamicToolset
 from pydantic_ai.exceptions import ModelRetry
 from pydantic_ai.messages import (
     AgentStreamEvent,
@@ -39,7 +40,7 @@ from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, RunContext, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
+from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolset
 from pydantic_graph import GraphRunContext
 from typing_extensions import override
 
@@ -47,7 +48,7 @@ from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents._outages import ends_run
 from antiphon.agents.config import known_names
-from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of
+from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._quotes import current_quotation
@@ -229,6 +230,12 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
     def _wrap_and_register_leaf(self, ts: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         is_named = ts._explicit_id is not None  # pyright: ignore[reportPrivateUsage]
         return super()._wrap_and_register_leaf(ts) if is_named else ts
+
+    @override
+    def _build_dynamic_toolset(self, toolset: DynamicToolset[AgentDepsT]) -> DurableDynamicToolset[AgentDepsT]:
+        durable = super()._build_dynamic_toolset(started_toolset(toolset))
+        durable.wrapped = toolset
+        return durable
 
     def _recorded(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
         """Return a toolset whose calls are effects."""

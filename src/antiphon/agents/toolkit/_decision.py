@@ -261,9 +261,9 @@ class Circumstances:
     now: datetime
     used: Mapping[Grant, int]
     """How many calls of the thread each grant has permitted."""
-    approval: bool = False
+    approval: bool
     """Whether each call of the tool needs an approval."""
-    tainted: str | None = None
+    tainted: str | None
     """The taint of the turn, if the tool does not allow untrusted input; None: no taint."""
 
 

@@ -100,7 +100,7 @@ def quoted(text: str, source: str = "a quoted text") -> TextContent:
     return TextContent(text, metadata={"antiphon": {"untrusted": source}})
 
 
-def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str] = ()) -> str | None:
+def untrusted_in(messages: Iterable[ModelMessage], tools: Collection[str]) -> str | None:
     """Return the source of the first untrusted content in a history; None if there is none.
 
     `tools` are the names of tools whose results are untrusted.

@@ -94,7 +94,7 @@ class OrchestratorActor(Actor):
     async def run_turn(self, request: RunTurn, context: Context) -> TurnDone:
         """Carry out a request of a user, and answer."""
         name, turn = self._roster.orchestrator.name, context.course.invocation_id
-        async with at_work(context, name, turn) as transcript:
+        async with at_work(context, name, turn, None) as transcript:
             done = await _Turn(self._roster, self._form, context, transcript).take(request.text)
             transcript.handler.status = done.status
             return done

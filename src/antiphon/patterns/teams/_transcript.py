@@ -41,7 +41,7 @@ PATTERN = "teams"
 
 
 @asynccontextmanager
-async def at_work(context: Context, agent: str, turn: str, untrusted: str | None = None) -> AsyncGenerator[Transcript]:
+async def at_work(context: Context, agent: str, turn: str, untrusted: str | None) -> AsyncGenerator[Transcript]:
     """Handle a message as a member of the team: recorded, parked if a person must decide, and tainted by its request.
 
     Raises:

@@ -69,7 +69,7 @@ class Responder:
     async def process(
         self,
         message: StructuredMessage,
-        untrusted: str | None = None,
+        untrusted: str | None,
         *,
         is_recorded: bool = False,
         ticket: Ticket | None = None,
@@ -443,7 +443,7 @@ class ToolCapableAgent:
     async def _processed(self, message: StructuredMessage, ledger: Ledger) -> StructuredMessage:
         responder = self.responder(ledger)
         try:
-            answer, _ = await responder.process(message)
+            answer, _ = await responder.process(message, None)
         finally:
             await responder.cast.close()
         if answer.metadata.get("code") == ErrorCode.TIMEOUT:

@@ -216,7 +216,7 @@ def model_policy(responder: Responder) -> ControllerPolicy:
     async def policy(query: StructuredMessage, assigner: Assigner) -> StructuredMessage:
         token = _assigner.set(assigner)
         try:
-            answer, _ = await responder.process(query, is_recorded=True, history=assigner.history)
+            answer, _ = await responder.process(query, None, is_recorded=True, history=assigner.history)
         finally:
             _assigner.reset(token)
         return answer
