@@ -140,7 +140,11 @@ class Opened:
             return
         thread_id, run = self.course.thread_id or "", self.course.invocation_id
         with suppress(LedgerError, HistoryMismatchError):  # the caller gets its own error
-            await self.journal.write(thread_id, [ended(AGAIN, self.recorded.again[-1], thread_id=thread_id, parent_id=run)])
+            rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
+            parked = [row for row in rows if option_of(row) == PARK]  # no attempt may ever ask for them again
+            await self.journal.write(
+                thread_id, [*parked, ended(AGAIN, self.recorded.again[-1], thread_id=thread_id, parent_id=run)]
+            )
 
     async def fail(self, error: Exception) -> None:
         """Record the error that ended the program, if this process owns the run: the run has failed, or is stopped."""

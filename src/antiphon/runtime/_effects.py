@@ -189,7 +189,8 @@ class Effect:
         while True:
             self._check_at_work()
             epoch = await self.journal.own(self.thread_id)
-            intent, outcome = await self._find_recorded() if self._may_be_recorded() else (None, None)
+            with self._noting_cancelled():
+                intent, outcome = await self._find_recorded() if self._may_be_recorded() else (None, None)
             if outcome is not None:
                 if self.operation is not None and self.journal.hooks is not None:
                     self.journal.hooks.replayed()
@@ -404,6 +405,15 @@ class Effect:
             self._note_parked(exc)
             raise
 
+    @contextmanager
+    def _noting_cancelled(self) -> Generator[None, None, None]:
+        """A caller that gives up before it is known whether an earlier attempt has done the effect leaves the same doubt."""
+        try:
+            yield
+        except asyncio.CancelledError as exc:
+            self._note_open(exc)
+            raise
+
     def _note_parked(self, error: errors.ParkedError) -> None:
         """Let nothing more of its course start, and leave the effects around it without an outcome."""
         inside, around = list[str](), self._around
@@ -422,7 +432,7 @@ class Effect:
             self.course.note_doubt(errors.ParkedError(reason, self.course.to))
 
     async def _unknown(self, reason: str) -> Message:
-        with self._noting_parked():
+        with self._noting_parked(), self._noting_cancelled():
             return await self.unknown(reason)
 
     async def _begin_again(self, intent: Message) -> Message:
