@@ -109,7 +109,11 @@ class Outcomes:
         work, thread_id = delivery.work, delivery.thread_id or ""
         is_unsure = work.is_unsure or delivery.callers.withdrawn is not None or delivery.attempt > 1
         try:
-            ends = await self._leftovers(delivery) if is_unsure else endings(delivery)
+            ends: list[Message] = []
+            if is_unsure:
+                ends = await self._leftovers(delivery)
+            elif delivery.standing.again or work.open_effects:
+                ends = endings(delivery)
             try:
                 (record, *_) = await self._journal.write_of(work, thread_id, [row, *ends])
                 stored = record.message
