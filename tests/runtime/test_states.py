@@ -94,6 +94,23 @@ async def _cancel_while_it_is_appended() -> None:
         assert not await ledger.open_calls("t")
 
 
+async def _cancel_while_its_end_is_appended() -> None:
+    """Its actor has stopped meanwhile, so it is ended at once."""
+    ledger = Watched()
+    async with System(ledger) as system:
+        system.spawn("probe", Probe)
+        await system.ask("probe", Ping(text="a"), thread_id="t")
+        ledger.seconds = 1.0
+        asking = asyncio.ensure_future(system.ask("probe", Ping(text="b"), thread_id="t", id="b"))
+        await asyncio.sleep(0.5)
+        await system._kernel.lifecycle.stop(system._kernel.tree.at("probe"), "as told")
+        await asyncio.sleep(1)
+        asking.cancel()
+        ledger.seconds = 0.0
+        await asyncio.sleep(10)
+        assert not await ledger.open_calls("t")
+
+
 async def _close_while_it_is_appended() -> None:
     ledger = Watched()
     async with System(ledger) as system:
@@ -159,6 +176,7 @@ SCENARIOS: dict[Callable[[], Coroutine[Any, Any, None]], Change] = {
     _fail_to_make_the_actor: (Phase.RUNNING, Event.ACCEPT),
     _forward: (Phase.RUNNING, Event.MERGE),
     _cancel_while_it_is_appended: (Phase.UNDELIVERED, Event.END),
+    _cancel_while_its_end_is_appended: (Phase.RUNNING, Event.REFUSE),
     _close_while_it_is_appended: (Phase.APPENDING, Event.LEAVE),
     _evict_while_it_is_parked: (Phase.EVICTED, Event.LEAVE),
     _evict_while_it_ends: (Phase.EVICTED, Event.STORED),

@@ -1,11 +1,11 @@
-"""Delivery: a message to one actor (`Envelope`), how far its delivery is (`DeliveryState`), and where deliveries wait.
+"""Delivery: a message to one actor (`Envelope`), its delivery (`DeliveryState`), and where deliveries wait.
 
 **The envelope is a value.** It has the sender, the content, the receiver, the thread, and the message that caused it. It is
 frozen. Two things replace it: the ledger, when it redacts the appended message (`DeliveryState.use_stored`), and a forward,
 which has another address (`DeliveryState.forwarded_to`).
 
-**The delivery has the state.** The parts of the runtime hand it on: the dispatcher makes it, the mailbox keeps it, the cell
-handles it, and the journal ends it. It is also the `Course` of the effects of its handler.
+**The delivery has the state**: its phase (`_states.py`), its `Callers`, and the `Work` of the current attempt of its handler.
+The parts of the runtime hand it on: `Sender` brings it into the mailbox, the cell handles it, and `Outcomes` ends it.
 
 **Lazy parts.** A typed request that stays in this process and in no thread travels as it is: its core `Message` is made when
 first needed, which saves half the cost of an ask. Its id is made when first needed, too. Simulations depend on the order of

@@ -26,7 +26,8 @@ from antiphon.messages import Message, current_port, thaw
 from antiphon.protocol import Reply, Request, Value
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
-from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle, thread_endings
+from antiphon.runtime._leftovers import thread_endings
+from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import PARK, Standing, has_work, option_of, waits_for_person
 from antiphon.runtime._settings import SYSTEM

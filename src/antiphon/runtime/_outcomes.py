@@ -3,7 +3,7 @@
 **Write first.** In a thread, the end is appended, then given to the callers. In the opposite order, a crash in between would
 leave a caller that has acted on an answer which the next run of the handler may not give.
 
-**One append** has the end and its leftovers (`_redelivery.py`): after a crash between two, recovery would have to search for
+**One append** has the end and its leftovers (`_leftovers.py`): after a crash between two, recovery would have to search for
 them.
 
 **Left open.** A call without an end is delivered by the next owner of its thread. So a message that cannot be ended here is
@@ -18,7 +18,7 @@ from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._unchecked import MUCH
 from antiphon.runtime._exchange import error_result, result_of
-from antiphon.runtime._redelivery import endings, leftovers
+from antiphon.runtime._leftovers import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of
 from antiphon.runtime._states import Event
@@ -109,7 +109,11 @@ class Outcomes:
         work, thread_id = delivery.work, delivery.thread_id or ""
         is_unsure = work.is_unsure or delivery.callers.withdrawn is not None or delivery.attempt > 1
         try:
-            ends = await self._leftovers(delivery) if is_unsure else endings(delivery)
+            ends: list[Message] = []
+            if is_unsure:
+                ends = await self._leftovers(delivery)
+            elif delivery.standing.again or work.open_effects:
+                ends = endings(delivery)
             try:
                 (record, *_) = await self._journal.write_of(work, thread_id, [row, *ends])
                 stored = record.message

@@ -38,7 +38,7 @@ from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsP
 from antiphon.messages.keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import SYSTEM_TYPES
-from antiphon.runtime._redelivery import is_asked_of_itself, leftovers, owner_of
+from antiphon.runtime._leftovers import is_asked_of_itself, leftovers, owner_of
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 from antiphon.runtime._rows import (
     DELIVER,

@@ -156,6 +156,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
         Event.ACCEPT: Phase.QUEUED,  # put back: the ledger is unavailable, or the actor could not be made
         Event.MERGE: Phase.MERGED,  # forwarded
         Event.LEAVE: Phase.LEFT,
+        Event.REFUSE: Phase.UNDELIVERED,  # its actor has stopped, and its sender was cancelled while its end was appended
         Event.EVICT: Phase.EVICTED,
     },
     Phase.ENDING: {
