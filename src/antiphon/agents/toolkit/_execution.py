@@ -228,9 +228,7 @@ def as_outcome(tool: ToolkitTool, value: Any) -> ToolOutcome:
         contents = [content] if isinstance(content, str) else content or ()
         quotes = [item for item in contents if isinstance(item, TextContent)]
         returned = ToolReturnPart(tool.name, None, tool_call_id="-", metadata=value.metadata)
-        source = untrusted_in(
-            [ModelRequest([returned, UserPromptPart(quotes)])], ()
-        )  # its marks; an untrusted tool is known anyway
+        source = untrusted_in([ModelRequest([returned, UserPromptPart(quotes)])], ())
         value = value.return_value
     values, media = _sorted(value)
     texts = [item if isinstance(item, str) else item.content for item in contents if isinstance(item, str | TextContent)]
