@@ -241,12 +241,12 @@ class World:
         living = [life for life in self._living.values() if life[0].is_alive]
         if living:
             node, system = living[int(self._random.random() * len(living))]
-            self._asked.append((node, self._loop.start_in(node, self._serve(begin(system), outcome))))
+            self._asked.append((node, self._loop.start_in(node, self._serve(partial(begin, system), outcome))))
 
-    async def _serve(self, running: Coroutine[Any, Any, OutcomeT], outcome: asyncio.Future[OutcomeT]) -> None:
+    async def _serve(self, begin: Callable[[], Coroutine[Any, Any, OutcomeT]], outcome: asyncio.Future[OutcomeT]) -> None:
         """Wait for what a system answers, and send it back. An error that passes is not sent: the client asks again."""
         try:
-            answer = await running
+            answer = await begin()  # here: the world may end before this task has started
         except Exception as exc:  # noqa: BLE001 (it is raised where the client waits)
             if not _passes(exc):
                 self._line.carry(partial(_settle, outcome.set_exception, exc, outcome))

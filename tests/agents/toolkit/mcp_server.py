@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult, ImageContent, TextContent
 
 server = MCPServer("tests")
@@ -68,6 +69,12 @@ def twin(a: int, b: int) -> int:
 def environment() -> dict[str, Any]:
     """Say what it was started with."""
     return {"given": os.environ.get("GIVEN"), "keys": sorted(key for key in os.environ if "CANARY" in key)}
+
+
+@server.tool()
+def transfer(ctx: Context) -> str:
+    """Pay, and say under which key."""
+    return str((ctx.request_context.meta or {}).get("antiphon/idempotency-key"))
 
 
 @server.tool()

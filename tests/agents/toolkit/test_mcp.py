@@ -67,7 +67,7 @@ async def check_all(toolkit: Toolkit) -> None:
     toolkit.grant("ada")
     async with toolkit:
         tools = await toolkit.tools()
-        assert list(tools) == ["add", "login", "fail", "picture", "page", "environment", "refuse"]  # not the twin
+        assert list(tools) == ["add", "login", "fail", "picture", "page", "environment", "transfer", "refuse"]  # not the twin
         assert (tools["add"].description, tools["add"].untrusted, tools["add"].effects) == ("Add two numbers.", True, "once")
 
         async def called(name: str, **arguments: Any) -> Any:
@@ -142,6 +142,22 @@ async def test_results_of_a_server_are_untrusted_and_its_calls_are_in_the_ledger
         assert verdicts == [("page", "allow"), ("add", "allow"), ("pay", "ask")]
 
     assert paid == []
+
+
+@pytest.mark.slow
+async def test_a_server_gets_the_idempotency_key_of_each_call(servers: tuple[Any, Any]) -> None:
+    """G9: it can refuse a second attempt, which no check of ours can exclude. Outside of a run there is no key."""
+    toolkit = Toolkit()
+    toolkit.add_mcp(servers[0], untrusted=False, within=WITHIN)
+    toolkit.grant("clerk")
+    model = script([call("transfer", "c1")], [call("transfer", "c2")])
+    async with open_ledger("memory:") as ledger:
+        keys = [key for _, key in await run_agent(toolkit, model, ledger=ledger)]
+        rows = {record.message.id async for record in ledger.read("t")}
+
+    assert len(set(keys)) == 2
+    assert {f"{key}@begun" for key in keys} <= rows
+    assert (await toolkit.call("clerk", "transfer", {})).result == "None"
 
 
 # ---------------------------------------------------------------- a server that is another one when the program runs again

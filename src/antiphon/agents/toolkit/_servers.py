@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic_ai import RunContext
@@ -54,12 +54,15 @@ from antiphon.agents.toolkit._tool import (
     is_tool_name,
     tool_names,
 )
-from antiphon.durable._run import LedgerRun
+from antiphon.durable._run import LedgerRun, current_effect
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
 from antiphon.messages.arguments import check_each
 from antiphon.messages.long_values import cut_text
 from antiphon.runtime.extending import confirmed, is_too_large, text_of
+
+if TYPE_CHECKING:
+    from pydantic_ai.mcp import CallToolFunc, ToolResult
 
 # ---------------------------------------------------------------- warnings
 
@@ -71,6 +74,8 @@ SCHEMA_INVALID: Final = "SCHEMA_INVALID"
 TOO_MUCH: Final = "TOO_MUCH"
 
 _TYPE: Final = "TOOL_WARNING"
+IDEMPOTENCY_KEY: Final = "antiphon/idempotency-key"
+"""The field of `_meta` in a request of MCP: the same for every attempt of a call."""
 _LOG: Final = logging.getLogger("antiphon.agents.toolkit")
 
 
@@ -443,10 +448,21 @@ def mcp_toolset(
     except ImportError as exc:
         raise ModuleNotFoundError('MCP servers need more: pip install "antiphon[mcp]"') from exc
     if isinstance(server, str):
-        return MCPToolset[Any](server, headers=dict(headers or {}), tool_error_behavior="failed")
+        return MCPToolset[Any](
+            server, headers=dict(headers or {}), tool_error_behavior="failed", process_tool_call=call_with_key
+        )
     command, *arguments = check_each("server", server, str, "'mcp-server-time'")
     transport = StdioTransport(command=command, args=arguments, env=dict(env or {}), keep_alive=False)
-    return MCPToolset[Any](transport, tool_error_behavior="failed")
+    return MCPToolset[Any](transport, tool_error_behavior="failed", process_tool_call=call_with_key)
+
+
+async def call_with_key(_: RunContext[Any], call: CallToolFunc, name: str, arguments: dict[str, Any]) -> ToolResult:
+    """Call a tool of an MCP server with the idempotency key of the effect in the metadata of the request.
+
+    No check can close the gap between the last check of the lease and the first byte. The server can, by this key.
+    """
+    effect = current_effect()
+    return await call(name, arguments, metadata=None if effect is None else {IDEMPOTENCY_KEY: effect.key})
 
 
 def server_name(server: str | Sequence[str]) -> str:
