@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import traceback
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -51,5 +52,10 @@ def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> Non
     with use_port(CountingPort()), closing(loop):
         if eval_example.update_examples:
             eval_example.run_print_update(example)
-        else:
+            return
+        try:
             eval_example.run_print_check(example)
+        except Exception as exc:
+            # Its traceback has positions of other code, and pytest ends when it shows them.
+            frames = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(exc.__traceback__)]
+            pytest.fail("\n".join((*frames[-3:], f"{type(exc).__name__}: {exc}")), pytrace=False)

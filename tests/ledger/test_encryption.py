@@ -232,7 +232,7 @@ def test_another_key_opens_nothing_and_writes_nothing_s14(tmp_path: Path) -> Non
     before = path.read_bytes()
     with pytest.raises(WrongMasterKeyError, match=f"{wrong.id}.* is not the one that wraps its keys .{right.id}.") as caught:
         with_ledger(path, everything, master_key=wrong)
-    assert (caught.value.given, caught.value.expected) == (wrong.id, right.id)
+    assert (caught.value.actual, caught.value.expected) == (wrong.id, right.id)
     assert path.read_bytes() == before
 
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from math import log
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError, UnknownThreadError
 from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches, ThreadFilter
@@ -36,6 +36,7 @@ from antiphon.retrieval._vectors import Vectors, vector_store
 if TYPE_CHECKING:
     from pydantic_ai import Embedder
 
+ResultT = TypeVar("ResultT")
 THREAD: Final = "knowledge"
 _NAMESPACE: Final = "knowledge"
 _LONGEST_QUESTION: Final = 20_000
@@ -213,10 +214,10 @@ class KnowledgeBase:
             raise NotSearchableError(_ENCRYPTED)
         chosen_kind = kind or kind_of(source)
         # In threads: the author of a document chooses how long this takes.
-        pieces = await asyncio.to_thread(passages_of, text, chosen_kind)
+        pieces = await _in_thread(passages_of, text, chosen_kind)
         if not pieces:
             raise ValueError(f"there is no text in {source!r}")
-        digest = await asyncio.to_thread(_digest, text)
+        digest = await _in_thread(_digest, text)
         text_language = language or detect_language(text)
         attempt = 0
         while True:
@@ -226,7 +227,7 @@ class KnowledgeBase:
                 return AddedDocument(source, len(pieces), document.version, is_new=False)
             facts: dict[str, Json] = {"source": source, "version": document.version + 1, "digest": digest}
             facts |= {"language": text_language, "kind": chosen_kind}
-            messages = await asyncio.to_thread(_messages, document, facts, pieces)
+            messages = await _in_thread(_messages, document, facts, pieces)
             attempt += 1
             if await self._append(document, messages, is_last=attempt == _ATTEMPTS):
                 changed = language if is_known else None
@@ -394,6 +395,13 @@ class KnowledgeBase:
                 raise
             return False
         return True
+
+
+async def _in_thread(function: Callable[..., ResultT], *arguments: object) -> ResultT:
+    """Call a function in a thread, so that the event loop goes on while it works. A simulation has one thread only."""
+    if getattr(asyncio.get_running_loop(), "is_virtual", False):
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
 
 
 def _digest(text: str) -> str:

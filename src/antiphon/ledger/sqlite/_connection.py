@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import local
-from typing import NamedTuple, TypeGuard, TypeVar
+from threading import Lock, local
+from typing import Final, NamedTuple, TypeGuard, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -220,13 +220,17 @@ class InlineReader:
         return work(self._connection)
 
 
+_COPYING: Final = Lock()
+"""Held while the empty ledger is copied: ledgers may be made in several threads, and a connection serves one at a time."""
+
+
 def in_memory(place: LedgerFile) -> Connection:
     """Open a database that is lost with its connection."""
     connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     connection.keyring = place.keyring
     connection.clock = place.clock or connection.clock
     connection.define("words_of", _words)
-    with connection.backup("main", _empty(), "main") as copying:
+    with _COPYING, connection.backup("main", _empty(), "main") as copying:
         copying.step()
     return connection
 
