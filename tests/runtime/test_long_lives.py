@@ -37,7 +37,7 @@ def test_deadlines_that_are_far_away_share_their_buckets() -> None:
             expired.append((self.deadline, loop.time()))
 
     for number in range(20_000):
-        delivery = Asked(Envelope(Ping(text=""), None, "me", "you"))
+        delivery = Asked(Envelope(Ping(text=""), None, "me", "you"), may_be_known=False)
         delivery.deadline = 0.001 + number * 86_400 / 20_000
         deadlines.add(delivery, delivery.deadline, loop.time())
     assert len(deadlines._buckets) < 6_000
