@@ -101,8 +101,9 @@ def _print_parked(calls: Sequence[ParkedValue], ledger: str | None) -> None:
         print_indented(console, styled(f"{call.option}{began}: {call.reason}"), "  ")
         if call.arguments:
             print_indented(console, styled(write(call.arguments).decode()), "  ")
-    command = typed(ledger, "settle", "THREAD", "INVOCATION")
-    note(f"find out the outcome of each, then: {command} --result JSON | --error TEXT | --retry")
+        # Not wrapped and quoted for a shell: ids are long, and those of threads may have spaces.
+        console.print(styled(f"  {typed(ledger, 'settle', call.thread_id, call.invocation_id)}"), soft_wrap=True)
+    note("find out the outcome of each, then add --result JSON, --error TEXT or --retry to its command")
 
 
 def settle(

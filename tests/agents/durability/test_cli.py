@@ -61,7 +61,7 @@ def test_parked_calls_are_listed_with_the_evidence(parked: str) -> None:
     assert f"order-42  {INVOCATION}" in listed.stdout
     assert "nobody knows whether" in listed.stdout
     assert '"tool":"refund","arguments":{"amount":3}' in listed.stdout
-    assert "antiphon settle THREAD INVOCATION" in listed.stderr
+    assert f" settle order-42 {INVOCATION} --ledger {parked}\n" in listed.stdout
     (each,) = json.loads(run("parked", "--json", "--ledger", parked).stdout)
     assert each["thread_id"] == "order-42"
     assert each["invocation_id"] == INVOCATION
