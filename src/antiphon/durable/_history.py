@@ -107,6 +107,8 @@ class History:
     def __init__(self, run: str) -> None:
         self._run = run
         self._reopened: set[str] = set()
+        self._last_failures: set[str] = set()
+        """The effects that have failed since the last one began."""
         self._harmless: set[str] = set()
         self._failed: set[str] = set()
         self._steps: list[RecordedStep] = []
@@ -146,9 +148,13 @@ class History:
     def _add(self, message: Message) -> None:
         payload = message.payload
         if option_of(message) == REOPEN:
-            self._reopened.add(message.parent_id or "")
+            reopened = message.parent_id or ""
+            # What failed inside of it made it fail: with that failure, it would fail again for ever.
+            inside = {failed for failed in self._last_failures if is_below(failed, base_of(reopened))}
+            self._reopened |= {reopened, *inside}
         elif isinstance(payload, OptionCallPayload):
             self._failed.clear()
+            self._last_failures.clear()
             if kind_of(message) == "request":
                 self._requested.add(parent_of(payload.invocation_id))
             if payload.arguments.get("effects") in ("none", "idempotent"):
@@ -156,6 +162,7 @@ class History:
             if "effects" in payload.arguments:
                 self._add_step(payload)
         elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
+            self._last_failures.add(payload.invocation_id)
             self._failed |= self._harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
 
     def _add_step(self, payload: OptionCallPayload) -> None:

@@ -297,7 +297,7 @@ class LedgerRun:
 
         async def inside(own_key: str) -> Json:
             # An agent in it belongs to it: when its outcome is recorded, the agent does not run again.
-            with run_scope(self.part(effect.id)), effect_scope(CurrentEffect(own_key, option or key, effects)):
+            with run_scope(self.part(effect.key)), effect_scope(CurrentEffect(own_key, option or key, effects)):
                 is_async = inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)
                 returned: Awaitable[Json] | Json = run(own_key) if is_async else await call_plain(run, own_key)
                 return await returned if isinstance(returned, Awaitable) else returned

@@ -153,6 +153,8 @@ class Effect:
         self._park = park
         self._parent_id = parent_id or course.invocation_id
         self._forgiven = forgiven
+        self._notes: tuple[str, ...] = ()
+        """Those of the error of an effect in it: how a person can have that one made again."""
         self.thread_id = course.thread_id or ""
         self.evidence: dict[str, Json] = {}
         """What a person is shown of it, if it is parked, besides the reason."""
@@ -476,6 +478,7 @@ class Effect:
         except errors.FailedError as exc:
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except (errors.EffectFailedError, errors.RefusedError) as exc:  # of an effect in it, or of an actor that it has asked
+            self._notes = tuple(getattr(exc, "__notes__", ()))
             outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
         except (errors.DeliveryError, errors.LedgerError) as exc:
             self._note_open(exc)
@@ -536,7 +539,12 @@ class Effect:
         if payload.error_type == errors.WithdrawnError.code:
             self.skip()
             return await self._perform(run)
-        return _value(payload, self.course.to)
+        try:
+            return _value(payload, self.course.to)
+        except errors.DeliveryError as exc:
+            for note in self._notes:
+                exc.add_note(note)
+            raise
 
     async def _end_late(self, work: asyncio.Future[Any], intent: Message) -> None:
         """Record the outcome of work that has ended although its caller was cancelled. The caller gets the cancellation."""

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import again_id, is_below, parent_of, park_id, renamed, reopen_id, settled_id
+from antiphon.messages.keys import again_id, base_of, is_below, parent_of, park_id, renamed, reopen_id, settled_id
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
@@ -344,7 +344,9 @@ async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> st
         return None
     async for record in ledger.read(thread_id, after=rows[-1].seq):
         message = record.message
-        if message.lane == "effect" and is_below(message.invocation_id, run) and option_of(message) not in (None, REOPEN):
+        if message.lane != "effect" or not is_below(message.invocation_id, run) or option_of(message) in (None, REOPEN):
+            continue
+        if not is_below(effect, base_of(message.invocation_id or "")):  # a call around it that starts again meets the failure
             return None
     around = parent_of(effect)
     while is_below(around, run):

@@ -237,7 +237,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         notes = CallNotes(params.ctx)
 
         async def start() -> Json:
-            with run_scope(run.part(called.id)), effect_scope(CurrentEffect(called.key, name, effects)), notes.scope():
+            with run_scope(run.part(called.key)), effect_scope(CurrentEffect(called.key, name, effects)), notes.scope():
                 begun = replace(params, ctx=changes.begin())
                 async with _connected(operation.operation_id, begun):
                     handled = await _started(begun, effects, lambda timed: self._handled(cast("ParamsT", timed)))

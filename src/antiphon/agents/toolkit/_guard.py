@@ -349,7 +349,7 @@ class Guard:
             if asked.tool.lost(asked.arguments):
                 raise _lost(asked)
             await self._check_again(asked, call, run, needs_approval=needs_approval)
-            with run_scope(run.part(effect.id)):  # effects inside the tool are numbered separately
+            with run_scope(run.part(effect.key)):  # effects inside the tool are numbered separately
                 try:
                     outcome = await self._start(replace(asked, ctx=changes.begin()))
                 except ToolRefusal as exc:

@@ -283,7 +283,7 @@ class DecisionEffect(Effect):
         return await super().begin()
 
     async def _decide(self, _: str) -> Json:
-        with run_scope(self._run_of.part(self.id)):  # effects of the policy get separate keys
+        with run_scope(self._run_of.part(self.key)):  # effects of the policy get separate keys
             value = self._ask_policy()
             if isawaitable(value):
                 value = await value
