@@ -38,7 +38,7 @@ def test_every_public_error_is_in_the_tree(name: str) -> None:
     }
     warnings = {each for each in offered if issubclass(getattr(module, each), Warning)}
 
-    assert offered - warnings - {"JsonError", "StuckError", "GivenUp"} <= set(errors.__all__)
+    assert offered - warnings - {"ArgumentTypeError", "JsonError", "StuckError", "GivenUp"} <= set(errors.__all__)
 
 
 def test_an_error_says_where_and_what() -> None:
