@@ -687,11 +687,15 @@ def _is_parked(error: BaseException) -> bool:
 
 
 def _check_sender(parent: DeliveryState, delivery: DeliveryState) -> None:
-    """Refuse a question of a handler whose thread was evicted, or that waits for a person in the thread of the question."""
+    """Refuse a question of a handler whose thread was evicted, or that waits for a person in the thread of the question.
+
+    So is one of a handler that does not know whether its own payment was made: the other actor would make it again.
+    """
     _check_evicted(parent)
-    parked = parent.work.parked
-    if parked is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
-        raise ParkedError(parked.reason, parked.address)
+    waits = parent.work.parked or parent.work.doubt
+    if waits is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
+        parent.work.note_parked(waits)
+        raise ParkedError(waits.reason, waits.address)
 
 
 def _check_evicted(parent: DeliveryState) -> None:
