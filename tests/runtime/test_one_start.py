@@ -6,7 +6,7 @@ No process dies here: programs leave tasks behind, give up waiting, and ask agai
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -329,6 +329,44 @@ async def test_a_handler_whose_question_was_parked_asks_nothing_more_and_gives_n
         system.register("front", Front)
         with pytest.raises(ParkedError, match="the line went dead"):
             await system.ask("front/1", Pay(), thread_id="t", id="m")
+    assert bank.keys == ["m/1/pay"]
+
+
+class Charge(Request[Paid], frozen=True, type="ONE_START_CHARGE"):
+    pass
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["parked", "parked and caught", "cancelled"])
+async def test_an_actor_whose_question_to_itself_leaves_a_payment_open_pays_nothing_more(how: str) -> None:
+    """G7: the question is handled inside of the handler that asks, and its payment is as open as one of that handler."""
+    bank = Bank()
+
+    class Cashier(Actor):
+        @handles
+        async def charge(self, request: Charge, context: Context) -> Paid:
+            if how == "cancelled":
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(context.effect("pay", {}, bank.pay_slowly), 0.02)
+                return Paid(text="unknown")
+            with suppress(ParkedError) if how == "parked and caught" else nullcontext():
+                await context.effect("pay", {}, bank.lose_the_answer)
+            return Paid(text="unknown")
+
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            for _ in range(2):
+                with suppress(DeliveryError):
+                    await context.ask(context.address, Charge())
+            with suppress(DeliveryError):
+                await context.effect("pay", {}, bank.pay)
+            return Paid(text="gave up")
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        with pytest.raises(ParkedError, match="the line went dead|must not be done twice"):
+            await system.ask("cashier/1", Pay(), thread_id="t", id="m")
+        assert len(await system.parked()) == 1
     assert bank.keys == ["m/1/pay"]
 
 

@@ -541,7 +541,10 @@ class Sender:
                 delivery.turn(Event.START)
                 replied = delivery.callers.waiter = self._loop.create_future()
                 try:
-                    outcome = await cell.run_at_once(delivery)
+                    outcome = await self._run_at_once(cell, delivery)
+                except BaseException:
+                    replied.cancel()  # if it was parked, it has failed: asyncio would log that error as never retrieved
+                    raise
                 finally:
                     delivery.callers.waiter = None
                 if replied.done():  # the handler has answered before its end
@@ -559,6 +562,25 @@ class Sender:
                 # Cancelled between the two rows: the question stays open until the handler that asks ends, which searches for
                 # it.
                 delivery.parent.work.is_unsure = True
+        return outcome
+
+    async def _run_at_once(self, cell: Cell, delivery: DeliveryState) -> Any:
+        """Run the handler of a question that an actor asks itself. What waits for a person stops the handler that asks, too.
+
+        Raises:
+            ParkedError: an effect waits for a person, also if the handler of the question has caught that.
+        """
+        work, parent = delivery.work, delivery.parent
+        try:
+            outcome = await cell.run_at_once(delivery)
+        finally:
+            if parent is not None and parent.thread_id == delivery.thread_id:
+                if work.parked is not None:
+                    parent.work.note_parked(work.parked)
+                if work.doubt is not None:
+                    parent.work.note_doubt(work.doubt)
+        if work.parked is not None and not delivery.is_settled:
+            raise ParkedError(work.parked.reason, work.parked.address)
         return outcome
 
     async def _append_own(self, delivery: DeliveryState) -> bool:
