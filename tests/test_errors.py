@@ -31,7 +31,7 @@ def test_the_tree_is_drawn_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", sorted(module for module in PUBLIC if module != "antiphon.errors"))
 def test_every_public_error_is_in_the_tree(name: str) -> None:
-    """In every package. Four are none of antiphon: an argument of another type, a value that is not JSON, a stuck test, a signal."""
+    """In every package. Four are no errors of antiphon: a wrong argument, a value that is not JSON, a stuck test, a signal."""
     module = importlib.import_module(name)
     offered = {
         each for each in module.__all__ if isinstance(value := getattr(module, each), type) and issubclass(value, Exception)
