@@ -102,6 +102,7 @@ class LedgerRun:
         input: Json = None,
         on_change: OnChange | None = None,
         watch: Watch | None = None,
+        agents: AgentRuns | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
@@ -134,7 +135,7 @@ class LedgerRun:
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
-        self._agents = AgentRuns()
+        self._agents = agents or AgentRuns()
         """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
         """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
