@@ -53,9 +53,12 @@ def test_an_example_runs(example: CodeExample, eval_example: EvalExample) -> Non
         if eval_example.update_examples:
             eval_example.run_print_update(example)
             return
+        failure = ""
         try:
             eval_example.run_print_check(example)
         except Exception as exc:  # noqa: BLE001 (an example raises anything)
-            # Its traceback has positions of other code, and pytest ends when it shows them.
             frames = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(exc.__traceback__)]
-            pytest.fail("\n".join((*frames[-3:], f"{type(exc).__name__}: {exc}")), pytrace=False)
+            failure = "\n".join((*frames[-3:], f"{type(exc).__name__}: {exc}"))
+    # Not the exception itself: its traceback has positions of other code, and pytest ends when it shows them.
+    if failure:
+        pytest.fail(failure, pytrace=False)

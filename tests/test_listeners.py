@@ -58,7 +58,7 @@ async def _flow(hear: Hear) -> bool:
 
 async def _chain(hear: Hear) -> bool:
     async with chain_on(await known()) as chain:
-        chain.hear(hear)
+        chain.on_message(hear)
         thread_id = await chain.create(QUESTION)
         with chain.listening(thread_id, hear):
             await chain.start(thread_id)

@@ -6,7 +6,7 @@ No process dies here: programs leave tasks behind, give up waiting, and ask agai
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from antiphon.durable import LedgerRun, ledger_run, program, runs
 from antiphon.errors import (
     DeliveryError,
     EffectFailedError,
+    FailedError,
     LedgerUnavailableError,
     ParkedError,
     RefusedError,
@@ -272,6 +273,34 @@ async def test_a_handler_that_gives_up_waiting_for_a_payment_and_tries_again_pay
     assert bank.keys == ["m/pay"]
 
 
+@pytest.mark.virtual_time
+async def test_a_handler_that_gives_up_waiting_for_a_payment_asks_no_other_actor_to_pay() -> None:
+    """G7: the other actor would pay under a key of its own."""
+    bank = Bank()
+
+    class Cashier(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            return Paid(text=await context.effect("pay", {}, bank.pay))
+
+    class Front(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(context.effect("pay", {}, bank.pay_slowly), 0.02)
+            with suppress(DeliveryError):
+                await context.ask("cashier/1", Pay())
+            return Paid(text="paid by another")
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        system.register("front", Front)
+        with pytest.raises(ParkedError, match="must not be done twice"):
+            await system.ask("front/1", Pay(), thread_id="t", id="m")
+        assert [parked.invocation_id for parked in await system.parked()] == ["m/pay"]
+    assert bank.keys == ["m/pay"]
+
+
 # ---------------------------------------------------------------- handlers that ask again
 
 
@@ -301,3 +330,98 @@ async def test_a_handler_whose_question_was_parked_asks_nothing_more_and_gives_n
         with pytest.raises(ParkedError, match="the line went dead"):
             await system.ask("front/1", Pay(), thread_id="t", id="m")
     assert bank.keys == ["m/1/pay"]
+
+
+class Charge(Request[Paid], frozen=True, type="ONE_START_CHARGE"):
+    pass
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("how", ["parked", "parked and caught", "cancelled"])
+async def test_an_actor_whose_question_to_itself_leaves_a_payment_open_pays_nothing_more(how: str) -> None:
+    """G7: the question is handled inside of the handler that asks, and its payment is as open as one of that handler."""
+    bank = Bank()
+
+    class Cashier(Actor):
+        @handles
+        async def charge(self, request: Charge, context: Context) -> Paid:
+            if how == "cancelled":
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(context.effect("pay", {}, bank.pay_slowly), 0.02)
+                return Paid(text="unknown")
+            with suppress(ParkedError) if how == "parked and caught" else nullcontext():
+                await context.effect("pay", {}, bank.lose_the_answer)
+            return Paid(text="unknown")
+
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            for _ in range(2):
+                with suppress(DeliveryError):
+                    await context.ask(context.address, Charge())
+            with suppress(DeliveryError):
+                await context.effect("pay", {}, bank.pay)
+            return Paid(text="gave up")
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        with pytest.raises(ParkedError, match="the line went dead|must not be done twice"):
+            await system.ask("cashier/1", Pay(), thread_id="t", id="m")
+        assert len(await system.parked()) == 1
+    assert bank.keys == ["m/1/pay"]
+
+
+# ---------------------------------------------------------------- codes that a program chooses
+
+
+@pytest.mark.parametrize("code", ["CANCELLED", "PARKED", "HISTORY_MISMATCH"])
+@pytest.mark.parametrize("error", [FailedError, RefusedError])
+async def test_a_payment_that_fails_with_a_code_of_the_runtime_has_failed_and_is_not_made_again(
+    error: type[FailedError | RefusedError], code: str
+) -> None:
+    """G7: a bank may call a payment "CANCELLED". An effect that was withdrawn is done again, and this one must not be."""
+    bank, ledger = Bank(), MemoryLedger()
+
+    async def pay(key: str) -> str:
+        if bank.keys:
+            return await bank.pay(key)
+        await bank.pay(key)
+        raise error("no money", code)
+
+    for _ in range(2):
+        async with ledger_run("t", ledger=ledger) as run:
+            with pytest.raises(RefusedError, match="no money") as caught:
+                await run.effect("pay", {}, pay)
+            assert caught.value.code == code
+    assert bank.keys == ["t/run/pay"]
+    assert await ledger.open_calls("t") == ()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("code", ["CANCELLED", "PARKED", "HISTORY_MISMATCH"])
+async def test_an_answer_with_a_code_of_the_runtime_is_an_answer_and_is_not_asked_for_again(code: str) -> None:
+    """G7, G16: the next attempt of the handler that asks gets the recorded answer, and the other actor pays nothing more."""
+    bank, caught = Bank(), list[tuple[type[Exception], str]]()
+
+    class Cashier(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            await context.effect("pay", {}, bank.pay)
+            raise RefusedError("no stock", code)
+
+    class Front(Actor):
+        @handles
+        async def pay(self, request: Pay, context: Context) -> Paid:
+            try:
+                return await context.ask("cashier/1", Pay())
+            except DeliveryError as exc:
+                caught.append((type(exc), exc.code))
+            if context.attempt == 1:
+                raise ValueError("as told")
+            return Paid(text="refused")
+
+    async with System(MemoryLedger()) as system:
+        system.register("cashier", Cashier)
+        system.register("front", Front)
+        assert (await system.ask("front/1", Pay(), thread_id="t", id="m")).text == "refused"
+    assert bank.keys == ["m/1/pay"]
+    assert caught == [(RefusedError, code)] * 2

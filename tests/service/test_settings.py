@@ -37,12 +37,12 @@ async def test_the_last_settings_count_and_the_same_are_not_written_again() -> N
 
 
 async def test_the_defaults_for_a_small_model_complete_a_recorded_configuration(home: Path) -> None:
-    (home / "chain.toml").write_text("found = 3\n")
+    (home / "chain.toml").write_text("max_sources = 3\n")
     ledger = MemoryLedger()
     recorded = RunSettings(model="scripted", config=UsedFile.read(home / "chain.toml"))
     await record_settings(ledger, "t", recorded)
     async with open_chain(ledger, thread_id="t") as runner:
-        assert (runner._chain.config.outputs, runner._chain.config.found) == ("quotes", 3)
+        assert (runner._chain.config.outputs, runner._chain.config.max_sources) == ("quotes", 3)
 
 
 async def test_no_secret_of_a_file_or_a_task_is_in_the_row(home: Path) -> None:

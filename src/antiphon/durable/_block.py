@@ -14,9 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Ite
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from contextvars import Token, copy_context
 from typing import Any, Final, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
+from antiphon.durable._agent_runs import AgentRuns
 from antiphon.durable._course import RetriedCourse
 from antiphon.durable._history import Recorded
 from antiphon.durable._opened import OnChange, Opened
@@ -329,6 +331,11 @@ def _within(context: HandlerContext, watch: Watch) -> LedgerRun:
     if context.thread_id is None:
         raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
     course, recorded = context.course, Recorded(current_port().now())
-    run = LedgerRun(context.thread_id, id=course.invocation_id, watch=watch)
+    agents = _agents.setdefault(context, AgentRuns())
+    run = LedgerRun(context.thread_id, id=course.invocation_id, watch=watch, agents=agents)
     run.attach(Opened(context.journal, course, context.park, course.invocation_id, recorded))
     return run
+
+
+_agents: Final[WeakKeyDictionary[HandlerContext, AgentRuns]] = WeakKeyDictionary()
+"""The runs of agents in a handler: in its second block, an agent does not have the name that it had in the first."""

@@ -18,7 +18,7 @@ from antiphon.durable._block import ledger_run
 from antiphon.durable._history import RETURNED
 from antiphon.durable._opening import OnBusy
 from antiphon.durable._run import LedgerRun
-from antiphon.errors import SetupError
+from antiphon.errors import HistoryMismatchError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_limits, is_name
 from antiphon.messages.arguments import check_each
@@ -66,7 +66,8 @@ class RunProgram(Generic[ResultT]):
 
         Raises:
             TypeError: the function is not async, or returned a value that cannot be recorded: then the run stays open.
-            HistoryMismatchError: the run was started with another input, or the function does not repeat its recorded steps.
+            HistoryMismatchError: the run was started with another input, or the function does not repeat its recorded steps;
+                or the run is finished, and its recorded value is not of the type that the function returns now.
             OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
             LedgerError: the ledger cannot be used.
@@ -74,7 +75,7 @@ class RunProgram(Generic[ResultT]):
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
             if (recorded := run.returned) is not None:
-                return self._values.load(recorded[RETURNED])
+                return self._values.read(recorded[RETURNED], thread_id)
             working = self._work(run)
             if not inspect.isawaitable(working):
                 raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
@@ -128,8 +129,24 @@ class _Returned(Generic[ResultT]):
             raise TypeError(f"program {self._name!r} returned more than fits into a row: return what refers to it")
         return dumped
 
+    def read(self, recorded: Json, thread_id: str) -> ResultT:
+        """Return the recorded value of a finished run.
+
+        Raises:
+            HistoryMismatchError: it is not of the type of the function, which was another one then.
+        """
+        try:
+            return self.load(recorded)
+        except ValueError:  # its text would quote the value
+            what = f"the value that the run in thread {thread_id!r} has returned is not of the type that it returns now"
+            raise HistoryMismatchError(f"{what}. Let the type accept it, or give the run another id", self._name) from None
+
     def load(self, recorded: Json) -> ResultT:
-        """Return a recorded value."""
+        """Return a recorded value.
+
+        Raises:
+            ValueError: it is not of the type of the function.
+        """
         return cast("ResultT", self._type.validate_python(recorded))
 
 

@@ -102,6 +102,7 @@ class LedgerRun:
         input: Json = None,
         on_change: OnChange | None = None,
         watch: Watch | None = None,
+        agents: AgentRuns | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.id = id
@@ -134,7 +135,7 @@ class LedgerRun:
         self._url: str | None = None
         self._opened_as: Ledger | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
-        self._agents = AgentRuns()
+        self._agents = agents or AgentRuns()
         """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
         """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
@@ -144,8 +145,6 @@ class LedgerRun:
         self.start: Mapping[str, Json] = MappingProxyType({})
         """Of a run of an agent: a digest of its question, and how the program asked for it."""
         self._place = Place()
-        self._is_read = False
-        """Whether only its recorded return value was read."""
         self._returned: Mapping[str, Json] | None = None
         self._parked: ParkedError | None = None
         """Why a run in its block waits for a person, until this one has a ledger."""
@@ -566,17 +565,17 @@ class LedgerRun:
         """The return value of its program, under one key, if the run is finished and has one."""
         if (returned := self.opened.recorded.returned) is None:
             return None
-        self._is_used = self._is_read = True
+        self._is_used = True
         return returned
 
     async def close(self) -> None:
-        """Record its end.
+        """Record its end. A finished run is only read: a later program may ask for fewer of its steps and agents.
 
         Raises:
-            HistoryMismatchError: an agent that ran before did not run.
+            HistoryMismatchError: an agent that ran before did not run, or a recorded step was not asked for.
             LedgerError: it cannot be stored.
         """
-        if self._opened is not None and not self._is_read:
+        if self._opened is not None and not self._opened.is_finished:
             self._agents.check(self._opened, "ends", self._opened.recorded.agents)
             await StepOrder.of(self._opened).check_end(self._opened)
             await self._opened.close(self._returned)

@@ -337,7 +337,7 @@ class Context:
     Whatever reads or writes a thread raises `LedgerError` if the ledger refuses, or cannot be used.
     """
 
-    __slots__ = ("_cell", "_delivery", "is_over")
+    __slots__ = ("__weakref__", "_cell", "_delivery", "is_over")
 
     def __init__(self, cell: Home, delivery: DeliveryState | None) -> None:
         self._cell = cell

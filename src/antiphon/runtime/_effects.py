@@ -64,6 +64,7 @@ from antiphon.runtime._rows import (
     error_fields,
     error_of,
     says_the_same,
+    stored_code,
     text_of,
 )
 
@@ -475,11 +476,10 @@ class Effect:
                 await self.parked(exc.reason)
         except errors.UnknownOutcomeError as exc:
             outcome = await self._unsure(exc, intent)
-        except errors.FailedError as exc:
-            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
-        except (errors.EffectFailedError, errors.RefusedError) as exc:  # of an effect in it, or of an actor that it has asked
+        # The second and third are of an effect in it, or of an actor that it has asked.
+        except (errors.FailedError, errors.EffectFailedError, errors.RefusedError) as exc:
             self._notes = tuple(getattr(exc, "__notes__", ()))
-            outcome = self._error(exc.reason, exc.code, retryable=exc.retryable, details=exc.details)
+            outcome = self._error(exc.reason, stored_code(exc), retryable=exc.retryable, details=exc.details)
         except (errors.DeliveryError, errors.LedgerError) as exc:
             self._note_open(exc)
             raise  # not an error of the effect: the intent stays open, and the handler gets the error

@@ -52,7 +52,7 @@ from antiphon.protocol import (
 )
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
-from antiphon.runtime._rows import OWN, error_fields, error_of, notice_in, option_of
+from antiphon.runtime._rows import OWN, chosen_code, error_fields, error_of, notice_in, option_of, stored_code
 from antiphon.runtime._settings import SYSTEM, system_thread
 
 if TYPE_CHECKING:
@@ -148,7 +148,10 @@ def result_of(delivery: DeliveryState, outcome: Any) -> Message:
     if isinstance(outcome, Message):
         outcome = outcome.payload
     if isinstance(outcome, OptionResultPayload):
-        payload = outcome.model_copy(update={"invocation_id": delivery.invocation_id, "option_name": delivery.type})
+        update: dict[str, Any] = {"invocation_id": delivery.invocation_id, "option_name": delivery.type}
+        if outcome.error_type is not None:
+            update["error_type"] = chosen_code(outcome.error_type)
+        payload = outcome.model_copy(update=update)
     else:
         value: Json = outcome.to_data() if isinstance(outcome, Reply) else _value(outcome)
         payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, result=value)
@@ -175,7 +178,7 @@ def response_type(result: Message) -> str:
 def error_result(delivery: DeliveryState, error: errors.DeliveryError, policy: str = RUNTIME_POLICY) -> Message:
     """Return an error as the result of a call."""
     details = error.details if isinstance(error, errors.RefusedError) else None
-    fields = error_fields(error.reason, error.code, retryable=error.retryable, details=details)
+    fields = error_fields(error.reason, stored_code(error), retryable=error.retryable, details=details)
     payload = OptionResultPayload(invocation_id=delivery.invocation_id, option_name=delivery.type, **fields)
     return _result_message(delivery, payload, policy)
 

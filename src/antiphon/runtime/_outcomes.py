@@ -20,7 +20,7 @@ from antiphon.messages._unchecked import MUCH
 from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._leftovers import endings, leftovers
 from antiphon.runtime._reporting import LOG, log_fields, log_text
-from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of
+from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of, stored_code
 from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Outcomes:
 def _delivered(delivery: DeliveryState, error: errors.DeliveryError | None = None) -> Message:
     outcome: dict[str, Any] = {}
     if error is not None:
-        outcome = error_fields(error.reason, error.code, retryable=error.retryable)
+        outcome = error_fields(error.reason, stored_code(error), retryable=error.retryable)
     return ended(DELIVER, delivery.id, thread_id=delivery.thread_id or "", parent_id=delivery.id, **outcome)
 
 

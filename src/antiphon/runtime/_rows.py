@@ -105,10 +105,30 @@ _ERRORS: dict[str, type[errors.DeliveryError]] = {
 }
 
 
+_ACTED_ON: Final = frozenset({errors.HistoryMismatchError.code, errors.ParkedError.code, errors.WithdrawnError.code})
+"""The codes of outcomes that decide what runs again, and what waits for a person."""
+_CHOSEN: Final = "chosen:"
+"""The beginning of such a code in a row, if a program has chosen it."""
+
+
+def chosen_code(code: str) -> str:
+    """Return a code that a program has chosen, as it is stored.
+
+    A bank's "CANCELLED" must not count as an effect that was withdrawn: such an effect is done again.
+    """
+    return _CHOSEN + code if code in _ACTED_ON else code
+
+
+def stored_code(error: errors.DeliveryError | errors.FailedError) -> str:
+    """Return the code of an error as it is stored. A program has chosen it, unless it is that of the class of the error."""
+    cls = _ERRORS.get(error.code)
+    return error.code if cls is not None and isinstance(error, cls) else chosen_code(error.code)
+
+
 def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError:
     """Return the exception of an error result."""
     code, reason = payload.error_type or "ERROR", payload.error_message or ""
-    cls = _ERRORS.get(code)
+    cls, code = _ERRORS.get(code), code.removeprefix(_CHOSEN)
     if cls is not None:
         error = cls(reason, address)
         if isinstance(error, errors.EffectFailedError):

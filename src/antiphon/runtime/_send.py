@@ -541,7 +541,10 @@ class Sender:
                 delivery.turn(Event.START)
                 replied = delivery.callers.waiter = self._loop.create_future()
                 try:
-                    outcome = await cell.run_at_once(delivery)
+                    outcome = await self._run_at_once(cell, delivery)
+                except BaseException:
+                    replied.cancel()  # if it was parked, it has failed: asyncio would log that error as never retrieved
+                    raise
                 finally:
                     delivery.callers.waiter = None
                 if replied.done():  # the handler has answered before its end
@@ -559,6 +562,25 @@ class Sender:
                 # Cancelled between the two rows: the question stays open until the handler that asks ends, which searches for
                 # it.
                 delivery.parent.work.is_unsure = True
+        return outcome
+
+    async def _run_at_once(self, cell: Cell, delivery: DeliveryState) -> Any:
+        """Run the handler of a question that an actor asks itself. What waits for a person stops the handler that asks, too.
+
+        Raises:
+            ParkedError: an effect waits for a person, also if the handler of the question has caught that.
+        """
+        work, parent = delivery.work, delivery.parent
+        try:
+            outcome = await cell.run_at_once(delivery)
+        finally:
+            if parent is not None and parent.thread_id == delivery.thread_id:
+                if work.parked is not None:
+                    parent.work.note_parked(work.parked)
+                if work.doubt is not None:
+                    parent.work.note_doubt(work.doubt)
+        if work.parked is not None and not delivery.is_settled:
+            raise ParkedError(work.parked.reason, work.parked.address)
         return outcome
 
     async def _append_own(self, delivery: DeliveryState) -> bool:
@@ -687,11 +709,15 @@ def _is_parked(error: BaseException) -> bool:
 
 
 def _check_sender(parent: DeliveryState, delivery: DeliveryState) -> None:
-    """Refuse a question of a handler whose thread was evicted, or that waits for a person in the thread of the question."""
+    """Refuse a question of a handler whose thread was evicted, or that waits for a person in the thread of the question.
+
+    So is one of a handler that does not know whether its own payment was made: the other actor would make it again.
+    """
     _check_evicted(parent)
-    parked = parent.work.parked
-    if parked is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
-        raise ParkedError(parked.reason, parked.address)
+    waits = parent.work.parked or parent.work.doubt
+    if waits is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
+        parent.work.note_parked(waits)
+        raise ParkedError(waits.reason, waits.address)
 
 
 def _check_evicted(parent: DeliveryState) -> None:

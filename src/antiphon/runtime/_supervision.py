@@ -123,10 +123,6 @@ class Links:
         """Notify `watcher` when `watched` ends."""
         self._monitors.setdefault(watched, {})[watcher] = None
 
-    def unmonitor(self, watcher: str, watched: str) -> None:
-        """Remove a monitor."""
-        self._monitors.get(watched, {}).pop(watcher, None)
-
     def link(self, one: str, other: str) -> None:
         """Make each of two actors fail when the other does."""
         self._links.setdefault(one, {})[other] = None

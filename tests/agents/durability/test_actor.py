@@ -83,3 +83,28 @@ async def test_a_message_of_no_thread_cannot_be_durable() -> None:
             await system.ask("waiter/1", Serve(what="soup"))
     assert not isinstance(caught.value, ParkedError)
     assert desk.taken() == []
+
+
+@pytest.mark.slow
+async def test_an_agent_that_runs_in_two_blocks_of_a_handler_has_two_runs_and_each_is_found_again() -> None:
+    """G9: else the second would have the ids of the first, and its request would be paid for and not recorded."""
+    ledger, desk = MemoryLedger(), Desk()
+
+    class Twice(Actor):
+        @handles
+        async def serve(self, serve: Serve, context: Context) -> Served:
+            words: list[str] = []
+            for dish in ("soup", "cake"):
+                agent = clerk(ledger, desk, script(desk, [call("refund", "c1", amount=len(words))], [f"{dish} served"]))
+                async with ledger_run(context):
+                    words.append((await agent.run(dish)).output)
+            if context.attempt == 1:
+                raise OSError("dropped the tray")
+            return Served(words=", ".join(words))
+
+    async with System(ledger) as system:
+        system.register("waiter", Twice)
+        answer = await system.ask("waiter/1", Serve(what="all"), thread_id="t", id="m1")
+    assert answer.words == "soup served, cake served"
+    assert desk.taken() == ["model 0", "refund 0", "model 1", "model 0", "refund 1", "model 1"]
+    assert not await ledger.open_calls("t")

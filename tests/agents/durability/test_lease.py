@@ -18,9 +18,9 @@ from antiphon import open_ledger
 from antiphon.agents import LedgerDurability
 from antiphon.durable import current_effect, ledger_run
 from antiphon.errors import FencedError, ParkedError
-from antiphon.ledger import Host
+from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.runtime import Settings, _lease
+from antiphon.runtime import Settings, _lease, _watchdog
 from antiphon.runtime.extending import process_host
 
 
@@ -85,6 +85,44 @@ async def test_a_process_whose_event_loop_is_blocked_keeps_its_threads(
     async with open_ledger(url) as ledger, ledger_run(f"blocked-{store}", ledger=ledger) as run:
         assert await run.effect("block", {}, block) == "done"
     assert seen == [True]
+
+
+@pytest.mark.slow
+async def test_a_process_whose_event_loop_is_dead_loses_its_threads_and_starts_nothing_when_it_wakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F18, G7: nobody renews the lease of a loop that does not come back. Another host goes on, and pays."""
+    url, desk = f"sqlite:///{tmp_path}/ledger.db", Desk()
+    monkeypatch.setattr(_lease, "_SETTINGS", Settings(heartbeat=0.2))
+    monkeypatch.setattr(_watchdog, "_DEAD_AFTER", 0.2)
+
+    def take_over() -> None:
+        async def claim() -> None:
+            async with open_ledger(url) as ledger:
+                await asyncio.sleep(1.2)  # the lease is 0.6 s long
+                await ledger.beat(other := Host("other", "1"))
+                await ledger.claim("t", by=other)
+
+        asyncio.run(claim())
+
+    async def pay(key: str) -> str:
+        desk.note("pay")
+        return "paid"
+
+    async def work(ledger: Ledger) -> None:
+        async with ledger_run("t", ledger=ledger) as run:
+            await run.effect("look", {}, pay, effects="none")
+            other = threading.Thread(target=take_over)
+            other.start()
+            other.join()  # the fault: the loop does not run
+            for plain in (False, True):
+                with pytest.raises(FencedError):
+                    await run.effect("pay", {}, (lambda key: desk.note("pay")) if plain else pay)
+
+    async with open_ledger(url) as ledger:
+        with pytest.raises(FencedError):
+            await work(ledger)
+    assert desk.taken() == ["pay"]
 
 
 async def test_a_plain_function_runs_beside_the_event_loop_and_knows_its_effect() -> None:

@@ -161,7 +161,7 @@ class Done(Reply, frozen=True, type="DONE"):
     said: str
 
 
-class Pay(Request[Done], frozen=True, type="PAY"):
+class Pay(Request[Done], frozen=True, type="PARKED_RUNS_PAY"):
     pass
 
 

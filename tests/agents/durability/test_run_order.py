@@ -370,3 +370,41 @@ async def test_a_return_value_that_cannot_be_recorded_leaves_the_run_open_to_a_m
     for _ in range(2):
         assert await mended.run("t", ledger=ledger) == {1, 2}
     assert done == ["t/run/add"]
+
+
+async def test_a_return_value_that_is_not_of_the_new_type_is_named_and_no_code_runs() -> None:
+    """G9: the run has succeeded, and its value is recorded. Only this version cannot read it."""
+    ledger = MemoryLedger()
+
+    @program("bill")
+    async def first(run: LedgerRun) -> Bill:
+        return Bill(amount=await run.effect("add", {}, lambda key: 7))
+
+    @program("bill")
+    async def later(run: LedgerRun) -> str:
+        raise AssertionError
+
+    await first.run("t", ledger=ledger)
+    with pytest.raises(
+        HistoryMismatchError, match="bill: the value that the run in thread 't' has returned is not of the type"
+    ):
+        await later.run("t", ledger=ledger)
+    assert await first.run("t", ledger=ledger) == Bill(amount=7)
+
+
+async def test_a_finished_run_is_read_by_a_program_with_fewer_agents_and_steps() -> None:
+    """G9: nothing of it is done again, so nothing is missing."""
+    ledger, desk = MemoryLedger(), Desk()
+
+    async def item(run: LedgerRun, name: str) -> str:
+        agent: Agent[None, str] = Agent(script(desk, [f"about {name}"]), name=name, capabilities=[LedgerDurability(ledger)])
+        return await run.effect(f"note {name}", {"text": (await agent.run("Go.")).output}, lambda key: f"{name} noted")
+
+    async def whole(*names: str) -> list[str]:
+        async with ledger_run("t", ledger=ledger) as run:
+            return [await item(run, name) for name in names]
+
+    assert await whole("ann", "bob") == ["ann noted", "bob noted"]
+    desk.taken()
+    assert await whole("ann") == ["ann noted"]
+    assert desk.taken() == []
