@@ -4,14 +4,17 @@ import asyncio
 import inspect
 import re
 import traceback
+from collections.abc import Generator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_examples import CodeExample, EvalExample, find_examples
 
 from antiphon.messages import use_port
+from antiphon.protocol import _messages
 from antiphon.testing import CountingPort
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +44,23 @@ def test_what_users_look_for_is_two_clicks_from_the_first_page(first: str) -> No
 def stack_without_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Find where an example prints without the source lines of all its callers, for which Python asks thousands of modules."""
     monkeypatch.setattr(inspect, "stack", partial(inspect.stack, 0))
+
+
+@pytest.fixture(autouse=True)
+def message_types_of_antiphon_alone() -> Generator[None]:
+    """Examples declare types of messages, and so do other tests in this process. A type has one class."""
+    declared = {name: model for name, model in _messages._MODELS.items() if not model.__module__.startswith("antiphon.")}
+    tables: tuple[dict[str, Any], ...] = (_messages._ENTRIES, _messages._MODELS, _messages.RESPONSE_TYPES)
+    saved = [{name: table[name] for name in declared if name in table} for table in tables]
+    for table in tables:
+        for name in declared:
+            table.pop(name, None)
+    yield
+    examples = [name for name, model in _messages._MODELS.items() if not model.__module__.startswith("antiphon.")]
+    for table, values in zip(tables, saved, strict=True):
+        for name in examples:
+            table.pop(name, None)
+        table.update(values)
 
 
 @pytest.mark.slow

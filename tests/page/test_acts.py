@@ -228,7 +228,8 @@ async def test_a_replay_shows_the_thread_as_it_was_and_writes_nothing(chromium: 
 async def test_a_thread_is_exported_and_deleted(chromium: Browser, tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await say(server.ledger, "t", "one", "two")
-        async with opened(chromium, server, "/#/thread/t") as page:
+        asked = ("/api/threads/t",)  # what was on its way when the thread was deleted finds nothing
+        async with opened(chromium, server, "/#/thread/t", allow=asked) as page:
             await page.get_by_test_id("act-export").click()
             async with page.expect_download() as downloading:
                 await page.get_by_test_id("confirm").click()

@@ -215,7 +215,7 @@ async def test_a_response_keeps_the_type_that_receive_gives_it(thread_id: str | 
     async with System() as system:
         system.spawn("greeter", Greeter)
         data = {} if thread_id is None else {"thread_id": thread_id}
-        answer = await system.send_message(Message(type="GREET", data=data, receiver="greeter"))
+        answer = await system.send_message(Message(type="RECEIVE_GREET", data=data, receiver="greeter"))
 
         assert (answer.type, answer.data) == ("GREETED", {"n": 1})
 
