@@ -14,9 +14,10 @@ import pytest
 from pytest_examples import CodeExample, EvalExample, find_examples
 
 from antiphon.messages import use_port
-from antiphon.protocol import _messages
+from antiphon.protocol import _messages as declared_messages
 from antiphon.testing import CountingPort
 
+REGISTRY: Any = declared_messages
 ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "docs" / "reference"  # from docstrings, whose examples run where they are written
 EXAMPLES = [
@@ -49,18 +50,24 @@ def stack_without_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def message_types_of_antiphon_alone() -> Generator[None]:
     """Examples declare types of messages, and so do other tests in this process. A type has one class."""
-    declared = {name: model for name, model in _messages._MODELS.items() if not model.__module__.startswith("antiphon.")}
-    tables: tuple[dict[str, Any], ...] = (_messages._ENTRIES, _messages._MODELS, _messages.RESPONSE_TYPES)
+    tables: list[dict[str, Any]] = [REGISTRY._ENTRIES, REGISTRY._MODELS, REGISTRY.RESPONSE_TYPES]
+    declared = _types_of_others()
     saved = [{name: table[name] for name in declared if name in table} for table in tables]
-    for table in tables:
-        for name in declared:
-            table.pop(name, None)
+    _forget(tables, declared)
     yield
-    examples = [name for name, model in _messages._MODELS.items() if not model.__module__.startswith("antiphon.")]
-    for table, values in zip(tables, saved, strict=True):
-        for name in examples:
+    _forget(tables, _types_of_others())
+    for table, entries in zip(tables, saved, strict=True):
+        table.update(entries)
+
+
+def _types_of_others() -> list[str]:
+    return [name for name, model in REGISTRY._MODELS.items() if not model.__module__.startswith("antiphon.")]
+
+
+def _forget(tables: list[dict[str, Any]], names: list[str]) -> None:
+    for table in tables:
+        for name in names:
             table.pop(name, None)
-        table.update(values)
 
 
 @pytest.mark.slow
