@@ -162,6 +162,13 @@ async def test_three_views_have_one_selection_and_lanes_can_be_hidden(chromium: 
             )
             await page.keyboard.press("e")
             await expect(page.locator("[data-testid=arrow][data-seq='7']")).to_have_attribute("data-selected", "true")
+            await page.keyboard.press("1")
+            await expect(page.locator("[data-testid=message][data-seq='7']")).to_have_attribute("data-selected", "true")
+            await page.evaluate("""
+                for (const key of ["2", "k"]) document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }))
+            """)  # before the page is drawn anew
+            await expect(page.locator("[data-testid=arrow][data-seq='6']")).to_have_attribute("data-selected", "true")
+            await page.keyboard.press("j")
             await page.keyboard.press("3")
             await expect(page.locator("[data-testid=span][data-seq='7']")).to_have_attribute("data-selected", "true")
             box = await page.get_by_test_id("timeline-canvas").bounding_box()

@@ -19,6 +19,14 @@ const VIEWS = /** @type {const} */ (["conversation", "sequence", "timeline"]);
 const OVER = ["completed", "failed", "terminated"];
 const VIEW_NAMES = { conversation: "Conversation", sequence: "Sequence", timeline: "Timeline" };
 
+/**
+ * The view that an address names.
+ * @param {import("./route.js").Route} place
+ */
+function viewOf(place) {
+  return VIEWS.find((name) => name === place.query.get("view")) ?? "conversation";
+}
+
 /** @param {{ id: string }} props */
 export function ThreadView({ id }) {
   const store = useMemo(() => new ThreadStore(id), [id]);
@@ -47,7 +55,7 @@ function Loaded({ store }) {
   const following = useSignal(first === undefined);
   const seenBefore = useSignal(0);
   const replaying = useSignal(false);
-  const view = /** @type {keyof typeof VIEW_NAMES} */ (VIEWS.find((each) => each === route.value.query.get("view")) ?? "conversation");
+  const view = viewOf(route.value);
   const revision = store.revision.value;
   const order = store.rows.value;
 
@@ -68,8 +76,9 @@ function Loaded({ store }) {
     if (following.value) seenBefore.value = store.arrived.value;
   }, [store.arrived.value]);
 
-  const at = (/** @type {{ seq?: number, view?: string }} */ given) =>
-    href(["thread", store.id], { seq: given.seq ?? (store.selected.value || null), view: (given.view ?? view) === "conversation" ? null : (given.view ?? view) });
+  // The view of the address, not of the last render: a key may be pressed before the page is drawn anew.
+  const at = (/** @type {{ seq?: number | null, view?: string }} */ { seq = store.selected.value || null, view = viewOf(route.value) }) =>
+    href(["thread", store.id], { seq, view: view === "conversation" ? null : view });
   const pick = (/** @type {number} */ seq, /** @type {"nearest" | "middle"} */ how = "nearest") => {
     store.jump(seq);
     replace(at({ seq }));
@@ -89,7 +98,7 @@ function Loaded({ store }) {
   };
   const leave = () => {
     store.selected.value = 0;
-    replace(href(["thread", store.id], { view: view === "conversation" ? null : view }));
+    replace(at({ seq: null }));
   };
   const show = (/** @type {string} */ name) => replace(at({ view: name }));
   const forkAt = (/** @type {number} */ seq) => (acting.value = fork(store.id, { at: seq, chain: !!store.status.value?.is_chain }));
