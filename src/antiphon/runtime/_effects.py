@@ -426,7 +426,7 @@ class Effect:
         self.course.note_parked(error, tuple(inside))
 
     def _note_open(self, error: BaseException) -> None:
-        """Note that its function has ended without an outcome. Whoever catches the error does not know that it is open."""
+        """Note that its function has ended without an outcome. A caller that catches the error does not know it."""
         if isinstance(error, errors.ParkedError) and not isinstance(error, errors.StoppedError):
             self._note_parked(error)  # of another run, or of an actor that it has asked
         elif self._effects == "once":

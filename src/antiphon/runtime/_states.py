@@ -161,7 +161,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
     },
     Phase.ENDING: {
         Event.STORED: Phase.ENDED,
-        Event.UNSTORED: Phase.RUNNING,  # whoever ends it gets the error, and decides
+        Event.UNSTORED: Phase.RUNNING,  # the caller that ends it gets the error, and decides
         Event.EVICT: Phase.EVICTED,
     },
     Phase.ENDED: {},
