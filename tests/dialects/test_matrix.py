@@ -17,7 +17,7 @@ from tests.providers.types import as_request, problems
 
 from antiphon import Conversation, check, decode, encode
 from antiphon.dialects import FACETS, Encoded, meaning
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects" / "index.md"
 FORMATS = (*SAMPLES, *PROVIDERS)

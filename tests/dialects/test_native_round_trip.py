@@ -11,7 +11,7 @@ from tests import strategies as core
 from antiphon import decode, encode
 from antiphon.dialects import atlas, choir, marsys
 from antiphon.dialects.agent_framework import message_builder as build
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 names = st.sampled_from(["a", "bob", "w-1", "search"])
 maybe_name = st.none() | names

@@ -42,7 +42,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from antiphon.errors import UnguardedToolError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, thaw
-from antiphon.messages.keys import parent_of
+from antiphon.messages._keys import parent_of
 from antiphon.runtime.extending import APPROVE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import ConfigError
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 __all__ = [
     "Config",

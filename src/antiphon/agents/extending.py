@@ -27,7 +27,7 @@ from antiphon.agents.toolkit._tool import declared_settings
 from antiphon.durable._block import retried_run
 from antiphon.durable._budget import Amount, Bounds, BudgetLimits
 from antiphon.durable._run import run_scope
-from antiphon.messages.keys import as_key
+from antiphon.messages._keys import as_key
 
 __all__ = [
     "SENSITIVE",

@@ -16,7 +16,7 @@ from antiphon.cli._input import read_file
 from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, with_ledger
 from antiphon.cli._output import ForceOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, SigningKey, Verification

@@ -30,8 +30,8 @@ from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, Tool, Usage, thaw
+from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY
-from antiphon.messages.json_values import plain
 
 # ---------------------------------------------------------------- a body, and the functions of a format
 

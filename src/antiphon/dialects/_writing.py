@@ -16,8 +16,8 @@ from antiphon.checks import Spelling, Target, usual_role
 from antiphon.dialects._reading import notes_of
 from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
+from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY, plain_of
-from antiphon.messages.json_values import plain
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
 from antiphon.ledger import Ledger, Record, Tailed, check_opened, command_line
 from antiphon.messages import (
-    RESERVED_POLICIES,
     RUNTIME_POLICY,
     Json,
     JsonObject,
@@ -35,7 +34,8 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
+from antiphon.messages._message import RESERVED_POLICIES
 from antiphon.runtime._rows import APPROVE
 
 ANY: Final = "*"

@@ -37,7 +37,7 @@ from antiphon.messages import (
     OptionCallPayload,
     PartsPayload,
 )
-from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of
+from antiphon.messages._keys import as_key, base_of, changed_id, is_below, parent_of
 from antiphon.runtime._rows import AGAIN, PARK, RUN
 
 Choice: TypeAlias = Literal["continue", "restart"]

@@ -26,7 +26,7 @@ from antiphon.durable._approvals import Approval
 from antiphon.durable._history import FAILED, RUN_KIND
 from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, check_opened, command_line
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
-from antiphon.messages.keys import is_below
+from antiphon.messages._keys import is_below
 from antiphon.runtime._rows import AGAIN, PARK, RUN, option_of
 from antiphon.runtime._settings import STOPPED
 

@@ -14,7 +14,7 @@ from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger._unopened import Unopened
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 if TYPE_CHECKING:
     from antiphon.ledger.postgres import PostgresLedger

@@ -16,9 +16,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._names import is_name
-from antiphon.messages._settings import NO_LIMITS, use_limits
-from antiphon.messages.json_values import (
+from antiphon.messages._json_values import (
     JsonError,
     JsonObject,
     Path,
@@ -30,6 +28,8 @@ from antiphon.messages.json_values import (
     with_big_ints,
     write,
 )
+from antiphon.messages._names import is_name
+from antiphon.messages._settings import NO_LIMITS, use_limits
 
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in its stored form: text, which needs no copy per instance."""

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from antiphon.agents.durability import quoted_seqs
 from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
-from antiphon.messages.keys import run_of
+from antiphon.messages._keys import run_of
 
 __all__ = ["RUN", "Decision", "DecisionReward", "ThreadTop", "decisions_of", "export_transitions"]
 

@@ -16,7 +16,7 @@ import orjson
 
 from antiphon.errors import AppendRefusedError, DeliveryError, LedgerError, ParkedError
 from antiphon.messages import Message, dumps, loads, thaw
-from antiphon.messages.keys import is_below, kind_of
+from antiphon.messages._keys import is_below, kind_of
 from antiphon.protocol import Object, Reply, Request
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope

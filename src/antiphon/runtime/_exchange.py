@@ -28,12 +28,12 @@ from antiphon.messages import (
     PartsPayload,
     TextPart,
     current_port,
-    is_name,
     keys,
     thaw,
 )
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import child_id
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import child_id
+from antiphon.messages._names import is_name
 from antiphon.protocol import (
     ErrorCode,
     ErrorNotification,

@@ -16,7 +16,7 @@ from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
 from antiphon.ledger import Ledger, Record, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 from antiphon.service._values import EncodedValue, LossValue
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
+from antiphon.messages._json_values import JsonObject
 from antiphon.messages._names import HIDDEN
-from antiphon.messages.json_values import JsonObject
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
 from antiphon.runtime.extending import APPROVE
 

@@ -76,8 +76,9 @@ from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_limits
-from antiphon.messages.json_values import copy_checked
+from antiphon.messages import Json
+from antiphon.messages._json_values import copy_checked
+from antiphon.messages._settings import current_limits
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
 from antiphon.runtime.extending import Run, confirmed, cut_result, says_the_same_value
 

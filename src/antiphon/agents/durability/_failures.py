@@ -33,7 +33,7 @@ from pydantic_core import to_jsonable_python
 from antiphon.agents._guards import Unit
 from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
 from antiphon.messages import Json, Message, OptionResultPayload
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
 from antiphon.runtime.extending import GivenUp, Run, text_of
 

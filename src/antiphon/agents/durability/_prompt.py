@@ -28,7 +28,7 @@ from antiphon.agents._guards import Unit
 from antiphon.durable._course import EffectKeys
 from antiphon.durable._differences import short_hash
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
-from antiphon.messages.keys import child_id
+from antiphon.messages._keys import child_id
 from antiphon.runtime.extending import is_too_large
 
 if TYPE_CHECKING:

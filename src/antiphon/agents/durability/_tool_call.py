@@ -38,7 +38,7 @@ from antiphon.durable._run import LedgerRun, current_run, is_trial
 from antiphon.durable._steps import RunStep
 from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key, child_id, is_below
+from antiphon.messages._keys import as_key, child_id, is_below
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import GivenUp, is_too_large, text_of
 

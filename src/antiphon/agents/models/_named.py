@@ -15,7 +15,7 @@ from antiphon.agents.models._local_server import check_gguf, check_packages, loc
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
 from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 VARIABLE = "ANTIPHON_MODEL"
 _BUILT_IN = ("scripted", "local")

@@ -33,7 +33,7 @@ from antiphon.durable._approvals import ANY, check_agent
 from antiphon.durable._run import LedgerRun
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 # ---------------------------------------------------------------- the call
 

@@ -37,8 +37,9 @@ from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
 from antiphon.durable._steps import StepOrder
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
-from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
-from antiphon.messages.long_values import cut
+from antiphon.messages import Json, MediaPart, Message, Modality, TextPart
+from antiphon.messages._long_values import cut
+from antiphon.messages._settings import current_limits
 from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
 from antiphon.runtime.extending import Effect, Run, text_of
 

@@ -58,8 +58,8 @@ from antiphon.durable._run import LedgerRun, current_run, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import as_key
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import as_key
 from antiphon.runtime import FailedError, UnknownOutcomeError
 
 # ---------------------------------------------------------------- the policy

@@ -56,9 +56,10 @@ from antiphon.agents.toolkit._tool import (
 )
 from antiphon.durable._run import LedgerRun, current_effect
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
-from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
-from antiphon.messages.arguments import check_each
-from antiphon.messages.long_values import cut_text
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload
+from antiphon.messages._arguments import check_each
+from antiphon.messages._long_values import cut_text
+from antiphon.messages._settings import current_limits
 from antiphon.runtime.extending import confirmed, is_too_large, text_of
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
 from antiphon.agents.config import known_names
 from antiphon.durable._approvals import ANY
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.runtime import Effects
 from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
 

@@ -54,7 +54,7 @@ from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 
 _WITHIN: Final = 10.0
 """The default time limit of a server to start, and to list its tools, in seconds."""

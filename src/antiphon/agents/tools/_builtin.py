@@ -36,7 +36,7 @@ from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
-from antiphon.messages.keys import as_key
+from antiphon.messages._keys import as_key
 from antiphon.retrieval import KnowledgeBase, Passage, Retriever, read_html
 
 # ---------------------------------------------------------------- settings of tools that only read

@@ -40,7 +40,7 @@ from antiphon.agents.toolkit import ToolSettings
 from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
 

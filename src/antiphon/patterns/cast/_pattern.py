@@ -45,8 +45,8 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.messages.keys import parent_of
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.messages._keys import parent_of
 from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
 from antiphon.runtime import Settings, System
 

@@ -22,7 +22,7 @@ from antiphon.durable import LedgerRun, current_run
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     Cast,

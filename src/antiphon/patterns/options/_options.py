@@ -26,19 +26,9 @@ from antiphon.agents.extending import as_messages as answer_messages
 from antiphon.agents.extending import note_deed, note_price, permitted, plainly_named, price_of, publish_live
 from antiphon.agents.toolkit import ToolkitTool, ToolSettings
 from antiphon.durable import current_run
-from antiphon.messages import (
-    RESERVED_POLICIES,
-    Conversation,
-    Json,
-    Message,
-    OptionCallPayload,
-    PartsPayload,
-    TextPart,
-    Tool,
-    current_port,
-    thaw,
-)
-from antiphon.messages.arguments import check_type
+from antiphon.messages import Conversation, Json, Message, OptionCallPayload, PartsPayload, TextPart, Tool, current_port, thaw
+from antiphon.messages._arguments import check_type
+from antiphon.messages._message import RESERVED_POLICIES
 from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
 
 # ---------------------------------------------------------------- the choices of a policy

@@ -20,7 +20,7 @@ from antiphon.dialects import decode, encode, marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name, with_heading
 from antiphon.ledger import Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
-from antiphon.messages.keys import key_of, kind_of
+from antiphon.messages._keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
 from antiphon.protocol.flows import Choice, Flow, Pattern, Sequence, Step, choice, repeat, sequence
 

@@ -29,7 +29,8 @@ from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys
+from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import _keys as keys
 from antiphon.patterns.cast import ThreadHistory, attributed, user_content
 from antiphon.patterns.peers._additions import (
     Addition,

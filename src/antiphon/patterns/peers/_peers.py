@@ -24,7 +24,7 @@ from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentActor,

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, cast
 
 from antiphon.agents.config import known_names
 from antiphon.errors import SetupError
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.peers._letters import PeerLimits, Refusal
 

@@ -34,7 +34,7 @@ from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
 from antiphon.errors import AntiphonError, ConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, OnText
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread

@@ -27,7 +27,7 @@ from antiphon.durable import LedgerRun, waiting_for
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key
+from antiphon.messages._keys import as_key
 from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig

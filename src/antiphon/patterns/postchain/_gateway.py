@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from antiphon import protocol
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
-from antiphon.messages.keys import kind_of
+from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages._keys import kind_of
+from antiphon.messages._names import is_name
 from antiphon.patterns.postchain._config import check_input
 from antiphon.patterns.postchain._context import (
     CLIENT,

@@ -34,7 +34,7 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
-from antiphon.messages.keys import as_key, child_id, stop_id
+from antiphon.messages._keys import as_key, child_id, stop_id
 from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH

@@ -18,8 +18,8 @@ from antiphon.durable import current_run, waiting_for
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.messages.keys import kind_of
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.messages._keys import kind_of
 from antiphon.patterns.cast import (
     RESTS,
     UNHURRIED,

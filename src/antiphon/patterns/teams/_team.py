@@ -21,7 +21,7 @@ from antiphon.durable import ledger_run
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentSpec,

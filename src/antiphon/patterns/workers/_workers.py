@@ -24,7 +24,7 @@ from antiphon.durable import current_run, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast import (
     UNHURRIED,
     AgentActor,
