@@ -15,8 +15,9 @@ from tests.ledger.histories import said
 
 from antiphon import Conversation, System, Toolkit, check, handles, open_ledger, repair
 from antiphon.agents import LedgerDurability, listen
-from antiphon.agents.toolkit import ApprovalRule, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
 from antiphon.durable import LedgerRun, allow_change, check_runs, durable_stream, ledger_run, program, runs
+from antiphon.durable._approvals import find_approval
 from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line, record_reward, rewards_of

@@ -13,9 +13,9 @@ from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_
 from tests.patterns.test_life import Held
 
 from antiphon import open_ledger
-from antiphon.agents import Toolkit
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw

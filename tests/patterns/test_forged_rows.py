@@ -23,8 +23,9 @@ from tests.patterns.chains import chain_on
 from tests.strategies import messages as any_messages
 
 from antiphon.agents import LedgerDurability
-from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
+from antiphon.durable._approvals import find_approval
 from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
 from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
 from antiphon.ledger._records import genesis, link, to_micros

@@ -8,7 +8,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together

@@ -18,9 +18,9 @@ from tests.runtime.counts import count
 from tools.soak.witness import Evidence, check_witness, gather_evidence
 from typing_extensions import override
 
-from antiphon.agents.toolkit import Approval, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Approval, answer, pending_approvals
 from antiphon.durable import LedgerRun, ledger_run
-from antiphon.durable._approvals import approval_id
+from antiphon.durable._approvals import approval_id, find_approval
 from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailableError, NotWaitingError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger

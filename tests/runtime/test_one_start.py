@@ -26,7 +26,7 @@ from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, System, UnknownOutcomeError, handles
-from antiphon.runtime.extending import confirmed
+from antiphon.runtime._effects import confirmed
 
 
 class Paid(Reply, frozen=True, type="ONE_START_PAID"):

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 from tools.soak.witness import Witness
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledger

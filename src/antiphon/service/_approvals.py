@@ -19,7 +19,7 @@ async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tup
 
 async def open_approval(ledger: Ledger, approval_id: str) -> ApprovalValue | None:
     """Return the approval of an id that waits for an answer; None if none does."""
-    from antiphon.agents.toolkit import find_approval  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.durable._approvals import find_approval  # noqa: PLC0415 (needs the extra `agents`)
 
     approval = await find_approval(ledger, approval_id)
     return ApprovalValue.of(approval) if approval is not None and approval.answer is None else None

@@ -19,7 +19,9 @@ from antiphon.ledger import HostStatus, Ledger, ThreadSummary
 from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
 from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
-from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
+from antiphon.runtime._exchange import error_response
+from antiphon.runtime._gates import LIFE_ACTOR
+from antiphon.runtime._settings import STOPPED
 from antiphon.service._runs import list_runs, with_open_runs
 from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason
 from antiphon.service._values import StatusValue
@@ -161,7 +163,7 @@ def load_agents() -> None:
 
 _LAZY_NAMES: Final = {
     "RunStatus": "antiphon.durable",
-    "model_names": "antiphon.agents.models",
+    "model": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
     "LIFE": "antiphon.patterns.postchain",
     "PostChain": "antiphon.patterns.postchain",
@@ -314,7 +316,7 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
 
     None: there is none.
     """
-    from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.agents.tools._builtin import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
 
     if own_phases := [phase for phase in life.order if phase not in protocol.PHASES]:

@@ -36,7 +36,7 @@ from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, Po
 from antiphon.patterns.team_files import TeamFile, open_team
 from antiphon.protocol import PHASES
 from antiphon.runtime import ActorView, DeadLetter, Settings
-from antiphon.runtime.extending import STOPPED
+from antiphon.runtime._settings import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import OnText, TextDelta, TextSource, chain_text
 from antiphon.service._life import chain_life, check_chain, check_not_ended, living_owner, own_tools

@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from antiphon.agents.config import read_config, read_small
+from antiphon.agents._config import read_config, read_small
 from antiphon.durable import waiting_for
 from antiphon.errors import ConfigError, OwnedError, ServiceError, SettingsError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record

@@ -36,7 +36,7 @@ from antiphon.messages import (
 from antiphon.messages._json_values import JsonObject
 from antiphon.messages._names import HIDDEN
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
-from antiphon.runtime.extending import APPROVE
+from antiphon.runtime._rows import APPROVE
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""

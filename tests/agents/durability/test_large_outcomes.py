@@ -21,7 +21,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, run_agent, script
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import AntiphonError, EffectFailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger

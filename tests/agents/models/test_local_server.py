@@ -16,8 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from antiphon.agents.models import LocalServer
-from antiphon.agents.models._local_server import shared_server
+from antiphon.agents.models._local_server import LocalServer, shared_server
 from antiphon.errors import LocalModelError, MissingExtraError
 
 pytestmark = pytest.mark.slow

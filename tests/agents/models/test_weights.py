@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.agents.models import _local_server, install_weights
-from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, locate_weights
+from antiphon.agents.models import _local_server
+from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, install_weights, locate_weights
 from antiphon.errors import LocalModelError
 
 CONTENT = b"not really a model" * 1000

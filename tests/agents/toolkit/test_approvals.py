@@ -15,8 +15,9 @@ from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, not
 
 from antiphon import service
 from antiphon.agents import LedgerDurability
-from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
+from antiphon.durable._approvals import find_approval
 from antiphon.errors import (
     AlreadyAnsweredError,
     NotWaitingError,

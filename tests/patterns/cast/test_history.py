@@ -22,7 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from typing_extensions import override
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects import decode
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError

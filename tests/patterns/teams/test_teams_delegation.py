@@ -8,7 +8,7 @@ import pytest
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of, with_workers_elsewhere
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import (
     ActorFailedError,
     ActorStoppedError,

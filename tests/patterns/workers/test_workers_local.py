@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from tests.patterns.workers.test_workers_flows import example
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models import model
+from antiphon.agents.models._local import LocalModel
 from antiphon.dialects.atlas import MessageType
 from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger

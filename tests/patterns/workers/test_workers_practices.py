@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo
 from tests.patterns.chains import run
 from tests.patterns.workers.minds import Told, got, prompt, saying
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger

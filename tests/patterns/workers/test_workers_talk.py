@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import run
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import ToolkitTool
+from antiphon.agents.toolkit import Toolkit, ToolkitTool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger

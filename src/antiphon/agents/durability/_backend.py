@@ -80,7 +80,8 @@ from antiphon.messages import Json
 from antiphon.messages._json_values import copy_checked
 from antiphon.messages._settings import current_limits
 from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
-from antiphon.runtime.extending import Run, confirmed, cut_result, says_the_same_value
+from antiphon.runtime._effects import Run, confirmed
+from antiphon.runtime._rows import cut_result, says_the_same_value
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")

@@ -44,10 +44,10 @@ from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolse
 from pydantic_graph import GraphRunContext
 from typing_extensions import override
 
+from antiphon.agents._config import known_names
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents._outages import ends_run
-from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
 from antiphon.agents.durability._prompt import PromptValues

@@ -35,7 +35,8 @@ from antiphon.errors import DeliveryError, EffectError, EffectFailedError, Ledge
 from antiphon.messages import Json, Message, OptionResultPayload
 from antiphon.messages._arguments import check_type
 from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
-from antiphon.runtime.extending import GivenUp, Run, text_of
+from antiphon.runtime._effects import GivenUp, Run
+from antiphon.runtime._rows import text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 

@@ -63,11 +63,11 @@ from antiphon.messages._keys import base_of, child_id, renamed
 from antiphon.messages._long_values import cut, cut_text
 from antiphon.messages._settings import current_limits
 from antiphon.runtime import ModelOperation, describe
-from antiphon.runtime.extending import is_too_large, says_the_same_value, text_of
+from antiphon.runtime._rows import is_too_large, says_the_same_value, text_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.runtime.extending import RequestPermit
+    from antiphon.runtime._permits import RequestPermit
 
 # ---------------------------------------------------------------- the price
 

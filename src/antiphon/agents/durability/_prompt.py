@@ -29,7 +29,7 @@ from antiphon.durable._course import EffectKeys
 from antiphon.durable._differences import short_hash
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
 from antiphon.messages._keys import child_id
-from antiphon.runtime.extending import is_too_large
+from antiphon.runtime._rows import is_too_large
 
 if TYPE_CHECKING:
     from antiphon.durable._run import LedgerRun

@@ -40,7 +40,8 @@ from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages._keys import as_key, child_id, is_below
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import GivenUp, is_too_large, text_of
+from antiphon.runtime._effects import GivenUp
+from antiphon.runtime._rows import is_too_large, text_of
 
 if TYPE_CHECKING:
     from pydantic_ai._enqueue import PendingMessage

@@ -26,9 +26,9 @@ from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from antiphon.agents._guards import TAINTED, Cover
-from antiphon.agents.durability import guards_of
+from antiphon.agents.durability._talk import guards_of
+from antiphon.agents.toolkit._taint import Taint
 from antiphon.agents.toolkit._tool import Schema, canonical, check_tool
-from antiphon.agents.toolkit.taint import Taint
 from antiphon.durable._approvals import ANY, check_agent
 from antiphon.durable._run import LedgerRun
 from antiphon.ledger import Ledger

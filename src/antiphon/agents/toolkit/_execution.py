@@ -21,7 +21,8 @@ from typing_extensions import override
 
 from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import is_observed
-from antiphon.agents.durability import ThreadTalk
+from antiphon.agents.durability._talk import ThreadTalk
+from antiphon.agents.toolkit._taint import untrusted_in
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
     RESULT_TOO_LARGE,
@@ -31,7 +32,6 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
-from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.durable._budget import Bounds
 from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
@@ -41,7 +41,8 @@ from antiphon.messages import Json, MediaPart, Message, Modality, TextPart
 from antiphon.messages._long_values import cut
 from antiphon.messages._settings import current_limits
 from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import Effect, Run, text_of
+from antiphon.runtime._effects import Effect, Run
+from antiphon.runtime._rows import text_of
 
 # ---------------------------------------------------------------- the effect
 

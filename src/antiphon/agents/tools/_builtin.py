@@ -29,7 +29,7 @@ from pydantic_ai._ssrf import safe_download
 from pydantic_ai._utils import is_text_like_media_type
 from typing_extensions import TypedDict
 
-from antiphon.agents.config import WebConfig, read_config
+from antiphon.agents._config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
 from antiphon.agents.tools._formats import text_in
 from antiphon.durable._run import current_run

@@ -29,7 +29,8 @@ from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, 
 from antiphon.messages._keys import stop_id
 from antiphon.messages._long_values import cut_text
 from antiphon.runtime import Actor, Context
-from antiphon.runtime.extending import APPROVE, STOP, STOPPED, begun, unused
+from antiphon.runtime._rows import APPROVE, STOP, begun, unused
+from antiphon.runtime._settings import STOPPED
 
 # ---------------------------------------------------------------- messages that stay open
 

@@ -27,8 +27,9 @@ from pydantic_ai import ModelRetry, Tool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
 
 from antiphon import protocol
-from antiphon.agents.extending import Quotation, note_deed
-from antiphon.agents.toolkit.taint import untrusted_source
+from antiphon.agents._deeds import note_deed
+from antiphon.agents.durability._quotes import Quotation
+from antiphon.agents.toolkit._taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.durable import current_run, waiting_for
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError

@@ -16,9 +16,10 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import Bounds, ThreadTalk
+from antiphon.agents._config import known_names
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun, current_run
+from antiphon.durable._budget import Bounds
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger, from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw

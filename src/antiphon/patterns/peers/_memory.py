@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
-from antiphon.agents.extending import Quotation
+from antiphon.agents.durability._quotes import Quotation
 from antiphon.agents.toolkit import quoted
-from antiphon.agents.toolkit.taint import current_taint, untrusted_source
+from antiphon.agents.toolkit._taint import current_taint, untrusted_source
 from antiphon.dialects import Encoded, encode, marsys
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading

@@ -16,9 +16,10 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 from typing_extensions import override
 
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import declared_settings, note_deed
-from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
+from antiphon.agents._config import known_names
+from antiphon.agents._deeds import note_deed
+from antiphon.agents.toolkit._taint import Taint, current_taint, taint_scope, untrusted_in
+from antiphon.agents.toolkit._tool import declared_settings
 from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError

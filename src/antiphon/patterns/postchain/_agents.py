@@ -29,9 +29,11 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
-from antiphon.agents.extending import failed_call, is_recorded, may_pass, retried_run
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents._outages import may_pass
+from antiphon.agents.durability._failures import failed_call, is_recorded
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.durable import LedgerRun, ledger_run
+from antiphon.durable._block import retried_run
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import (
     DataPart,

@@ -32,7 +32,7 @@ from antiphon.patterns.postchain._context import (
 )
 from antiphon.patterns.postchain._lifecycle import is_known
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime.extending import error_response, from_wire, response_type
+from antiphon.runtime._exchange import error_response, from_wire, response_type
 
 ClientMessage: TypeAlias = protocol.ThreadResult | protocol.ErrorNotification | protocol.AgentStreamChunk
 """A message to a client."""

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from antiphon import protocol
-from antiphon.agents.config import known_names
+from antiphon.agents._config import known_names
 from antiphon.errors import (
     AntiphonError,
     BudgetExceededError,
@@ -60,7 +60,7 @@ from antiphon.patterns.postchain._outputs import TYPED, text_of
 from antiphon.patterns.postchain._retrieval import QUOTED, choice_prompt, contribution, items_given
 from antiphon.protocol import PHASES
 from antiphon.runtime import Actor, Context, handles
-from antiphon.runtime.extending import unused
+from antiphon.runtime._rows import unused
 
 # ---------------------------------------------------------------- the common part
 

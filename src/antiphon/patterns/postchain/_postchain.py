@@ -54,7 +54,7 @@ from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.protocol import AgentConfig
 from antiphon.retrieval import Retriever
 from antiphon.runtime import Backoff, Supervision, System
-from antiphon.runtime.extending import STOPPED
+from antiphon.runtime._settings import STOPPED
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 

@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon import errors
-from antiphon.agents.config import known_names
-from antiphon.agents.toolkit.taint import Taint
+from antiphon.agents._config import known_names
+from antiphon.agents.toolkit._taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError, SetupError
 from antiphon.messages import Json, thaw

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.dialects import decode, encode
 from antiphon.dialects.agent_framework import BaseMessageStore, normalise_message
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK, USER_MESSAGE

@@ -24,13 +24,12 @@ from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
 from antiphon._listeners import listener
-from antiphon.agents import Toolkit
-from antiphon.agents.extending import SENSITIVE
+from antiphon.agents._guards import SENSITIVE
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import ToolkitTool, ToolSettings
-from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
-from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
+from antiphon.agents.toolkit import Toolkit, ToolkitTool, ToolSettings
+from antiphon.agents.toolkit._atlas import AgentToolkit, Tool
+from antiphon.agents.toolkit._taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run, ledger_run
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, UnknownModelError

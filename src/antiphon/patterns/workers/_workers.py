@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from antiphon._listeners import Listener
 from antiphon.agents.toolkit import ToolkitTool
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError

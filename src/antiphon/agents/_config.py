@@ -16,18 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from antiphon.errors import ConfigError
 from antiphon.messages._arguments import check_type
 
-__all__ = [
-    "Config",
-    "ConfigError",
-    "WebConfig",
-    "first_problem",
-    "known_names",
-    "open_regular",
-    "read_config",
-    "read_small",
-    "read_toml",
-]
-
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"
 _MOST_BYTES = 1_000_000

@@ -22,8 +22,6 @@ from antiphon.durable._approvals import ANY
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.messages._arguments import check_type
 
-__all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
-
 # ---------------------------------------------------------------- tools
 
 
