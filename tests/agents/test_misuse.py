@@ -22,8 +22,8 @@ from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
 from antiphon.ledger import command_line, record_reward, rewards_of
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns._decisions import decisions_of
 from antiphon.patterns.cast import AgentSpec, Cast
-from antiphon.patterns.decisions import decisions_of
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain

@@ -20,7 +20,7 @@ from antiphon.cli._import import histories
 from antiphon.cli._live import program_name
 from antiphon.ledger import SYSTEM_PATTERN, Ledger
 from antiphon.messages import Tool
-from antiphon.patterns.decisions import export_transitions
+from antiphon.patterns._decisions import export_transitions
 
 
 @pytest.fixture

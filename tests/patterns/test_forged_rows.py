@@ -43,10 +43,10 @@ from antiphon.messages import (
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers._calls import _failed
 from antiphon.patterns.peers._letters import letter_of
-from antiphon.patterns.postchain import LIFE, ThreadLife
 from antiphon.patterns.postchain._config import current_agent, prepared_agent
 from antiphon.patterns.postchain._context import config_thread
-from antiphon.patterns.team_files import TeamFile
+from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
+from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.protocol import AgentConfig, Reply, Request
 from antiphon.runtime import Actor, Context, Recovered, System, handles
 

@@ -13,7 +13,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together
 from antiphon.patterns.peers import Peers, PeerSpec
-from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
 from antiphon.protocol import PHASES, AgentConfig

@@ -25,7 +25,7 @@ from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailab
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast._handling import left_open
 from antiphon.protocol import PauseThread, ResumeThread, TerminateThread
 from antiphon.runtime import Actor, Context, Effects, Settings, System, handles
 from antiphon.runtime import _recovery as recovery_module

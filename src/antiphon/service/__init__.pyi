@@ -2,8 +2,8 @@ from antiphon.durable import RecoveredRun as RecoveredRun
 from antiphon.durable import RunCheck as RunCheck
 from antiphon.durable import RunStatus as RunStatus
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
-from antiphon.patterns.postchain import contribution as contribution
-from antiphon.patterns.postchain import place_of as place_of
+from antiphon.patterns.postchain._retrieval import contribution as contribution
+from antiphon.patterns.postchain._retrieval import place_of as place_of
 from antiphon.retrieval import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval import AddedDocument as AddedDocument
 from antiphon.retrieval import Document as Document

@@ -81,7 +81,7 @@ def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
 
 async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
     """Return about how many bytes the decisions of a thread take: each repeats the messages before it."""
-    from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns._decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
 
     sizes: dict[str, int] = {}
     """By message: later decisions observe it again, and so do agents that quote it."""
@@ -107,7 +107,7 @@ async def _decisions(
     ledger: Ledger, thread: ThreadSummary, form: ExportForm, on_losses: OnLosses | None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what `export_transitions` returns; in another dialect, with the messages encoded."""
-    from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns._decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
 
     if form.dialect == "house":
         async for plain in export_transitions(ledger, thread.thread_id, window=form.window):

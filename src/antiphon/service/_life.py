@@ -28,7 +28,7 @@ from antiphon.service._values import StatusValue
 
 if TYPE_CHECKING:
     from antiphon.durable import Choice
-    from antiphon.patterns.postchain import ThreadLife
+    from antiphon.patterns.postchain._lifecycle import ThreadLife
 
 _FAILED: Final = "failed"
 _CHAIN: Final = "postchain"
@@ -109,7 +109,7 @@ def _living_owner(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | N
 async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
     """Return the life of a thread of six phases; None for any other thread."""
     try:
-        from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.patterns.postchain._lifecycle import LIFE  # noqa: PLC0415 (needs the extra `agents`)
     except ModuleNotFoundError:  # without it, there are no such threads
         return None
     summary = await ledger.thread(thread_id)
@@ -165,7 +165,7 @@ _LAZY_NAMES: Final = {
     "RunStatus": "antiphon.durable",
     "model": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
-    "LIFE": "antiphon.patterns.postchain",
+    "LIFE": "antiphon.patterns.postchain._lifecycle",
     "PostChain": "antiphon.patterns.postchain",
     "waiting_for": "antiphon.durable",
 }
@@ -254,7 +254,8 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life)
     if life is None or tools is None:
         return False
-    from antiphon.patterns.postchain import PostChain, post_request  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain._gateway import post_request  # noqa: PLC0415 (needs the extra `agents`)
 
     request = {"type": protocol.ResumeThread.message_type, "data": {"thread_id": thread_id}}
     if await living_owner(ledger, await find_thread(ledger, thread_id)) is None:
@@ -317,7 +318,8 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
     None: there is none.
     """
     from antiphon.agents.tools._builtin import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
+    from antiphon.patterns.postchain._cast import GO_ON_WITH  # noqa: PLC0415
+    from antiphon.patterns.postchain._config import prepared_agent  # noqa: PLC0415
 
     if own_phases := [phase for phase in life.order if phase not in protocol.PHASES]:
         return f"the phase {own_phases[0]!r}"

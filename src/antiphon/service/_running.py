@@ -32,8 +32,11 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, contribution, event_of
-from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain
+from antiphon.patterns.postchain._chain import event_of
+from antiphon.patterns.postchain._retrieval import contribution
+from antiphon.patterns.team_files import open_team
+from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.protocol import PHASES
 from antiphon.runtime import ActorView, DeadLetter, Settings
 from antiphon.runtime._settings import STOPPED

@@ -39,7 +39,8 @@ from antiphon.messages import (
     PartsPayload,
 )
 from antiphon.messages import TextPart as Words
-from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, TaskInput, together
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, together
+from antiphon.patterns.cast._pattern import TaskInput
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain

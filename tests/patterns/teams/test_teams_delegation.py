@@ -24,7 +24,8 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
-from antiphon.patterns.teams import DelegationEnd, Team, TeamLimits
+from antiphon.patterns.teams import Team, TeamLimits
+from antiphon.patterns.teams._roster import DelegationEnd
 from antiphon.protocol import Stop
 
 STEPS = {"steps": [{"name": "Work", "worker": "ada", "task": "Work."}]}

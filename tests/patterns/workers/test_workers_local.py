@@ -10,7 +10,8 @@ from antiphon.agents.models._local import LocalModel
 from antiphon.dialects.atlas import MessageType
 from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.workers import conversation, structured
+from antiphon.patterns.workers import conversation
+from antiphon.patterns.workers._conversation import structured
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Assigner, Workers, conversation, structured
+from antiphon.patterns.workers import Assigner, Workers, conversation
+from antiphon.patterns.workers._conversation import structured
 from antiphon.protocol.flows import find_flow
 from antiphon.telemetry import Telemetry
 

@@ -12,8 +12,8 @@ from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.workers import _workers as vaults
-from antiphon.patterns.workers import conversation, structured
-from antiphon.patterns.workers._conversation import say, say_now
+from antiphon.patterns.workers import conversation
+from antiphon.patterns.workers._conversation import say, say_now, structured
 from antiphon.patterns.workers._workers import SensitiveArguments
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "Nd", "Zs")), min_size=1, max_size=30)

@@ -40,7 +40,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.decisions import ThreadTop
+from antiphon.patterns._decisions import ThreadTop
 from antiphon.patterns.options._calls import ExecutorSetup
 from antiphon.patterns.options._options import Choices, Policy, decide_by_model
 from antiphon.patterns.options._rules import DECIDE, ExecutorLimits, rule_in

@@ -31,7 +31,9 @@ from antiphon.durable import current_run
 from antiphon.messages import Conversation, Json, Message, OptionCallPayload, PartsPayload, TextPart, Tool, current_port, thaw
 from antiphon.messages._arguments import check_type
 from antiphon.messages._message import RESERVED_POLICIES
-from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
+from antiphon.patterns.cast import AgentSpec, Cast
+from antiphon.patterns.cast._models import ask_in_turn
+from antiphon.patterns.cast._pattern import model_messages
 
 # ---------------------------------------------------------------- the choices of a policy
 

@@ -31,7 +31,7 @@ from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages import _keys as keys
-from antiphon.patterns.cast import ThreadHistory, attributed, user_content
+from antiphon.patterns.cast._pattern import ThreadHistory, attributed, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
     RepetitionReader,

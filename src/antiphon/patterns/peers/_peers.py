@@ -26,25 +26,9 @@ from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedEr
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
 from antiphon.messages._arguments import check_each, check_type
-from antiphon.patterns.cast import (
-    UNHURRIED,
-    AgentActor,
-    AgentSpec,
-    Answer,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    failed,
-    handling,
-    left_open,
-    log_unexpected,
-    read_answer,
-    request_key,
-)
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import UNHURRIED, AgentActor, handling, left_open, log_unexpected, request_key
+from antiphon.patterns.cast._pattern import TaskInput, failed, read_answer
 from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn
 from antiphon.patterns.peers._letters import (

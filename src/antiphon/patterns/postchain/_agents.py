@@ -46,17 +46,11 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.patterns.cast import (
-    RESTS,
-    Answer,
-    OnText,
-    Patience,
-    ThreadHistory,
-    left_open,
-    read_history,
-    retry_after,
-    user_content,
-)
+from antiphon.patterns.cast import Answer, Patience
+from antiphon.patterns.cast._cast import OnText
+from antiphon.patterns.cast._handling import RESTS, left_open
+from antiphon.patterns.cast._models import retry_after
+from antiphon.patterns.cast._pattern import ThreadHistory, read_history, user_content
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import (
     PROMPT,

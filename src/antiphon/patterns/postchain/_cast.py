@@ -36,7 +36,8 @@ from antiphon.errors import AntiphonError, ConfigError, RefusedError, UnguardedT
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
 from antiphon.messages._arguments import check_type
-from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, OnText
+from antiphon.patterns.cast import AgentSpec, Answer, Cast
+from antiphon.patterns.cast._cast import AgentTools, CastOptions, OnText
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, TEXT_FIELDS, CheckedDurability, FormRequest, asking_for_form

@@ -29,7 +29,8 @@ from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedErr
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages._keys import as_key
-from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions
+from antiphon.patterns.cast._cast import CastOptions
+from antiphon.patterns.cast._handling import RESTS, UNHURRIED
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase

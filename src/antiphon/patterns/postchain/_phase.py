@@ -35,7 +35,7 @@ from antiphon.errors import (
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
 from antiphon.messages._keys import as_key, child_id, stop_id
-from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
+from antiphon.patterns.cast._handling import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain

@@ -20,20 +20,9 @@ from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
 from antiphon.messages._arguments import check_each, check_type
 from antiphon.messages._keys import kind_of
-from antiphon.patterns.cast import (
-    RESTS,
-    UNHURRIED,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    failed,
-    read_answer,
-    request_key,
-)
+from antiphon.patterns.cast import Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import RESTS, UNHURRIED, request_key
+from antiphon.patterns.cast._pattern import TaskInput, failed, read_answer
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain, ChainEvent, is_answer

@@ -30,7 +30,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.cast import UNHURRIED, handling, withdrawal
+from antiphon.patterns.cast._handling import UNHURRIED, handling, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_input, check_metadata
 from antiphon.patterns.postchain._context import (

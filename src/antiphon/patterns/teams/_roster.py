@@ -22,7 +22,9 @@ from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError, SetupError
 from antiphon.messages import Json, thaw
 from antiphon.patterns import cast
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Answer, Cast, ThreadHistory, read_history, stopped
+from antiphon.patterns.cast import AgentSpec, Answer, Cast
+from antiphon.patterns.cast._handling import UNHURRIED, stopped
+from antiphon.patterns.cast._pattern import ThreadHistory, read_history
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript
 from antiphon.protocol import ErrorCode, Notice, Reply, Request

@@ -28,7 +28,7 @@ from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages._keys import root_of
-from antiphon.patterns.cast import HandlerRun, handling
+from antiphon.patterns.cast._handling import HandlerRun, handling
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Context
 

@@ -12,6 +12,5 @@ from antiphon.patterns.workers._assignment import ControllerPolicy as Controller
 from antiphon.patterns.workers._conversation import Reporting as Reporting
 from antiphon.patterns.workers._conversation import conversation as conversation
 from antiphon.patterns.workers._conversation import report as report
-from antiphon.patterns.workers._conversation import structured as structured
 from antiphon.patterns.workers._schedule import WorkerLimits as WorkerLimits
 from antiphon.patterns.workers._workers import Workers as Workers

@@ -37,7 +37,8 @@ from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import thaw
 from antiphon.messages._arguments import check_type
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, ThreadHistory
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience
+from antiphon.patterns.cast._pattern import ThreadHistory
 from antiphon.patterns.workers._conversation import TOOLS, OnReport, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode

@@ -19,7 +19,9 @@ from antiphon.durable import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
 from antiphon.messages._keys import as_key
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory, side_by_side
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.cast._handling import UNHURRIED, side_by_side
+from antiphon.patterns.cast._pattern import ThreadHistory
 from antiphon.patterns.workers._agent import Responder, error_to
 from antiphon.patterns.workers._conversation import say, structured
 from antiphon.patterns.workers._schedule import DoWorkerTask, WorkerTaskDone, from_wire, time_left, to_wire

@@ -19,8 +19,6 @@ from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 from antiphon.messages._keys import run_of
 
-__all__ = ["RUN", "Decision", "DecisionReward", "ThreadTop", "decisions_of", "export_transitions"]
-
 # ---------------------------------------------------------------- the top of a thread
 
 
