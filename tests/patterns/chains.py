@@ -16,7 +16,7 @@ from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.patterns.postchain import ChainConfig, PostChain
-from antiphon.protocol import response_type_of
+from antiphon.protocol._messages import response_type_of
 from antiphon.retrieval import KnowledgeBase
 from antiphon.runtime._rows import enclosure_of
 

@@ -21,7 +21,8 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
-from antiphon.checks import TARGETS, projected, same_utterance
+from antiphon.checks import TARGETS, projected
+from antiphon.checks._view import same_utterance
 from antiphon.dialects._losses import Piece, Written
 from antiphon.dialects._order import arrange
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth

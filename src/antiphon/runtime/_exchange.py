@@ -46,11 +46,10 @@ from antiphon.protocol import (
     Retry,
     Stop,
     Supervise,
-    find_entry,
-    response_type_of,
     validate_message,
 )
 from antiphon.protocol import Message as WireMessage
+from antiphon.protocol._messages import find_entry, response_type_of
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
 from antiphon.runtime._rows import OWN, chosen_code, error_fields, error_of, notice_in, option_of, stored_code
 from antiphon.runtime._settings import SYSTEM, system_thread

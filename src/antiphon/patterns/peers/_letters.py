@@ -22,7 +22,8 @@ from antiphon.ledger import Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
 from antiphon.messages._keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
-from antiphon.protocol.flows import Choice, Flow, Pattern, Sequence, Step, choice, repeat, sequence
+from antiphon.protocol._automaton import Choice, Pattern, Sequence
+from antiphon.protocol.flows import Flow, Step, choice, repeat, sequence
 
 # ---------------------------------------------------------------- requests
 

@@ -31,6 +31,7 @@ from antiphon.patterns.postchain._context import (
     thread_of_message,
 )
 from antiphon.patterns.postchain._lifecycle import is_known
+from antiphon.protocol._messages import enclosed_messages
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime._exchange import error_response, from_wire, response_type
 
@@ -112,7 +113,7 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            for kind, fields in protocol.enclosed_messages(wire.type, wire.data):
+            for kind, fields in enclosed_messages(wire.type, wire.data):
                 _check_type(kind, wire.receiver)
                 for name in _INPUTS:
                     check_input(fields.get(name), self._input_limit)

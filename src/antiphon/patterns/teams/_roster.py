@@ -28,7 +28,8 @@ from antiphon.patterns.cast._pattern import ThreadHistory, read_history
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript
 from antiphon.protocol import ErrorCode, Notice, Reply, Request
-from antiphon.protocol.flows import Flow, Pattern, Repeat, Sequence, Step, choice, repeat, sequence
+from antiphon.protocol._automaton import Pattern, Repeat, Sequence
+from antiphon.protocol.flows import Flow, Step, choice, repeat, sequence
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- requests
