@@ -20,7 +20,8 @@ from antiphon.durable import LedgerRun, allow_change, check_runs, durable_stream
 from antiphon.durable._approvals import find_approval
 from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
-from antiphon.ledger import command_line, record_reward, rewards_of
+from antiphon.ledger import record_reward, rewards_of
+from antiphon.ledger._open import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns._decisions import decisions_of
 from antiphon.patterns.cast import AgentSpec, Cast

@@ -29,8 +29,8 @@ from antiphon.errors import (
     RestoreRefusedError,
     WrongMasterKeyError,
 )
-from antiphon.ledger import Fold, Host, Ledger, MasterKey, SigningKey, Snapshot, ThreadJournal, is_signed, open_ledger
-from antiphon.ledger._encryption import ThreadKey
+from antiphon.ledger import Fold, Host, Ledger, MasterKey, Snapshot, ThreadJournal, open_ledger
+from antiphon.ledger._encryption import SigningKey, ThreadKey, is_signed
 from antiphon.ledger._records import Record, genesis, link
 from antiphon.ledger._sql.statements import PutThread
 from antiphon.ledger._stored import message_checksum

@@ -20,7 +20,8 @@ from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import ApprovalRule, Toolkit, answer, pending_approvals
 from antiphon.errors import ConfigError, RefusedError, ServiceError, SetupError, UnguardedToolError
-from antiphon.ledger import Ledger, command_line
+from antiphon.ledger import Ledger
+from antiphon.ledger._open import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain, rerun

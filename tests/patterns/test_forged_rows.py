@@ -27,8 +27,9 @@ from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
 from antiphon.durable._approvals import find_approval
 from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
-from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
+from antiphon.ledger import Head, Ledger, Record, ThreadJournal, is_foreign, open_ledger
 from antiphon.ledger._records import genesis, link, to_micros
+from antiphon.ledger._request import from_outside
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     DataPart,

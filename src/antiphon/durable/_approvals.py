@@ -23,7 +23,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
-from antiphon.ledger import Ledger, Record, Tailed, check_opened, command_line
+from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger._open import command_line
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import (
     RUNTIME_POLICY,
     Json,

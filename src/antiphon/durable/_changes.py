@@ -27,7 +27,8 @@ from typing import Final, Literal, TypeAlias, cast
 
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,

@@ -45,7 +45,8 @@ from antiphon.errors import (
     RefusedError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record, command_line
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger._open import command_line
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages._keys import again_id, as_key, park_id
 from antiphon.messages._names import is_name

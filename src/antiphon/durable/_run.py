@@ -44,7 +44,8 @@ from antiphon.errors import (
     ParkedError,
     StoppedError,
 )
-from antiphon.ledger import Ledger, Record, check_opened
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages._arguments import check_choice
 from antiphon.messages._keys import as_key

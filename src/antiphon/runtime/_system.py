@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from antiphon._listeners import Listener, listener
 from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
-from antiphon.ledger import check_opened
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
 from antiphon.messages._arguments import check_type

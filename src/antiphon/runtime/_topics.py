@@ -34,7 +34,8 @@ from antiphon.errors import (
     LedgerUnavailableError,
     OwnedError,
 )
-from antiphon.ledger import SYSTEM_PATTERN, Fold
+from antiphon.ledger import Fold
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol._automaton import FlowWatch
 from antiphon.protocol.flows import Flow, Verdict

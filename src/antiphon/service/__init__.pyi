@@ -4,13 +4,13 @@ from antiphon.durable import RunStatus as RunStatus
 from antiphon.patterns.postchain import ChainEvent as ChainEvent
 from antiphon.patterns.postchain._retrieval import contribution as contribution
 from antiphon.patterns.postchain._retrieval import place_of as place_of
-from antiphon.retrieval import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval import AddedDocument as AddedDocument
 from antiphon.retrieval import Document as Document
 from antiphon.retrieval import Passage as Passage
 from antiphon.retrieval import Passages as Passages
-from antiphon.retrieval import files_in as files_in
 from antiphon.retrieval import read_document as read_document
+from antiphon.retrieval._documents import LARGEST_DOCUMENT as LARGEST_DOCUMENT
+from antiphon.retrieval._documents import files_in as files_in
 from antiphon.runtime import DeadLetter as DeadLetter
 from antiphon.service._answering import CHAIN_MODEL as CHAIN_MODEL
 from antiphon.service._answering import EXCHANGE as EXCHANGE

@@ -219,7 +219,7 @@ async def add_files(
 
 
 def _bytes_of(path: Path) -> bytes:
-    from antiphon.retrieval import LARGEST_DOCUMENT  # noqa: PLC0415
+    from antiphon.retrieval._documents import LARGEST_DOCUMENT  # noqa: PLC0415
 
     with path.open("rb") as file:
         return file.read(LARGEST_DOCUMENT + 1)  # no more: a device has no size, and no end

@@ -24,10 +24,9 @@ from tests.agents.toolkit.kit import call, run_agent, script
 from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
-from antiphon.errors import AntiphonError, EffectFailedError, ParkedError, RefusedError
+from antiphon.errors import AntiphonError, EffectFailedError, FailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
-from antiphon.runtime import FailedError
 
 BIG = 50_000_000
 MOST = 1024 * 1024

@@ -69,7 +69,8 @@ from antiphon.durable._opened import OnChange
 from antiphon.durable._outages import Outages
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages._arguments import check_choice, check_type
 from antiphon.messages._keys import end_id
 from antiphon.runtime import Effects

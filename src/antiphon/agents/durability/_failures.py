@@ -31,10 +31,19 @@ from pydantic_ai.exceptions import (
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
-from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
+from antiphon.errors import (
+    DeliveryError,
+    EffectError,
+    EffectFailedError,
+    FailedError,
+    LedgerError,
+    RefusedError,
+    StoppedError,
+    UnknownOutcomeError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload
 from antiphon.messages._arguments import check_type
-from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
+from antiphon.runtime import Effects
 from antiphon.runtime._effects import GivenUp, Run
 from antiphon.runtime._rows import text_of
 

@@ -36,11 +36,11 @@ from antiphon.durable._budget import Bounds
 from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
 from antiphon.durable._steps import StepOrder
-from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
+from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError, UnknownOutcomeError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart
 from antiphon.messages._long_values import cut
 from antiphon.messages._settings import current_limits
-from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
+from antiphon.runtime import ToolOperation, describe
 from antiphon.runtime._effects import Effect, Run
 from antiphon.runtime._rows import text_of
 

@@ -55,12 +55,18 @@ from antiphon.agents.toolkit._tool import (
 )
 from antiphon.durable._approvals import APPROVAL_EXPIRED, Approval, approval_id, check_agent, find_approval, wait_for_answer
 from antiphon.durable._run import LedgerRun, current_run, run_scope
-from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
+from antiphon.errors import (
+    EffectFailedError,
+    FailedError,
+    HistoryMismatchError,
+    RefusedError,
+    ReplyTimeoutError,
+    UnknownOutcomeError,
+)
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.messages._arguments import check_type
 from antiphon.messages._keys import as_key
-from antiphon.runtime import FailedError, UnknownOutcomeError
 
 # ---------------------------------------------------------------- the policy
 

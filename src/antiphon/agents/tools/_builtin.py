@@ -37,7 +37,8 @@ from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
 from antiphon.messages._keys import as_key
-from antiphon.retrieval import KnowledgeBase, Passage, Retriever, read_html
+from antiphon.retrieval import KnowledgeBase, Passage, Retriever
+from antiphon.retrieval._html import read_html
 
 # ---------------------------------------------------------------- settings of tools that only read
 

@@ -41,7 +41,8 @@ from antiphon.agents.tools import builtin_tools
 from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.durable._budget import BudgetLimits
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 

@@ -33,7 +33,8 @@ from antiphon.agents.toolkit._taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.durable import current_run, waiting_for
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError
-from antiphon.ledger import Ledger, Record, check_opened, is_foreign
+from antiphon.ledger import Ledger, Record, is_foreign
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,

@@ -21,7 +21,8 @@ from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun, current_run
 from antiphon.durable._budget import Bounds
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
-from antiphon.ledger import Ledger, from_outside
+from antiphon.ledger import Ledger
+from antiphon.ledger._request import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw
 from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
