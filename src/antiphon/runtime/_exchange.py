@@ -28,9 +28,9 @@ from antiphon.messages import (
     PartsPayload,
     TextPart,
     current_port,
-    keys,
     thaw,
 )
+from antiphon.messages import _keys as keys
 from antiphon.messages._arguments import check_type
 from antiphon.messages._keys import child_id
 from antiphon.messages._names import is_name

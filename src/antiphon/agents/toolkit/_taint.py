@@ -39,7 +39,7 @@ from antiphon.messages import ForeignPart, Json, JsonArray, MediaPart, Message
 _FILES = frozenset({"audio-url", "binary", "document-url", "image-url", "uploaded-file", "video-url"})
 """The kinds of files in prompts, as Pydantic AI writes them."""
 
-_current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit._taint", default=None)
+_current: ContextVar[Taint | None] = ContextVar("antiphon.agents.toolkit.taint", default=None)
 
 
 class Taint:

@@ -21,8 +21,7 @@ from antiphon.agents.toolkit._taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError, SetupError
 from antiphon.messages import Json, thaw
-from antiphon.patterns import cast
-from antiphon.patterns.cast import AgentSpec, Answer, Cast
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, _handling
 from antiphon.patterns.cast._handling import UNHURRIED, stopped
 from antiphon.patterns.cast._pattern import ThreadHistory, read_history
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
@@ -308,7 +307,7 @@ class Roster:
 
 # ---------------------------------------------------------------- calls that a stopped member left open
 
-end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
+end_open_calls = partial(_handling.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
 
 
 # ---------------------------------------------------------------- delegation
