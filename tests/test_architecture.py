@@ -129,7 +129,8 @@ import sys, antiphon
 assert "antiphon.agents" not in sys.modules
 from antiphon import LedgerDurability, Toolkit, ledger_run, model
 from antiphon import agents, durable
-assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, durable.ledger_run)
+from antiphon.agents import toolkit
+assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, toolkit.Toolkit, durable.ledger_run)
 assert model("scripted").model_name.startswith("scripted")
 assert {"LedgerDurability", "Toolkit", "ledger_run", "model"} <= set(dir(antiphon))
 """

@@ -71,7 +71,7 @@ def open_ledger(
         ModuleNotFoundError: a package that the store or the signals need is not installed.
         SetupError: the URL of the signals is wrong, or their server refuses the user or the password.
         TypeError: `redaction` or `master_key` has the wrong type.
-        WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
+        EncryptionError: the keys of the ledger are wrapped by another master key.
         ValueError: the URL is not one of the forms above, or it has no tenants and one is given; or the master key is not
             valid.
     """

@@ -31,8 +31,8 @@ async def answer_approval(
     """Approve or deny exactly that call, under a name. The thread continues when its program runs.
 
     Raises:
-        AlreadyAnsweredError: it has an answer, which counts; the error names it.
-        NotWaitingError: there is no such approval, this person may not answer it, or nobody has answered it in time.
+        NotWaitingError: it has an answer, which counts; there is no such approval, this person may not answer it, or nobody
+            has answered it in time.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 

@@ -33,7 +33,6 @@ from pydantic_core import to_jsonable_python
 from antiphon.agents._guards import Unit
 from antiphon.errors import (
     DeliveryError,
-    EffectError,
     EffectFailedError,
     FailedError,
     LedgerError,
@@ -209,7 +208,7 @@ async def with_stored_errors(
 
 def _other_failure_of(error: Exception) -> FailedError | None:
     """Return an error without a code in its stored form; None if it is not an error of the effect itself."""
-    if isinstance(error, DeliveryError | LedgerError | EffectError | GivenUp | ValidationError):
+    if isinstance(error, DeliveryError | LedgerError | FailedError | UnknownOutcomeError | GivenUp | ValidationError):
         return None
     retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
     return FailedError(reason, EffectFailedError.code, details=_class_and_arguments(error), retryable=retryable)

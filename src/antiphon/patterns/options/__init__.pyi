@@ -1,3 +1,4 @@
+from antiphon.patterns._decisions import Decision as Decision
 from antiphon.patterns._decisions import export_transitions as export_transitions
 from antiphon.patterns.options._executor import Executor as Executor
 from antiphon.patterns.options._options import Choices as Choices
