@@ -27,7 +27,8 @@ from antiphon.ledger import Ledger
 from antiphon.ledger._admission import admit
 from antiphon.ledger.sqlite import _driver
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 ROOT = Path(__file__).parents[2]
 

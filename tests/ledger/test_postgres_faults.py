@@ -48,7 +48,8 @@ from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import lock_of
 from antiphon.ledger.postgres._ledger import PostgresLedger
-from antiphon.testing import check_ledger, content_of
+from antiphon.testing import check_ledger
+from antiphon.testing._events import content_of
 
 THREADS = ("a", "b", "c")
 WRITERS = 2

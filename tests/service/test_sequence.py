@@ -19,8 +19,9 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, u
 from antiphon.protocol import AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, System, handles
 from antiphon.runtime._rows import AGAIN, APPROVE, attempted, begun
-from antiphon.service import INDEX_MARKS, every_span, every_step, mark_words, sequence, thread_index, timeline
+from antiphon.service import every_span, every_step, mark_words, sequence, thread_index, timeline
 from antiphon.service._sequence import APPROVE as OWN_APPROVE
+from antiphon.service._values import INDEX_MARKS
 from antiphon.testing import CountingPort
 
 

@@ -26,7 +26,7 @@ from antiphon.messages import Message
 from antiphon.patterns.cast._handling import left_open
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles, run
-from antiphon.testing import content_of
+from antiphon.testing._events import content_of
 
 APPROVER: Final = "grace"
 """The person who answers."""

@@ -41,7 +41,8 @@ from antiphon.errors import LedgerError, NotWaitingError, SetupError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.service._up import LOCK, LocalDatabase, locked, place_database
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 ResultT = TypeVar("ResultT")
 
