@@ -1,6 +1,5 @@
 from antiphon.testing._conformance import check_dialect as check_dialect
 from antiphon.testing._events import Event as Event
-from antiphon.testing._ledger import MakeLedger as MakeLedger
 from antiphon.testing._ledger import check_ledger as check_ledger
 from antiphon.testing._simulate import Faults as Faults
 from antiphon.testing._simulate import Host as Host
