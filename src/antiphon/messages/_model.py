@@ -1,6 +1,6 @@
 """The base of every value in the core: a frozen Pydantic model with private JSON, compared by its house form.
 
-A field annotated `JsonField(...)` stores its value in the instance's `__dict__`, in the form that `json_values.own` returns.
+A field annotated `JsonField(...)` stores its value in the instance's `__dict__`, in the form that `_json_values.own` returns.
 Reading the attribute goes through a descriptor that returns a frozen view. Validation and `model_dump` use `__dict__`, so they
 are not affected. Ways that would expose the stored value (`dict(model)`, an unchecked `model_copy`) are overridden here.
 
