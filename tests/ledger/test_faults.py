@@ -199,7 +199,7 @@ def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, reco
 PROCESS = """
 import asyncio, sys
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import content_of
+from antiphon.testing._events import content_of
 from tools.soak.witness import Witness
 from tests.ledger.histories import at, said
 
