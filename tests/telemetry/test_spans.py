@@ -29,7 +29,9 @@ from antiphon.runtime import (
     handles,
     system_thread,
 )
-from antiphon.runtime.extending import Effect, Journal, Lease, observe
+from antiphon.runtime._effects import Effect
+from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._lease import Lease
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._telemetry import read_traceparent
 

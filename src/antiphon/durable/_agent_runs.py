@@ -16,7 +16,7 @@ from typing import NamedTuple
 from antiphon.durable._opened import Opened
 from antiphon.errors import HistoryMismatchError
 from antiphon.messages import Json, current_port
-from antiphon.messages.keys import as_key, base_of, counted, last_key, parent_of
+from antiphon.messages._keys import as_key, base_of, counted, last_key, parent_of
 
 
 @dataclass(frozen=True, slots=True)

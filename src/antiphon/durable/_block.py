@@ -28,9 +28,9 @@ from antiphon.durable._state import DepsState, Watch
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port
-from antiphon.messages.arguments import check_choice
-from antiphon.messages.json_values import JsonError
-from antiphon.messages.json_values import own as copied
+from antiphon.messages._arguments import check_choice
+from antiphon.messages._json_values import JsonError
+from antiphon.messages._json_values import own as copied
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Admit, Journal

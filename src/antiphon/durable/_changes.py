@@ -27,7 +27,8 @@ from typing import Final, Literal, TypeAlias, cast
 
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -37,7 +38,7 @@ from antiphon.messages import (
     OptionCallPayload,
     PartsPayload,
 )
-from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of
+from antiphon.messages._keys import as_key, base_of, changed_id, is_below, parent_of
 from antiphon.runtime._rows import AGAIN, PARK, RUN
 
 Choice: TypeAlias = Literal["continue", "restart"]

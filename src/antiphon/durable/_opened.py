@@ -17,7 +17,7 @@ from antiphon.durable._tenure import Tenure
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload
-from antiphon.messages.keys import failed_id, is_below, park_id
+from antiphon.messages._keys import failed_id, is_below, park_id
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Journal

@@ -24,9 +24,11 @@ from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.durable._approvals import Approval
 from antiphon.durable._history import FAILED, RUN_KIND
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, check_opened, command_line
+from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.ledger._open import command_line
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
-from antiphon.messages.keys import is_below
+from antiphon.messages._keys import is_below
 from antiphon.runtime._rows import AGAIN, PARK, RUN, option_of
 from antiphon.runtime._settings import STOPPED
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from antiphon.durable._approvals import Approval
 from antiphon.errors import BudgetExceededError
-from antiphon.ledger import Ledger, Record, command_line
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger._open import command_line
 from antiphon.messages import OptionCallPayload, current_port
 from antiphon.protocol import PHASES
 from antiphon.runtime._rows import PARK, stopped_error, stops_in

@@ -31,11 +31,20 @@ from pydantic_ai.exceptions import (
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
-from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    FailedError,
+    LedgerError,
+    RefusedError,
+    StoppedError,
+    UnknownOutcomeError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload
-from antiphon.messages.arguments import check_type
-from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
-from antiphon.runtime.extending import GivenUp, Run, text_of
+from antiphon.messages._arguments import check_type
+from antiphon.runtime import Effects
+from antiphon.runtime._effects import GivenUp, Run
+from antiphon.runtime._rows import text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -199,7 +208,7 @@ async def with_stored_errors(
 
 def _other_failure_of(error: Exception) -> FailedError | None:
     """Return an error without a code in its stored form; None if it is not an error of the effect itself."""
-    if isinstance(error, DeliveryError | LedgerError | EffectError | GivenUp | ValidationError):
+    if isinstance(error, DeliveryError | LedgerError | FailedError | UnknownOutcomeError | GivenUp | ValidationError):
         return None
     retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
     return FailedError(reason, EffectFailedError.code, details=_class_and_arguments(error), retryable=retryable)

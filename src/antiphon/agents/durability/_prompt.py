@@ -28,8 +28,8 @@ from antiphon.agents._guards import Unit
 from antiphon.durable._course import EffectKeys
 from antiphon.durable._differences import short_hash
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
-from antiphon.messages.keys import child_id
-from antiphon.runtime.extending import is_too_large
+from antiphon.messages._keys import child_id
+from antiphon.runtime._rows import is_too_large
 
 if TYPE_CHECKING:
     from antiphon.durable._run import LedgerRun

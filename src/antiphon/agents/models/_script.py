@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_json, to_jsonable_python
 
-from antiphon.agents.config import first_problem, read_small
+from antiphon.agents._config import first_problem, read_small
 from antiphon.errors import ModelError
 
 # ---------------------------------------------------------------- the script

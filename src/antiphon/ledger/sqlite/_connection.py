@@ -25,7 +25,7 @@ from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._listing import words_of
 from antiphon.ledger.sqlite._schema import APPLICATION_ID, FORMAT, OTHER_FILE, TABLES, check_format, prepare
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
-from antiphon.messages.arguments import ArgumentTypeError
+from antiphon.messages._arguments import ArgumentTypeError
 
 _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
