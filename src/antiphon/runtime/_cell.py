@@ -177,11 +177,6 @@ class Cell:
         """When the last message was handled."""
 
     @property
-    def services(self) -> Services:
-        """The services for the contexts of its actor."""
-        return self.parts.services
-
-    @property
     def box(self) -> Mailbox:
         """The mailbox, made for the first message."""
         if self.mailbox is None:
@@ -227,12 +222,7 @@ class Cell:
     # ------------------------------------------------------------ receiving messages
 
     async def wait_for_room(self, delivery: DeliveryState, until: float) -> None:
-        """Wait for room in the mailbox, at most until a time.
-
-        Raises:
-            MailboxFullError: there was no room in time.
-            ActorStoppedError: it takes no more messages.
-        """
+        """Wait for room in the mailbox, at most until a time."""
         full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
         if delivery.sender == self.address:
             raise full  # its own handler sends this message, and would wait for itself
@@ -440,7 +430,9 @@ class Cell:
 
     # ------------------------------------------------------------ errors of a handler
 
-    async def _caught(self, delivery: DeliveryState, work: Work, error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _caught(  # noqa: C901 (one list of checks, in the order that matters)
+        self, delivery: DeliveryState, work: Work, error: BaseException, task: asyncio.Task[None]
+    ) -> None:
         # The order of the checks matters: first whether a closing system interrupts the handler, then whether it was
         # cancelled, and only then the class of the error, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
@@ -455,24 +447,20 @@ class Cell:
             if delivery.callers.withdrawn is None or not work.cancellations:
                 raise error
             await self.parts.outcomes.end_with_error(delivery, delivery.callers.withdrawn)
+        elif isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
+            # Not answered: another build may be able to continue the thread.
+            await self.parts.outcomes.give_up(delivery, error)
         elif isinstance(error, DeliveryError):
-            await self._refuse(delivery, error)
+            try:
+                await self.parts.outcomes.end_with_error(delivery, error)
+            except ValueError as exc:  # the text or the details of the error cannot be stored
+                await self._fail(delivery, exc)
         elif isinstance(error, FencedError | OwnedError):
             self.parts.outcomes.abandon(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
             self._pause_for_ledger(delivery, error)
         else:
             await self._fail(delivery, error)
-
-    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        if isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
-            # Not answered: another build may be able to continue the thread.
-            await self.parts.outcomes.give_up(delivery, error)
-            return
-        try:
-            await self.parts.outcomes.end_with_error(delivery, error)
-        except ValueError as exc:  # the text or the details of the error cannot be stored
-            await self._fail(delivery, exc)
 
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Pause, then handle the message again with a new actor.
@@ -505,7 +493,7 @@ class Cell:
             failure = ActorFailure.of(cause, self.address, self.incarnation, None)
         else:
             failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
-            await self.parts.redelivery.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
+            await self.parts.redelivery.failed(self, delivery, failure.text, error)
         # Report last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 

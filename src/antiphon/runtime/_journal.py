@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Epoch, Ledger, Record, Redaction
+from antiphon.ledger import SYSTEM_PATTERN, Epoch, Host, Ledger, Record, Redaction
 from antiphon.messages import Json, Message
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import Hooks
@@ -51,39 +51,23 @@ class WriteBehind:
     def __init__(self, flush: Callable[[str], None]) -> None:
         self._flush = flush
         """Called with a thread whose rows are due."""
-        self._rows: dict[str, list[Message]] = {}
+        self.rows: dict[str, list[Message]] = {}
+        """By thread, the rows that wait. A thread without waiting rows has no entry."""
+        self.landings: dict[str, asyncio.Future[bool]] = {}
+        """By thread with rows in transit, the future that resolves to whether all of them were written."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._landings: dict[str, asyncio.Future[bool]] = {}
         self._in_transit: dict[str, list[list[Message]]] = {}
         """By thread, the rows of each pending append. `forget` empties them, so that they do not wait again."""
 
-    @property
-    def threads(self) -> list[str]:
-        """The threads with rows that wait or are in transit."""
-        return [*self._rows, *self._landings]
-
-    def count(self, thread_id: str) -> int:
-        """Return how many rows of a thread wait."""
-        return len(self._rows.get(thread_id, ()))
-
-    def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
-        """Return the future that resolves to whether all rows in transit were written; None if there are none."""
-        return self._landings.get(thread_id)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row of any thread waits or is in transit."""
-        return not (self._rows or self._landings)
-
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
         """Add rows after the waiting ones."""
-        self._rows.setdefault(thread_id, []).extend(rows)
+        self.rows.setdefault(thread_id, []).extend(rows)
         if thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
 
     def try_again(self, thread_id: str) -> None:
         """Schedule a flush for rows that could not be written: perhaps no other write comes."""
-        if thread_id in self._rows and thread_id not in self._timers:
+        if thread_id in self.rows and thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AGAIN_AFTER, self._flush, thread_id)
 
     @contextmanager
@@ -97,8 +81,8 @@ class WriteBehind:
             timer.cancel()
         # One step, without an await: at any moment, the rows are either waiting or in transit. Otherwise a writer that checks
         # in between would find neither, and start an effect whose predecessor is not stored.
-        rows, before = self._rows.pop(thread_id), self.landing(thread_id)
-        landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
+        rows, before = self.rows.pop(thread_id), self.landings.get(thread_id)
+        landing = self.landings[thread_id] = asyncio.get_running_loop().create_future()
         in_transit = self._in_transit.setdefault(thread_id, [])
         in_transit.append(rows)
         has_landed = False
@@ -108,30 +92,26 @@ class WriteBehind:
         except (errors.FencedError, errors.OwnedError):
             raise
         except BaseException:
-            self._put_back(thread_id, rows)
+            if rows:  # if they were written after all, the ledger recognizes them by their ids
+                self.rows[thread_id] = [*rows, *self.rows.get(thread_id, ())]
+                self.try_again(thread_id)
             raise
         finally:
             in_transit[:] = [each for each in in_transit if each is not rows]
             if not in_transit:
                 self._in_transit.pop(thread_id, None)
             landing.set_result(has_landed and (before is None or (before.done() and before.result())))
-            if self._landings.get(thread_id) is landing:
-                del self._landings[thread_id]
+            if self.landings.get(thread_id) is landing:
+                del self.landings[thread_id]
 
     def forget(self, thread_id: str) -> None:
         """Drop the rows of a thread that has another owner, which finds the open calls."""
-        self._rows.pop(thread_id, None)
+        self.rows.pop(thread_id, None)
         # Otherwise a handler that is cancelled during its append would put them back after the eviction.
         for rows in self._in_transit.get(thread_id, ()):
             rows.clear()
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
-
-    def _put_back(self, thread_id: str, rows: list[Message]) -> None:
-        """Put rows back for the next write. If they were written after all, the ledger recognizes them by their ids."""
-        if rows:
-            self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
-            self.try_again(thread_id)
 
 
 class HeldThreads(Protocol):
@@ -168,7 +148,7 @@ class Journal:
         self.lease = lease
         self.ledger: Ledger = lease.ledger
         self._has_attempts = has_attempts
-        self.admit: Admit = _at_once if admit is None else admit
+        self.admit: Admit = admit or (lambda thread_id: nullcontext())
         """The block in which an effect writes its intent."""
         self.gates: HeldThreads | None = None
         """The gates of threads, which `admit` passes; None outside of systems."""
@@ -249,11 +229,12 @@ class Journal:
         status: str | None = more.pop("status_unless_held", None) if more else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
             more["status"] = status
-        if self._write_behind.is_empty:  # the fast path: most writes
+        write_behind = self._write_behind
+        if not (write_behind.rows or write_behind.landings):  # the fast path: most writes
             return await self._write(thread_id, messages, more)
         # Read before the append: after it, the landing could be the one of this write, which would then wait for itself.
-        before = self._write_behind.landing(thread_id)
-        if self.waiting(thread_id):
+        before = write_behind.landings.get(thread_id)
+        if thread_id in write_behind.rows:
             records = await self._write_after_rows(thread_id, messages, more, before)
         else:
             records = await self._write(thread_id, messages, more)
@@ -267,12 +248,13 @@ class Journal:
         if work is None:
             return await self.write(thread_id, rows)
         # Taken before the append, not after it: a row that the handler defers during this append must not be dropped.
-        deferred_rows, marks = work.take_deferred()
+        deferred_rows, marks = work.deferred_rows, work.marks
+        work.deferred_rows, work.marks = (), {}
         try:
             return (await self.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
             # The next append includes them. If they were written after all, the ledger recognizes them by their ids.
-            work.put_back_deferred(deferred_rows, marks)
+            work.deferred_rows, work.marks = (*deferred_rows, *work.deferred_rows), {**marks, **work.marks}
             raise
 
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
@@ -315,7 +297,7 @@ class Journal:
 
     def waiting(self, thread_id: str) -> int:
         """Return the number of waiting rows, which the next write includes."""
-        return self._write_behind.count(thread_id)
+        return len(self._write_behind.rows.get(thread_id, ()))
 
     async def settle(self, thread_id: str) -> None:
         """Wait until all rows that wait or are in transit are stored."""
@@ -324,7 +306,7 @@ class Journal:
         self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
-        elif (before := self._write_behind.landing(thread_id)) is not None:
+        elif (before := self._write_behind.landings.get(thread_id)) is not None:
             await self._landed(thread_id, before)
 
     async def _write_after_rows(
@@ -335,20 +317,19 @@ class Journal:
             records, count = None, len(rows)
             if not more.get("allow_foreign"):
                 with suppress(errors.AppendRefusedError):
-                    records = (await self._write(thread_id, [*rows, *messages], _shifted(more, count)))[count:]
+                    version: int | None = more.get("expected_version")
+                    shifted = more if version is None else {**more, "expected_version": version - count}
+                    records = (await self._write(thread_id, [*rows, *messages], shifted))[count:]
             if records is None:
-                await self._write_rows(thread_id, rows)
+                try:
+                    await self._write(thread_id, rows, {})
+                except errors.AppendRefusedError as exc:
+                    rows.clear()  # dropped: otherwise every later write would fail because of them
+                    reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
+                    raise errors.HistoryMismatchError(reason) from exc
             if before is not None:
                 await asyncio.wait([before])  # inside the block: the landing of these rows depends on the earlier ones
         return await self._write(thread_id, messages, more) if records is None else records
-
-    async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
-        try:
-            await self._write(thread_id, rows, {})
-        except errors.AppendRefusedError as exc:
-            rows.clear()  # dropped: otherwise every later write would fail because of them
-            reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
-            raise errors.HistoryMismatchError(reason) from exc
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
         """Wait for rows that another write has included. If that write failed, they wait again: write them now."""
@@ -357,21 +338,20 @@ class Journal:
             await self.settle(thread_id)
 
     def _flush(self, thread_id: str) -> None:
-        flush = asyncio.create_task(self._flushed(thread_id))
+        """Write the rows that are due, in a task."""
+
+        async def write_rows() -> None:
+            if thread_id in self._write_behind.rows:
+                with suppress(errors.LedgerError), self._write_behind.taken(thread_id) as rows:
+                    await self._write(thread_id, rows, {})  # if that fails, the next writer gets the error
+
+        flush = asyncio.create_task(write_rows())
         self._flushes.add(flush)
         flush.add_done_callback(self._flushes.discard)
 
-    async def _flushed(self, thread_id: str) -> None:
-        """Write the rows that are due. If that fails, the next writer gets the error."""
-        if not self.waiting(thread_id):
-            return
-        try:
-            with self._write_behind.taken(thread_id) as rows:
-                await self._write(thread_id, rows, {})
-        except errors.LedgerError:
-            pass
-
-    async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+    async def _write(  # noqa: C901, PLR0912 (one append, in its order)
+        self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]
+    ) -> tuple[Record, ...]:
         """Append as the owner, and try again while the ledger is unavailable."""
         if not messages and not more:
             return ()
@@ -380,34 +360,22 @@ class Journal:
         epoch = self._epochs.get(thread_id)
         if epoch is None:
             epoch = await self.own(thread_id)
-        records = await self._append(thread_id, epoch, messages, more)
-        if records and records[-1].seq > self._lengths.get(thread_id, 0):
-            self._lengths[thread_id] = records[-1].seq
-        for watcher in self.watchers:
-            for record in records:
-                watcher(record)
-        return records
-
-    async def _append(
-        self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
-    ) -> tuple[Record, ...]:
         # The epoch was read once: a write that started under an old epoch must not end under a new one. The write is counted
         # without an await in between: a thread with a pending write is not released or forgotten, which would fence this
         # append.
         writing = self._writing
         writing[thread_id] = writing.get(thread_id, 0) + 1
-        term = self.lease.term  # before the append: it confirms the epoch for a moment between here and its return
+        term = self.lease.beaten.term  # before the append: it confirms the epoch for a moment between here and its return
         try:
-            for delay in _DELAYS:
+            for delay in (*_DELAYS, None):
                 try:
                     records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
                     break
                 except errors.LedgerUnavailableError:
+                    if delay is None:
+                        raise
                     await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
-            else:
-                records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
             self._terms[thread_id] = term
-            return records
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
             raise
@@ -416,6 +384,12 @@ class Journal:
                 del writing[thread_id]
             else:
                 writing[thread_id] -= 1
+        if records and records[-1].seq > self._lengths.get(thread_id, 0):
+            self._lengths[thread_id] = records[-1].seq
+        for watcher in self.watchers:
+            for record in records:
+                watcher(record)
+        return records
 
     # ------------------------------------------------------------ ownership
 
@@ -455,7 +429,7 @@ class Journal:
         """
         while not self.is_confirmed(thread_id, epoch):
             await self.lease.host(renew=True)
-            term = self.lease.term  # before the head is read: a lease that ends meanwhile begins another term
+            term = self.lease.beaten.term  # before the head is read: a lease that ends meanwhile begins another term
             current = abs((await self.ledger.head(thread_id)).epoch)
             if current != epoch or self.epoch(thread_id) != epoch:  # lost, or given up here while it is still owned there
                 error = errors.FencedError(thread_id, epoch, current)
@@ -498,7 +472,8 @@ class Journal:
 
     def is_quiet(self, thread_id: str) -> bool:
         """Whether no row of a thread waits or is being written."""
-        return not (thread_id in self._writing or self.waiting(thread_id) or self._write_behind.landing(thread_id))
+        write_behind = self._write_behind
+        return not any(thread_id in places for places in (self._writing, write_behind.rows, write_behind.landings))
 
     async def release(self, thread_id: str, **more: Any) -> None:
         """Release a thread, if it is owned. Any suitable host may take over its remaining work.
@@ -559,17 +534,23 @@ class Journal:
             outcome = exc
         finally:
             for waiter in self._claims.pop(thread_id).waiters:
-                _settle(waiter, outcome)
+                if waiter.done():
+                    pass  # the writer was cancelled
+                elif outcome is None:
+                    waiter.cancel()  # the claim was cancelled
+                elif isinstance(outcome, Exception):
+                    waiter.set_exception(outcome)
+                else:
+                    waiter.set_result(outcome)
 
     async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
+        async def claim(host: Host) -> Epoch | None:
+            # Otherwise the ledger gave the thread to this host meanwhile (`take`).
+            return None if thread_id in self._epochs else await self.ledger.claim(thread_id, by=host, kind=kind)
+
         try:
-            host = await self.lease.host()
-            if (epoch_of_take := self._epochs.get(thread_id)) is not None:
-                return epoch_of_take  # the ledger gave the thread to this host meanwhile (`take`)
-            try:
-                epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
-            except errors.HostError:  # the machine was suspended, or the ledger was restored
-                epoch = await self.ledger.claim(thread_id, by=await self.lease.host(renew=True), kind=kind)
+            if (epoch := await self.lease.as_host(claim)) is None:
+                return self._epochs[thread_id]
             if epoch > 1 and not self._has_attempts:  # a run recovers nothing
                 self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers
             self._epochs[thread_id] = epoch
@@ -594,12 +575,7 @@ class Journal:
             self._taken_from[thread_id] = taken_from
 
     async def tenure(self, thread_id: str) -> dict[str, Json]:
-        """Return a row's fields about the owner that recovers a thread: host, epoch, and the host that did not release it.
-
-        Raises:
-            FencedError: another host has taken it over.
-            OwnedError: another living host has it.
-        """
+        """Return a row's fields about the owner that recovers a thread: host, epoch, and the host that did not release it."""
         epoch = await self.own(thread_id)
         fields: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
         before = self._taken_from.get(thread_id)
@@ -618,7 +594,7 @@ class Journal:
     async def close(self) -> None:
         """Write all waiting rows, and wait for pending claims."""
         # Rows first: writing them may claim a thread, and the loop below waits for that claim.
-        for thread_id in self._write_behind.threads:
+        for thread_id in (*self._write_behind.rows, *self._write_behind.landings):
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
         await asyncio.gather(*(claim.task for claim in self._claims.values()), return_exceptions=True)
@@ -629,11 +605,7 @@ class Journal:
         return record
 
     async def check_budget(self, thread_id: str, address: str) -> None:
-        """Check the budget of a thread.
-
-        Raises:
-            BudgetExceededError: it is used up.
-        """
+        """Check the budget of a thread."""
         if not self.has_budget or (thread := await self.ledger.thread(thread_id)) is None:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
@@ -645,25 +617,3 @@ def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
     now = asyncio.get_running_loop().time
     journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
     return journal.hooks
-
-
-def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the options of an append that starts with `count` more rows."""
-    version: int | None = more.get("expected_version")
-    return more if version is None else {**more, "expected_version": version - count}
-
-
-def _settle(waiter: asyncio.Future[int], outcome: int | Exception | None) -> None:
-    """Give a writer the outcome of a claim; None: the claim was cancelled."""
-    if waiter.done():
-        return  # the writer was cancelled
-    if outcome is None:
-        waiter.cancel()
-    elif isinstance(outcome, Exception):
-        waiter.set_exception(outcome)
-    else:
-        waiter.set_result(outcome)
-
-
-def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:
-    return nullcontext()

@@ -162,7 +162,6 @@ class Kernel:
             self.settings,
             self.lease,
             journal=self.journal,
-            tree=self.tree,
             in_flight=self.in_flight,
             recovery=self.recovery,
             timers=self.timers,

@@ -166,12 +166,12 @@ class Escalation:
     async def _ask_supervisor(self, cell: Cell, failure: ActorFailure) -> None:
         supervisor = cell.props.supervisor
         if not supervisor:
-            self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            self._lifetime.fail_system(EscalatedError(failure.text, cell.address))
             return
         named: dict[str, Any] = {} if failure.message_id is None else {"failed_message_id": failure.message_id}
         notification = ErrorNotification(
             actor_id=cell.address,
-            error_message=f"{failure.error_type}: {failure.error_message}",
+            error_message=failure.text,
             error_code=ActorFailedError.code,
             details={"where": failure.where, "incarnation": failure.incarnation},
             **named,
@@ -234,7 +234,7 @@ class Escalation:
 
     def down(self, address: str, failure: ActorFailure | None) -> None:
         """Notify the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
-        text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
+        text = None if failure is None else failure.text
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
             self._lifetime.start(self._sender.inform(watcher, notice, address))
@@ -409,13 +409,10 @@ class Supervisor(Actor):
             blocked=blocked,
         )
         self._histories[key] = decision.history
-        if len(self._histories) > _MOST:
-            self._forget_old(self._now() - self.supervision.period)
+        if len(self._histories) > _MOST:  # children come and go: drop what no longer counts
+            since = self._now() - self.supervision.period
+            self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
         return decision
-
-    def _forget_old(self, since: float) -> None:
-        """Drop histories that no longer count: children come and go."""
-        self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
 
     async def _carry_out(self, decision: Directive, address: str, reason: str, context: Context) -> None:
         tree, lifecycle = self._parts.tree, self._parts.lifecycle

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from antiphon.errors import (
     FencedError,
-    HostError,
     LedgerError,
     LedgerUnavailableError,
     OwnedError,
@@ -117,15 +116,11 @@ def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: 
     return Subscription(ledger, topics or (Topic(),), cursor, start)
 
 
-def _same(cursor: str | None, message: Message) -> str | None:
-    return cursor
-
-
 def _loaded(cursor: Json) -> str | None:
     return cursor if isinstance(cursor, str) else None
 
 
-_CURSOR: Fold[str | None] = Fold("cursor/1", None, _same, dump=_loaded, load=_loaded)
+_CURSOR: Fold[str | None] = Fold("cursor/1", None, lambda cursor, message: cursor, dump=_loaded, load=_loaded)
 
 
 _ADVICE = "end that subscriber first, or give this one another cursor"
@@ -158,9 +153,7 @@ class _Place:
         self._host = process_host(self._ledger)
         await self._host.join()
         try:
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host())
-        except HostError:  # the machine slept, or the ledger was restored
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host(renew=True))
+            self._epoch = await self._host.lease.as_host(lambda host: self._ledger.claim(thread_id, by=host))
         except OwnedError as exc:
             raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None
 

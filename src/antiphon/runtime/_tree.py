@@ -60,11 +60,7 @@ class Tree:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def spawn(self, address: str, props: Props) -> Cell:
-        """Make the cell of an actor at an address.
-
-        Raises:
-            ValueError: the address is taken, or the supervisor does not exist.
-        """
+        """Make the cell of an actor at an address."""
         before = self.cells.get(address)
         if before is not None and before.state != "stopped":
             raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
@@ -113,11 +109,7 @@ class Tree:
         return tuple(self._children.get(supervisor, ()))
 
     def adopt(self, address: str, supervisor: str) -> None:
-        """Put an actor under another supervisor.
-
-        Raises:
-            UndeliverableError: there is no actor.
-        """
+        """Put an actor under another supervisor."""
         cell = self.at(address)
         self._children.get(cell.props.supervisor, {}).pop(address, None)
         self._children.setdefault(supervisor, {})[address] = None
