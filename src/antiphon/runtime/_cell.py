@@ -51,7 +51,7 @@ from antiphon.protocol import ErrorCode
 from antiphon.runtime._actor import Context, begin_handling, end_handling
 from antiphon.runtime._delivery import Halt, Mailbox
 from antiphon.runtime._exchange import result_of
-from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
+from antiphon.runtime._reporting import ActorFailure, warn
 from antiphon.runtime._rows import enclosure_of
 from antiphon.runtime._states import Event
 
@@ -467,7 +467,7 @@ class Cell:
 
         This is not a failure: it is not reported to the supervisor.
         """
-        LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
+        warn("%s waits for the ledger: %s", self.address, error=error, about=delivery)
         # Suspend: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
         if delivery.is_settled:

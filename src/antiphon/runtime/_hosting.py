@@ -39,7 +39,7 @@ from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayl
 from antiphon.runtime._delivery import DeliveryState, wait_for_handlers
 from antiphon.runtime._lease import has_other_build, takes_another_build, unfit_reason
 from antiphon.runtime._recovery import CLOCK_STEP, Recovered, timer_due
-from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
+from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure, warn
 from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ class Eviction:
         fenced = errors.FencedError(thread_id, epoch, epoch)
         self._journal.give_up(thread_id, fenced)
         evicted = self._dropped(thread_id, fenced)
-        text = "thread %s is given up: this build cannot continue it: %s"
-        LOG.warning(text, thread_id, log_text(error), extra=log_fields(delivery, error=error))
+        warn("thread %s is given up: this build cannot continue it: %s", thread_id, error=error, about=delivery)
         self._lifetime.start(self._leave_to_others(_Mismatch(thread_id, delivery.invocation_id, error), epoch, evicted))
 
     async def _leave_to_others(self, mismatch: _Mismatch, epoch: int, evicted: Sequence[DeliveryState]) -> None:
@@ -156,8 +155,7 @@ class Eviction:
             can_wait = await has_other_build(self._journal.ledger, mismatch.thread_id, self._lease.build)
             await _release_unfit(self._journal.ledger, mismatch, epoch, self._lease.build, is_stopped=not can_wait)
         except errors.LedgerError as exc:
-            fields = log_fields(thread_id=mismatch.thread_id, error=exc)
-            LOG.warning("thread %s cannot be released: %s", mismatch.thread_id, log_text(exc), extra=fields)
+            warn("thread %s cannot be released: %s", mismatch.thread_id, error=exc, thread_id=mismatch.thread_id)
         finally:
             self._journal.evicted(mismatch.thread_id)
         if can_wait:
@@ -179,7 +177,7 @@ class Eviction:
             except errors.OwnedError:
                 continue
             except errors.LedgerError as exc:
-                LOG.warning("thread %s: %s", thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
+                warn("thread %s: %s", thread_id, error=exc, thread_id=thread_id)
                 continue
             self._answers.fail(thread_id, mismatch.error)
             return
@@ -303,7 +301,7 @@ class Hosting:
                 except errors.LedgerError as exc:
                     # Logged once: the error repeats in every round, many times a second.
                     if logged != (logged := log_text(exc)):
-                        LOG.warning("this host is late: %s", logged, extra=log_fields(error=exc))
+                        warn(_LATE, error=exc)
                 except Exception as exc:  # noqa: BLE001 (a fault in one thread must not end the heartbeats for all of them)
                     if logged != (logged := log_text(exc)):
                         report_own_failure(exc)
@@ -372,8 +370,7 @@ class Hosting:
         except Exception as exc:  # noqa: BLE001 (a damaged row may fail anywhere)
             if self._troubles.get(thread_id) != (text := log_text(exc)):
                 self._troubles[thread_id] = text
-                fields = log_fields(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be continued here: %s", thread_id, text, extra=fields)
+                warn("thread %s cannot be continued here: %s", thread_id, error=exc, thread_id=thread_id)
         else:
             self._troubles.pop(thread_id, None)
 
@@ -436,7 +433,7 @@ class Hosting:
             except errors.LedgerUnavailableError as exc:
                 if self._lifetime.loop.time() >= until:
                     raise
-                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                warn(_LATE, error=exc)
                 await asyncio.sleep(_LOOK_AGAIN)
             else:
                 return
@@ -668,6 +665,7 @@ class Hosting:
         self._troubles.pop(thread_id, None)
 
 
+_LATE = "this host is late: %s"
 _TAKE_EVERY = 0.8
 _BETWEEN_LOOKS = 0.005
 """Seconds between two polls for due threads without hints, and the least pause between two polls with many hints."""

@@ -367,14 +367,14 @@ class Journal:
         writing[thread_id] = writing.get(thread_id, 0) + 1
         term = self.lease.beaten.term  # before the append: it confirms the epoch for a moment between here and its return
         try:
-            for delay in (*_DELAYS, None):
+            for delay in _DELAYS:
                 try:
                     records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
                     break
                 except errors.LedgerUnavailableError:
-                    if delay is None:
-                        raise
                     await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
+            else:
+                records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
             self._terms[thread_id] = term
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)

@@ -32,7 +32,7 @@ from antiphon.errors import HostError, LedgerError
 from antiphon.ledger import Host
 from antiphon.runtime._permits import Permits
 from antiphon.runtime._points import Point, reached
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
@@ -177,7 +177,7 @@ class Lease:
         try:
             is_renewed = self.ledger.renew(host)
         except LedgerError as exc:
-            LOG.warning("the lease of %s cannot be renewed: %s", host.name, log_text(exc), extra=log_fields(error=exc))
+            warn("the lease of %s cannot be renewed: %s", host.name, error=exc)
             return
         if is_renewed:
             self._note(*began)
@@ -330,7 +330,7 @@ class ProcessHost:
             try:
                 await self.lease.beat()
             except LedgerError as exc:
-                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                warn("this host is late: %s", error=exc)
 
     async def _has_ended(self) -> bool:
         """End the host, unless another user has joined meanwhile; return whether it has ended."""

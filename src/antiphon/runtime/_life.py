@@ -28,7 +28,7 @@ from antiphon.runtime._delivery import wait_for_handlers
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
 from antiphon.runtime._leftovers import thread_endings
 from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import PARK, Standing, has_work, option_of, waits_for_person
 from antiphon.runtime._settings import SYSTEM
 
@@ -212,8 +212,7 @@ class LifeActor(Actor):
         try:
             await self._termination.end(thread_id)
         except LedgerError as exc:  # it is answered: the next recovery ends the calls that are still open
-            text = "the work of the terminated thread %s could not be ended: %s"
-            LOG.warning(text, thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
+            warn("the work of the terminated thread %s could not be ended: %s", thread_id, error=exc, thread_id=thread_id)
         return None
 
     @handles

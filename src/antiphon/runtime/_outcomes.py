@@ -19,7 +19,7 @@ from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._unchecked import MUCH
 from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._leftovers import endings, leftovers
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of, stored_code
 from antiphon.runtime._states import Event
 
@@ -96,7 +96,7 @@ class Outcomes:
             await self._close(delivery, row)
         except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            warn(text, delivery.to, delivery.type, error.code, error=exc, about=delivery)
             if delivery.evicted is None:
                 self._in_flight.abandon(delivery, exc)
                 self._recover_later(delivery.thread_id)
@@ -186,7 +186,7 @@ class Outcomes:
             try:
                 await self._journal.write(delivery.thread_id or "", rows)
             except errors.LedgerError as exc:
-                LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
+                warn("%s: %s", delivery.to, error=exc, about=delivery)
         parent, waiter = delivery.parent, delivery.callers.waiter
         if not delivery.is_settled and parent is not None and waiter is not None and parent.leave_to_next_system():
             # The handler that asks is cancelled, and does not get the error: it would handle the error and store a final

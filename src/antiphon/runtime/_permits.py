@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from antiphon.errors import LedgerError, StoppedError
 from antiphon.ledger import ALL_MODELS, START_WITHIN, Limit, PermitGrant, PermitWants
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 
 if TYPE_CHECKING:
     from antiphon.ledger import Host, Ledger
@@ -288,7 +288,7 @@ class Permits:
             term, grants = await self._lessee.as_host(exchange)
         except LedgerError as exc:
             self._term = -1  # it is unknown which permits the ledger has granted or withdrawn
-            LOG.warning("the permits of this host cannot be renewed: %s", log_text(exc), extra=log_fields(error=exc))
+            warn("the permits of this host cannot be renewed: %s", error=exc)
         else:
             self._term = term
             for name, grant in grants.items():

@@ -39,7 +39,7 @@ from antiphon.messages.keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._leftovers import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import (
     DELIVER,
     PARK,
@@ -194,7 +194,7 @@ class Timers:
                 raise
             is_later = isinstance(exc, errors.LedgerUnavailableError)
             text = "a timer of %s rings later: %s" if is_later else "a timer of %s could not ring: %s"
-            LOG.warning(text, to, log_text(exc), extra=log_fields(to, thread_id=thread_id, error=exc))
+            warn(text, to, error=exc, about=to, thread_id=thread_id)
             if is_later:
                 self._later(_LEDGER_PAUSE, row)
 
@@ -411,8 +411,7 @@ class Recovery:
             except (errors.FencedError, errors.OwnedError):
                 break  # the other host delivers it
             except errors.LedgerError as exc:
-                fields = log_fields(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)
+                warn("thread %s cannot be taken up: %s", thread_id, error=exc, thread_id=thread_id)
                 self._doubts[thread_id] += 1
         del self._doubts[thread_id]
 

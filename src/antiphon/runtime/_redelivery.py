@@ -24,7 +24,7 @@ from antiphon.messages.keys import again_id, base_of, is_below, parent_of, park_
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -108,7 +108,7 @@ class Redelivery:
                 self._in_flight.abandon(delivery, exc)
         except errors.LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, log_text(exc), extra=log_fields(delivery, error=exc))
+            warn(text, delivery.to, delivery.type, error=exc, about=delivery)
             self.put_back(cell, delivery)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:

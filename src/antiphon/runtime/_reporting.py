@@ -392,6 +392,18 @@ def log_text(error: BaseException) -> str:
     return str(error) if isinstance(error, LedgerError) else _class(error)
 
 
+def warn(
+    text: str,
+    *values: object,
+    error: BaseException,
+    about: DeliveryState | str = "",
+    thread_id: str | None = None,
+    level: int = logging.WARNING,
+) -> None:
+    """Log a problem about a delivery or an actor. `text` ends with the error, as far as it may be logged."""
+    LOG.log(level, text, *values, log_text(error), extra=log_fields(about, thread_id=thread_id, error=error), stacklevel=2)
+
+
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of an error without its text."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()

@@ -333,7 +333,8 @@ def _is_alike(recorded: Any, asked: Any) -> bool:
         return len(left) == len(right) and all(_is_alike(*pair) for pair in zip(left, right, strict=True))
     if isinstance(recorded, str) and _REDACTED in recorded:
         return True
-    return type(recorded) is type(asked) and bool(recorded == asked)  # 1, 1.0 and true differ
+    ours_is_same: bool = cast("Any", recorded) == asked
+    return ours_is_same and type(cast("Any", recorded)) is type(asked)  # 1, 1.0 and true differ
 
 
 # ---------------------------------------------------------------- values that the runtime reads from messages

@@ -17,6 +17,7 @@ A child that waits for an answer or an effect does not miss heartbeats: answers 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from antiphon.protocol import (
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import reply_of
-from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, log_text
+from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, warn
 from antiphon.runtime._settings import Action, RestartWhen, Strategy, Supervision, system_thread
 from antiphon.runtime._states import Event
 from antiphon.runtime._tree import Down
@@ -179,7 +180,7 @@ class Escalation:
         try:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.error(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
+            warn(_NOBODY, cell.address, error=exc, about=cell.address, level=logging.ERROR)
             await self._lifecycle.stop(cell, f"there is no decision about it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
@@ -201,9 +202,7 @@ class Escalation:
             except (OwnedError, FencedError) as exc:
                 LOG.info("%s: another host has its system thread", sender, extra=log_fields(sender, error=exc))
             except LedgerError as exc:
-                LOG.error(
-                    "%s: its failure cannot be journaled: %s", sender, log_text(exc), extra=log_fields(sender, error=exc)
-                )
+                warn("%s: its failure cannot be journaled: %s", sender, error=exc, about=sender, level=logging.ERROR)
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
         """Report an actor that blocks the event loop. Its message is not handled again."""
@@ -222,7 +221,7 @@ class Escalation:
         try:
             await self.notify(cell.props.supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
+            warn(_NOBODY, cell.address, error=exc, about=cell.address)
 
     async def actor_stops(self, cell: Cell, reason: str) -> None:
         """Stop an actor at its own request, or restart it if it is `permanent`."""
@@ -506,9 +505,7 @@ class Supervisor(Actor):
         try:
             await self._parts.escalation.notify(context.address, notification, child)
         except DeliveryError as exc:
-            LOG.warning(
-                "%s misses heartbeats, and nobody decides: %s", child, log_text(exc), extra=log_fields(child, error=exc)
-            )
+            warn("%s misses heartbeats, and nobody decides: %s", child, error=exc, about=child)
         finally:
             self._reported.discard(child)
             del self._missed[child]

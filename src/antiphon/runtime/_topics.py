@@ -38,7 +38,7 @@ from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResu
 from antiphon.protocol.flows import Flow, FlowWatch, Verdict
 from antiphon.runtime._exchange import response_type
 from antiphon.runtime._lease import ProcessHost, process_host
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread
 
@@ -226,7 +226,7 @@ class Subscription:
         except LedgerError as exc:
             if error is None:
                 raise
-            LOG.warning("a cursor could not be stored: %s", log_text(exc), extra=log_fields(error=exc))
+            warn("a cursor could not be stored: %s", error=exc)
 
     def __aiter__(self) -> Self:
         return self
@@ -301,7 +301,7 @@ class Subscription:
             try:
                 await self._place.store()
             except LedgerUnavailableError as exc:
-                LOG.warning("a cursor is stored later: %s", log_text(exc), extra=log_fields(error=exc))
+                warn("a cursor is stored later: %s", error=exc)
                 self._has_moved.set()
             except LedgerError as exc:
                 self._failure = exc
