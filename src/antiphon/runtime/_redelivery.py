@@ -160,7 +160,9 @@ class Redelivery:
         thread_id = delivery.thread_id or ""
         try:
             rows = await self._journal.ledger.open_calls(thread_id) if rows is None else rows
-            if not any(_is_call_of(delivery, row.message) for row in rows):
+            # Open is the call itself, or the DELIVER row of a notice.
+            own_rows = (row.message for row in rows if row.message.invocation_id == delivery.invocation_id)
+            if not any((row.lane == "effect") != delivery.is_call for row in own_rows):
                 self._in_flight.drop(delivery)  # it ended after the caller had read the open calls
                 return False
             if Standing.of(rows, delivery.invocation_id).parked is not None:
@@ -255,11 +257,6 @@ class Redelivery:
         thread_id = delivery.thread_id or ""
         note = begun(option, row, thread_id=thread_id, parent_id=delivery.invocation_id, arguments=arguments)
         await self._journal.write(thread_id, [note])
-
-
-def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
-    """Whether an open call belongs to a message: it is the call itself, or the DELIVER row of a notice."""
-    return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
 
 
 class Settlement:

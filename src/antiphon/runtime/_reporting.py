@@ -415,7 +415,7 @@ def report_own_failure(error: BaseException) -> None:
 
 
 def _class(error: BaseException) -> str:
-    return error.code if isinstance(error, DeliveryError) else type(error).__qualname__
+    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
 
 
 # ---------------------------------------------------------------- calls of the observer
@@ -602,7 +602,7 @@ def _error_type(error: BaseException, delivery: Delivery | None) -> str:
         return delivery.withdrawn
     if isinstance(error, UnknownOutcomeError):
         return UNKNOWN_OUTCOME
-    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
+    return _class(error)
 
 
 def _error_in(activity: Activity) -> str | None:
