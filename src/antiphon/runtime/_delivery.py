@@ -659,7 +659,7 @@ class Mailbox:
     def close(self) -> list[DeliveryState]:
         """Hand out all messages, and wake all senders; they see that the cell has stopped."""
         held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
-        found = [*(self._urgent or ()), *held, *(self._box or ())]
+        deliveries = [*(self._urgent or ()), *held, *(self._box or ())]
         self._urgent = self._box = None
         self._ready.clear()
         if self._busy is not None:
@@ -667,7 +667,7 @@ class Mailbox:
         self.waiting = 0
         while self._senders:
             self.release()
-        return found
+        return deliveries
 
 
 _NOTHING: deque[str] = deque(maxlen=0)

@@ -29,7 +29,6 @@ from antiphon.runtime._reporting import warn
 
 if TYPE_CHECKING:
     from antiphon.ledger import Host, Ledger
-    from antiphon.runtime._lease import Beat
 
 _FRESH: Final = 2.0
 """Seconds for which limits that were read are considered current."""
@@ -46,11 +45,22 @@ _NO_MONEY: Final = Decimal(0)
 ResultT = TypeVar("ResultT")
 
 
+class Beaten(Protocol):
+    """A renewal of a lease."""
+
+    @property
+    def term(self) -> int:
+        """A number that changes when the lease may have expired before it was renewed."""
+        ...
+
+
 class Lessee(Protocol):
     """The host that leases permits."""
 
-    beaten: Beat
-    """The last beat of its lease."""
+    @property
+    def beaten(self) -> Beaten:
+        """The last renewal of its lease."""
+        ...
 
     def has_lapsed(self) -> bool: ...
     async def as_host(self, verb: Callable[[Host], Awaitable[ResultT]]) -> ResultT: ...

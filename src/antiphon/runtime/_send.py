@@ -5,8 +5,8 @@
 | `ask`, `tell`: checks, the deadline, the cell of the actor; `ask` waits for the outcome | `Sender` |
 | outside of a thread: into the mailbox | `Sender._deliver` |
 | in a thread: own it; is the message stored already? | `Sender._carry`, `Sender._find_recorded` |
-| room in the mailbox; then the append, as the owner | `Sender._append`, `Journal.write`, `Ledger.append` |
-| into the mailbox, as it is stored | `Sender.accept` |
+| room in the mailbox; then the append, as the owner | `Sender._append`, `Sender._write`, `Journal.write`, `Ledger.append` |
+| into the mailbox, as it is stored | `Sender._accept`, `Cell.deliver` |
 | the handler, and its outcome | `Cell`, `Outcomes` |
 
 Outside of a thread a message is handled at most once, and lost if the process dies. A message of a thread is journaled before
@@ -380,21 +380,17 @@ class Sender:
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message, and put it into the mailbox."""
-        thread_id, parent = delivery.thread_id or "", delivery.parent
         delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery of the thread must find it in flight
         try:
             if self._journal.has_budget:
-                await self._journal.check_budget(thread_id, delivery.to)
+                await self._journal.check_budget(delivery.thread_id or "", delivery.to)
             # Room is reserved before the append: once it is written, the message must be delivered.
             if not cell.box.reserve():
                 await cell.wait_for_room(delivery, until)
             is_delivered = False
             try:
-                work = parent.work if parent is not None and parent.thread_id == thread_id else None
-                (record, *_) = await self._journal.write_of(work, thread_id, _rows(delivery))
-                # Before the mailbox: the handler must see the message as stored, because it sees that one after a crash.
-                delivery.use_stored(record)
+                await self._write(delivery)
                 is_delivered = await self._accept(cell, delivery)
             finally:
                 if not is_delivered:
@@ -402,6 +398,17 @@ class Sender:
         except BaseException as exc:
             self._drop_unwritten(delivery, exc)
             raise
+
+    async def _write(self, delivery: DeliveryState) -> None:
+        """Append the rows of a message, with what the handler that sends it in the same thread has deferred."""
+        parent, thread_id = delivery.parent, delivery.thread_id or ""
+        rows = [delivery.message]
+        if not delivery.is_call:  # a notice has a second row, which is open until it was handled
+            rows.append(begun(DELIVER, delivery.id, thread_id=thread_id, parent_id=delivery.id))
+        work = parent.work if parent is not None and parent.thread_id == thread_id else None
+        (record, *_) = await self._journal.write_of(work, thread_id, rows)
+        # Before the mailbox: the handler must see the message as stored, because it sees that one after a crash.
+        delivery.use_stored(record)
 
     def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
         """Give up a message whose append raised. It may still be in the ledger.
@@ -569,7 +576,7 @@ class Sender:
 
     async def _append_own(self, delivery: DeliveryState) -> bool:
         """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
-        parent, thread_id = cast("DeliveryState", delivery.parent), delivery.thread_id or ""
+        parent = cast("DeliveryState", delivery.parent)
         if parent.attempt > 1:
             call, result = await self._find_same(delivery)
             if call is not None:
@@ -579,9 +586,7 @@ class Sender:
                     delivery.settle(result)
                 return result is not None
         delivery.turn(Event.APPEND)
-        work = parent.work if parent.thread_id == thread_id else None
-        (record, *_) = await self._journal.write_of(work, thread_id, _rows(delivery))
-        delivery.use_stored(record)
+        await self._write(delivery)
         return False
 
     async def _find_same(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
@@ -652,13 +657,6 @@ class Sender:
     def close(self) -> None:
         """Stop all deadlines."""
         self._deadlines.close()
-
-
-def _rows(delivery: DeliveryState) -> list[Message]:
-    """Return the rows of a message. A notice has a second one, DELIVER, which is open until it was handled."""
-    if delivery.is_call:
-        return [delivery.message]
-    return [delivery.message, begun(DELIVER, delivery.id, thread_id=delivery.thread_id or "", parent_id=delivery.id)]
 
 
 def _check_same(recorded: Message, delivery: DeliveryState) -> None:
