@@ -300,7 +300,9 @@ class DeliveryState:
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.envelope.request, Request) if self._message is None else self._message.kind == "option_call"
+        if self._message is None:
+            return isinstance(self.envelope.request, Request)
+        return isinstance(self._message.payload, OptionCallPayload)
 
     @property
     def is_command(self) -> bool:
