@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from antiphon.errors import (
     ActorStoppedError,
-    AntiphonError,
     DeliveryError,
     FencedError,
     HistoryMismatchError,
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, Lifetime, Props, Services
     from antiphon.runtime._delivery import DeliveryState, Work
+    from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._reporting import Hooks
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
@@ -77,16 +77,6 @@ _TURN = 64
 
 class _StartError(Exception):
     """The factory or `started` raised. The next message did not cause that, and is not counted as failed."""
-
-
-class Outcomes(Protocol):
-    """Ends deliveries, or leaves them open."""
-
-    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
-    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
-    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
-    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
-    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
 
 
 class Redelivering(Protocol):

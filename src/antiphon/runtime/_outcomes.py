@@ -12,7 +12,7 @@ only taken out of flight, and its callers get the error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
@@ -24,19 +24,13 @@ from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of, store
 from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import DeliveryState, InFlight
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import DeadLetters
-
-
-class Evicting(Protocol):
-    """Drops threads that this system cannot continue."""
-
-    async def give_up(self, delivery: DeliveryState, error: errors.HistoryMismatchError) -> None: ...
 
 
 class Outcomes:
@@ -63,8 +57,8 @@ class Outcomes:
         self._dead = dead
         self.answers_mismatches = answers_mismatches
         self._recover_later = recover_later
-        self.evicting: Evicting
-        """Set when the system is put together."""
+        self.give_up_thread: Callable[[DeliveryState, errors.HistoryMismatchError], Awaitable[None]]
+        """Gives up the thread of a message that this build cannot continue. Set when the system is put together."""
 
     # ------------------------------------------------------------ an end
 
@@ -202,7 +196,7 @@ class Outcomes:
         if self.answers_mismatches:
             await self.end_with_error(delivery, error)
         else:
-            await self.evicting.give_up(delivery, error)
+            await self.give_up_thread(delivery, error)
 
 
 def _delivered(delivery: DeliveryState, error: errors.DeliveryError | None = None) -> Message:

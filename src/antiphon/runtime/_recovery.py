@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
@@ -283,12 +283,6 @@ class _How(NamedTuple):
     """Nothing was awaited since the rows were read."""
 
 
-class EndedThreads(Protocol):
-    """Ends the work of terminated threads."""
-
-    async def end_if_terminated(self, thread_id: str) -> None: ...
-
-
 class Recovery:
     """Continues threads where another process stopped."""
 
@@ -315,8 +309,8 @@ class Recovery:
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
-        self.ended: EndedThreads | None = None
-        """Ends the open calls of terminated threads; set when the system is assembled."""
+        self.end_if_terminated: Callable[[str], Awaitable[None]]
+        """Ends the open calls of a thread, if it is terminated. Set when the system is put together."""
 
     async def thread(
         self,
@@ -376,8 +370,7 @@ class Recovery:
         """
         if taken == 1 and _is_untouched(rows := await self._ledger.open_calls(thread_id), taken):
             return rows
-        if self.ended is not None:
-            await self.ended.end_if_terminated(thread_id)
+        await self.end_if_terminated(thread_id)
         return await self._ledger.open_calls(thread_id)
 
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -49,17 +49,10 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import DeliveryState, InFlight, Recent
+    from antiphon.runtime._elsewhere import RemoteAnswers
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._settings import Settings
-
-
-class Answers(Protocol):
-    """Gives callers the answers that other hosts write."""
-
-    def add(self, delivery: DeliveryState) -> None:
-        """Let the caller of a message wait for the answer."""
-        ...
 
 
 class Redelivery:
@@ -71,7 +64,7 @@ class Redelivery:
         settings: Settings,
         in_flight: InFlight,
         outcomes: Outcomes,
-        answers: Answers,
+        answers: RemoteAnswers,
     ) -> None:
         self._journal = journal
         self._settings = settings

@@ -33,7 +33,7 @@ others. `_check_circle` refuses that at once; without it, both would wait until 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.errors import (
     ActorStoppedError,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import InFlight
+    from antiphon.runtime._elsewhere import RemoteAnswers
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._redelivery import Redelivery
@@ -77,22 +78,6 @@ if TYPE_CHECKING:
 
 A_WHILE: Final = 2.0
 """Seconds after which an interrupted append has either reached the ledger or never will."""
-
-
-class Elsewhere(Protocol):
-    """Reaches threads that other hosts have."""
-
-    async def post(self, delivery: DeliveryState) -> None:
-        """Post a message to its thread. Its caller gets the answer that the owner writes."""
-        ...
-
-    async def has_actor(self, delivery: DeliveryState, until: float) -> bool:
-        """Whether a living host has the actor of a message; the owner of the thread may still register it, until a time."""
-        ...
-
-    def add(self, delivery: DeliveryState) -> None:
-        """Let the caller of a message that is already in its thread wait for the answer."""
-        ...
 
 
 class Sender:
@@ -109,13 +94,13 @@ class Sender:
         redelivery: Redelivery,
         outcomes: Outcomes,
         dead: DeadLetters,
-        elsewhere: Elsewhere,
+        answers: RemoteAnswers,
         run_command: Callable[[Cell, DeliveryState], None],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches threads of other hosts. `run_command` carries out a command to a cell. `recover_later` reads a
+        `answers` reaches threads of other hosts. `run_command` carries out a command to a cell. `recover_later` reads a
         thread again after an unconfirmed append.
         """
         self._lifetime = lifetime
@@ -127,7 +112,7 @@ class Sender:
         self._redelivery = redelivery
         self._outcomes = outcomes
         self._dead = dead
-        self._elsewhere = elsewhere
+        self._answers = answers
         self._run_command = run_command
         self._recover_later = recover_later
         self._hooks = journal.hooks
@@ -480,7 +465,7 @@ class Sender:
         """Post a message whose actor this system does not have: a living host that has the actor takes the thread."""
         try:
             is_own = bool(self._journal.epoch(delivery.thread_id or ""))
-            if not await self._elsewhere.has_actor(delivery, 0.0 if is_own else until):
+            if not await self._answers.has_actor(delivery, 0.0 if is_own else until):
                 kind = kind_of(delivery.to)
                 reason = f"there is no actor; spawn it, register its kind, or start a host that has the kind {kind!r}"
                 raise UndeliverableError(reason, delivery.to)
@@ -496,7 +481,7 @@ class Sender:
             if delivery.may_be_known and await self._await_posted(delivery):
                 return
             try:
-                await self._elsewhere.post(delivery)
+                await self._answers.post(delivery)
             except AppendRefusedError:
                 # A duplicate may have been posted since the look, with another timestamp.
                 if not delivery.may_be_known or not await self._await_posted(delivery):
@@ -511,7 +496,7 @@ class Sender:
         if call is None:
             return False
         if result is None:
-            self._elsewhere.add(delivery)
+            self._answers.add(delivery)
         else:
             delivery.settle(result)
         return True

@@ -34,7 +34,8 @@ from antiphon.runtime._states import Phase
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime, Props
-    from antiphon.runtime._cell import Cell, Outcomes, Redelivering
+    from antiphon.runtime._cell import Cell, Redelivering
+    from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._reporting import Hooks
 
 _AT_ONCE: Final = 1000
