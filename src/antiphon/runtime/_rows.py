@@ -333,8 +333,8 @@ def _is_alike(recorded: Any, asked: Any) -> bool:
         return len(left) == len(right) and all(_is_alike(*pair) for pair in zip(left, right, strict=True))
     if isinstance(recorded, str) and _REDACTED in recorded:
         return True
-    ours_is_same: bool = cast("Any", recorded) == asked
-    return ours_is_same and type(cast("Any", recorded)) is type(asked)  # 1, 1.0 and true differ
+    value = cast("Any", recorded)
+    return type(value) is type(asked) and value == asked  # 1, 1.0 and true differ
 
 
 # ---------------------------------------------------------------- values that the runtime reads from messages
