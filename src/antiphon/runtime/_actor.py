@@ -515,8 +515,8 @@ class Context:
 
         With `unless_held`, the status is not written if the thread is paused or terminated by then.
         """
-        more = {} if pattern is None else {"pattern": pattern}
-        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **more}
+        marks = {} if pattern is None else {"pattern": pattern}
+        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **marks}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None

@@ -31,7 +31,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon import errors
 from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
@@ -609,9 +609,9 @@ class Hosting:
             self._journal.is_unsure = True
             raise
 
-    async def _own_threads(self, **more: Any) -> set[str]:
-        """Return the threads that the ledger has given to this host; `more` are further fields of the filter."""
-        mine = ThreadFilter(owner=(await self._lease.host()).name, **more)
+    async def _own_threads(self, *, open_calls: bool | None = None) -> set[str]:
+        """Return the threads that the ledger has given to this host: all, or those with open calls."""
+        mine = ThreadFilter(owner=(await self._lease.host()).name, open_calls=open_calls)
         page = await self._ledger.threads(mine)
         thread_ids = {thread.thread_id for thread in page.threads}
         while page.next is not None:
@@ -652,12 +652,14 @@ class Hosting:
                 times = (current_port().now() if is_left else self._timers.next_due(thread_id), recovered.until)
                 await self._release(thread_id, wake_at=min((time for time in times if time is not None), default=None))
 
-    async def _release(self, thread_id: str, **more: Any) -> None:
+    async def _release(
+        self, thread_id: str, *, wake_at: datetime | None = None, unfit: str | None = None, reason: str | None = None
+    ) -> None:
         self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
         self._in_flight.forget_resting(thread_id)
         self._forget(thread_id)
         self._eviction.drop_caches(thread_id)
-        await self._journal.release(thread_id, **more)
+        await self._journal.release(thread_id, wake_at=wake_at, unfit=unfit, reason=reason)
 
     def _forget(self, thread_id: str) -> None:
         """Drop what is known here about a thread that was released or lost: this host may take it again later."""

@@ -34,6 +34,8 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from antiphon.runtime._delivery import Work
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._permits import RequestPermit
@@ -211,7 +213,7 @@ class Journal:
 
     # ------------------------------------------------------------ writing
 
-    async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
+    async def write(self, thread_id: str, messages: Sequence[Message], **options: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread, after the waiting rows, and return their records.
 
         `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
@@ -226,18 +228,18 @@ class Journal:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
         if self.deferred:
             self._begin_deferred(thread_id)
-        status: str | None = more.pop("status_unless_held", None) if more else None
+        status: str | None = options.pop("status_unless_held", None) if options else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
-            more["status"] = status
+            options["status"] = status
         write_behind = self._write_behind
         if not (write_behind.rows or write_behind.landings):  # the fast path: most writes
-            return await self._write(thread_id, messages, more)
+            return await self._write(thread_id, messages, options)
         # Read before the append: after it, the landing could be the one of this write, which would then wait for itself.
         before = write_behind.landings.get(thread_id)
         if thread_id in write_behind.rows:
-            records = await self._write_after_rows(thread_id, messages, more, before)
+            records = await self._write_after_rows(thread_id, messages, options, before)
         else:
-            records = await self._write(thread_id, messages, more)
+            records = await self._write(thread_id, messages, options)
         # Rows of an earlier append may still be in transit. Nothing that depends on them may start before they are stored.
         if before is not None:
             await self._landed(thread_id, before)
@@ -310,15 +312,15 @@ class Journal:
             await self._landed(thread_id, before)
 
     async def _write_after_rows(
-        self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
+        self, thread_id: str, messages: Sequence[Message], options: dict[str, Any], before: asyncio.Future[bool] | None
     ) -> tuple[Record, ...]:
         """Append messages after the rows that wait: in one append, or in two if the ledger refuses that."""
         with self._write_behind.taken(thread_id) as rows:
             records, count = None, len(rows)
-            if not more.get("allow_foreign"):
+            if not options.get("allow_foreign"):
                 with suppress(errors.AppendRefusedError):
-                    version: int | None = more.get("expected_version")
-                    shifted = more if version is None else {**more, "expected_version": version - count}
+                    version: int | None = options.get("expected_version")
+                    shifted = options if version is None else {**options, "expected_version": version - count}
                     records = (await self._write(thread_id, [*rows, *messages], shifted))[count:]
             if records is None:
                 try:
@@ -329,7 +331,7 @@ class Journal:
                     raise errors.HistoryMismatchError(reason) from exc
             if before is not None:
                 await asyncio.wait([before])  # inside the block: the landing of these rows depends on the earlier ones
-        return await self._write(thread_id, messages, more) if records is None else records
+        return await self._write(thread_id, messages, options) if records is None else records
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
         """Wait for rows that another write has included. If that write failed, they wait again: write them now."""
@@ -350,13 +352,13 @@ class Journal:
         flush.add_done_callback(self._flushes.discard)
 
     async def _write(  # noqa: C901, PLR0912 (one append, in its order)
-        self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]
+        self, thread_id: str, messages: Sequence[Message], options: dict[str, Any]
     ) -> tuple[Record, ...]:
         """Append as the owner, and try again while the ledger is unavailable."""
-        if not messages and not more:
+        if not messages and not options:
             return ()
         if thread_id.startswith(f"{SYSTEM}/"):
-            more["pattern"] = SYSTEM_PATTERN
+            options["pattern"] = SYSTEM_PATTERN
         epoch = self._epochs.get(thread_id)
         if epoch is None:
             epoch = await self.own(thread_id)
@@ -369,12 +371,12 @@ class Journal:
         try:
             for delay in _DELAYS:
                 try:
-                    records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                    records = await self.ledger.append(thread_id, messages, epoch=epoch, **options)
                     break
                 except errors.LedgerUnavailableError:
                     await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
             else:
-                records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                records = await self.ledger.append(thread_id, messages, epoch=epoch, **options)
             self._terms[thread_id] = term
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
@@ -475,8 +477,10 @@ class Journal:
         write_behind = self._write_behind
         return not any(thread_id in places for places in (self._writing, write_behind.rows, write_behind.landings))
 
-    async def release(self, thread_id: str, **more: Any) -> None:
-        """Release a thread, if it is owned. Any suitable host may take over its remaining work.
+    async def release(
+        self, thread_id: str, *, wake_at: datetime | None = None, unfit: str | None = None, reason: str | None = None
+    ) -> None:
+        """Release a thread, if it is owned. Any suitable host may take over its remaining work. See `Ledger.release`.
 
         Raises:
             LedgerError: the ledger cannot be written. The thread is no longer used here in any case.
@@ -485,7 +489,7 @@ class Journal:
         if epoch is not None:
             self._disown(thread_id)  # first: a write that starts meanwhile claims the thread again, with a new epoch
             try:
-                await self.ledger.release(thread_id, epoch=epoch, **more)
+                await self.ledger.release(thread_id, epoch=epoch, wake_at=wake_at, unfit=unfit, reason=reason)
                 reached(Point.RELEASED, thread_id)
             except errors.FencedError:
                 pass  # another host has it already
