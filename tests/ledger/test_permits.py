@@ -428,7 +428,7 @@ def test_the_money_of_a_day_is_reserved_and_corrected() -> None:
 
 def has_lapsed(host: Hosted) -> bool:
     """Whether the lease of a host has ended, whatever the host itself thinks."""
-    return asyncio.get_running_loop().time() - host.lease._beaten.at >= 3.0
+    return asyncio.get_running_loop().time() - host.lease.beaten.at >= 3.0
 
 
 async def storm(seed: int) -> int:

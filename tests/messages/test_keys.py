@@ -14,7 +14,7 @@ def test_stored_ids_keep_their_text() -> None:
     """Ledgers hold them: a change here would do effects a second time."""
     asked = keys.child_id("m-1", keys.counted("model", 2))
 
-    assert asked == keys.step_id("m-1", "model=2") == "m-1/model=2"
+    assert asked == "m-1/model=2"
     assert [keys.begun_id(asked), keys.ended_id(asked), keys.attempt_id(asked, 2)] == [
         "m-1/model=2@begun",
         "m-1/model=2@ended",

@@ -59,16 +59,11 @@ def counted(key: str, count: int) -> str:
     return key if count == 1 else f"{key}={count}"
 
 
-def step_id(parent_id: str, step: str) -> str:
-    """Return the id of a step of an invocation."""
-    return f"{parent_id}/{step}"
-
-
 def child_id(parent_id: str, step: str) -> str:
-    """Return the id of a step of an invocation that may be deeply nested: a long parent id is replaced by a digest."""
+    """Return the id of a step of an invocation. A long parent id is replaced by a digest: steps may be deeply nested."""
     if len(parent_id) > _LONG_PARENT:  # otherwise the id could become longer than a name may be
         parent_id = sha256(parent_id.encode()).hexdigest()
-    return step_id(parent_id, step)
+    return f"{parent_id}/{step}"
 
 
 def parent_of(invocation_id: str) -> str:

@@ -451,7 +451,10 @@ class Sendable(Data, frozen=True):
     @property
     def enclosure(self) -> Mapping[str, Json]:
         """What the sending actor has added beside the data; empty for every message from outside."""
-        return _NOTHING if self._enclosure is None else self._enclosure
+        # Read where Pydantic keeps it: every message is asked for it, and the attribute goes through `__getattr__`.
+        private = self.__pydantic_private__
+        enclosure: JsonObject | None = private["_enclosure"] if private else None
+        return _NOTHING if enclosure is None else enclosure
 
     def with_enclosure(self, enclosure: Mapping[str, Json]) -> Self:
         """Return a copy with this enclosure in place of any other. The runtime stores it with the message.

@@ -244,7 +244,7 @@ class ActorSystem(Protocol):
 class Messenger(Protocol):
     """Carries messages to actors."""
 
-    def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]: ...
+    async def ask(self, delivery: DeliveryState, within: float | None) -> Any: ...
     async def tell(self, delivery: DeliveryState, within: float | None) -> None: ...
     async def work_out(self, delivery: DeliveryState, handle: Callable[[DeliveryState], Awaitable[Any]]) -> Any: ...
     async def forward(self, delivery: DeliveryState, to: str) -> None: ...
@@ -311,13 +311,20 @@ StateT = TypeVar("StateT")
 AnswerT = TypeVar("AnswerT")
 
 
+class HasServices(Protocol):
+    """What the cells of a system share."""
+
+    @property
+    def services(self) -> Services: ...
+
+
 class Home(Protocol):
     """The cell that an actor lives in."""
 
     @property
     def address(self) -> str: ...
     @property
-    def services(self) -> Services: ...
+    def parts(self) -> HasServices: ...
     def load(self, besides: DeliveryState | None) -> float: ...
     @property
     def began(self) -> float: ...
@@ -337,19 +344,16 @@ class Context:
     Whatever reads or writes a thread raises `LedgerError` if the ledger refuses, or cannot be used.
     """
 
-    __slots__ = ("__weakref__", "_cell", "_delivery", "is_over")
+    __slots__ = ("__weakref__", "_cell", "_delivery", "_services", "is_over")
 
     def __init__(self, cell: Home, delivery: DeliveryState | None) -> None:
         self._cell = cell
+        self._services = cell.parts.services
         self._delivery = delivery
         self.is_over = False
         """Whether the handler has ended."""
 
     # ------------------------------------------------------------ properties
-
-    @property
-    def _services(self) -> Services:
-        return self._cell.services
 
     @property
     def system(self) -> ActorSystem:
@@ -458,7 +462,7 @@ class Context:
         """
         delivery = self._delivery_of(to, said, key)
         try:
-            return answer_to(said, delivery, await self._cell.services.messenger.ask(delivery, within))
+            return answer_to(said, delivery, await self._services.messenger.ask(delivery, within))
         except DeliveryError as exc:
             exc.message_id = delivery.id
             raise
@@ -511,8 +515,8 @@ class Context:
 
         With `unless_held`, the status is not written if the thread is paused or terminated by then.
         """
-        more = {} if pattern is None else {"pattern": pattern}
-        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **more}
+        marks = {} if pattern is None else {"pattern": pattern}
+        self._handled.work.marks = {"status_unless_held" if unless_held else "status": status, **marks}
 
     async def tell(
         self, to: str, said: Request[Any] | Notice | Message, *, within: float | None = None, key: str | None = None
@@ -878,6 +882,9 @@ def props_of(
 ) -> Props:
     """Return the props of an actor. Defaults are those of its class, if the factory is a class or a partial of one."""
     cls: Any = getattr(factory, "func", factory)  # the function inside a partial
+    ordering_key = getattr(cls, "ordering_key", None)
+    if getattr(ordering_key, "__module__", "") == Actor.__module__:
+        ordering_key = None  # the default, which does not need the core message
     return Props(
         factory=factory,
         supervisor=supervisor,
@@ -885,12 +892,5 @@ def props_of(
         grace=grace,
         concurrency=getattr(cls, "concurrency", 1) if concurrency is None else concurrency,
         capacity=getattr(cls, "capacity", CAPACITY) if capacity is None else capacity,
-        ordering_key=_own_ordering_key(cls),
+        ordering_key=ordering_key,
     )
-
-
-def _own_ordering_key(cls: Any) -> OrderingKey | None:
-    """Return the `ordering_key` of a class, if the class overrides it. The default does not need the core message."""
-    method = getattr(cls, "ordering_key", None)
-    is_default = getattr(method, "__module__", "") == "antiphon.runtime._actor"
-    return None if method is None or is_default else method

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from antiphon.errors import (
     ActorStoppedError,
-    AntiphonError,
     DeliveryError,
     FencedError,
     HistoryMismatchError,
@@ -51,7 +50,7 @@ from antiphon.protocol import ErrorCode
 from antiphon.runtime._actor import Context, begin_handling, end_handling
 from antiphon.runtime._delivery import Halt, Mailbox
 from antiphon.runtime._exchange import result_of
-from antiphon.runtime._reporting import LOG, ActorFailure, log_fields, log_text
+from antiphon.runtime._reporting import ActorFailure, warn
 from antiphon.runtime._rows import enclosure_of
 from antiphon.runtime._states import Event
 
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, Lifetime, Props, Services
     from antiphon.runtime._delivery import DeliveryState, Work
+    from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._reporting import Hooks
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
@@ -77,16 +77,6 @@ _TURN = 64
 
 class _StartError(Exception):
     """The factory or `started` raised. The next message did not cause that, and is not counted as failed."""
-
-
-class Outcomes(Protocol):
-    """Ends deliveries, or leaves them open."""
-
-    async def answer(self, delivery: DeliveryState, outcome: Any) -> None: ...
-    async def end_with_error(self, delivery: DeliveryState, error: DeliveryError) -> None: ...
-    async def leave_to_next_system(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
-    async def give_up(self, delivery: DeliveryState, error: HistoryMismatchError) -> None: ...
-    def abandon(self, delivery: DeliveryState, error: AntiphonError) -> None: ...
 
 
 class Redelivering(Protocol):
@@ -177,11 +167,6 @@ class Cell:
         """When the last message was handled."""
 
     @property
-    def services(self) -> Services:
-        """The services for the contexts of its actor."""
-        return self.parts.services
-
-    @property
     def box(self) -> Mailbox:
         """The mailbox, made for the first message."""
         if self.mailbox is None:
@@ -227,12 +212,7 @@ class Cell:
     # ------------------------------------------------------------ receiving messages
 
     async def wait_for_room(self, delivery: DeliveryState, until: float) -> None:
-        """Wait for room in the mailbox, at most until a time.
-
-        Raises:
-            MailboxFullError: there was no room in time.
-            ActorStoppedError: it takes no more messages.
-        """
+        """Wait for room in the mailbox, at most until a time."""
         full = MailboxFullError(f"{self.props.capacity} messages wait", delivery.to)
         if delivery.sender == self.address:
             raise full  # its own handler sends this message, and would wait for itself
@@ -440,7 +420,9 @@ class Cell:
 
     # ------------------------------------------------------------ errors of a handler
 
-    async def _caught(self, delivery: DeliveryState, work: Work, error: BaseException, task: asyncio.Task[None]) -> None:
+    async def _caught(  # noqa: C901 (one list of checks, in the order that matters)
+        self, delivery: DeliveryState, work: Work, error: BaseException, task: asyncio.Task[None]
+    ) -> None:
         # The order of the checks matters: first whether a closing system interrupts the handler, then whether it was
         # cancelled, and only then the class of the error, because the handler may turn the cancellation into any other error.
         if isinstance(error, GeneratorExit) and not _is_current(task):
@@ -455,8 +437,14 @@ class Cell:
             if delivery.callers.withdrawn is None or not work.cancellations:
                 raise error
             await self.parts.outcomes.end_with_error(delivery, delivery.callers.withdrawn)
+        elif isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
+            # Not answered: another build may be able to continue the thread.
+            await self.parts.outcomes.give_up(delivery, error)
         elif isinstance(error, DeliveryError):
-            await self._refuse(delivery, error)
+            try:
+                await self.parts.outcomes.end_with_error(delivery, error)
+            except ValueError as exc:  # the text or the details of the error cannot be stored
+                await self._fail(delivery, exc)
         elif isinstance(error, FencedError | OwnedError):
             self.parts.outcomes.abandon(delivery, error)
         elif isinstance(error, LedgerUnavailableError):
@@ -464,22 +452,12 @@ class Cell:
         else:
             await self._fail(delivery, error)
 
-    async def _refuse(self, delivery: DeliveryState, error: DeliveryError) -> None:
-        if isinstance(error, HistoryMismatchError) and delivery.thread_id is not None and not delivery.is_settled:
-            # Not answered: another build may be able to continue the thread.
-            await self.parts.outcomes.give_up(delivery, error)
-            return
-        try:
-            await self.parts.outcomes.end_with_error(delivery, error)
-        except ValueError as exc:  # the text or the details of the error cannot be stored
-            await self._fail(delivery, exc)
-
     def _pause_for_ledger(self, delivery: DeliveryState, error: LedgerUnavailableError) -> None:
         """Pause, then handle the message again with a new actor.
 
         This is not a failure: it is not reported to the supervisor.
         """
-        LOG.warning("%s waits for the ledger: %s", self.address, log_text(error), extra=log_fields(delivery, error=error))
+        warn("%s waits for the ledger: %s", self.address, error=error, about=delivery)
         # Suspend: otherwise this drain would take the message again at once, while the ledger is still unavailable.
         self.state, self.actor = "suspended", None
         if delivery.is_settled:
@@ -505,7 +483,7 @@ class Cell:
             failure = ActorFailure.of(cause, self.address, self.incarnation, None)
         else:
             failure = ActorFailure.of(error, self.address, self.incarnation, delivery.id)
-            await self.parts.redelivery.failed(self, delivery, f"{failure.error_type}: {failure.error_message}", error)
+            await self.parts.redelivery.failed(self, delivery, failure.text, error)
         # Report last: the supervisor may restart the cell at once, and the message must be back in the mailbox by then.
         self.parts.supervising.report(self, failure)
 

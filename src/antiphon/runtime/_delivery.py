@@ -43,7 +43,7 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
+from antiphon.errors import AntiphonError, FencedError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages import _keys as keys
 from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
@@ -51,7 +51,7 @@ from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
 
 if TYPE_CHECKING:
-    from antiphon.errors import DeliveryError, FencedError, ParkedError
+    from antiphon.errors import DeliveryError, ParkedError
     from antiphon.ledger import Record
 
 
@@ -196,17 +196,6 @@ class Work:
         """Note that one of its effects may have been done."""
         self.doubt = self.doubt or error
 
-    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
-        """Return the deferred rows and marks, and forget them."""
-        rows, marks = self.deferred_rows, self.marks
-        if rows or marks:
-            self.deferred_rows, self.marks = (), MappingProxyType({})
-        return rows, marks
-
-    def put_back_deferred(self, rows: tuple[Message, ...], marks: Mapping[str, str]) -> None:
-        """Let the next row take rows and marks along that were taken, and perhaps not written."""
-        self.deferred_rows, self.marks = (*rows, *self.deferred_rows), {**marks, **self.marks}
-
 
 _LEFT_OR_MERGED = (Phase.LEFT, Phase.MERGED)
 
@@ -267,11 +256,7 @@ class DeliveryState:
         self.evicted = None
 
     def turn(self, event: Event) -> None:
-        """Change the phase. Nothing else does.
-
-        Raises:
-            TransitionError: the event cannot follow.
-        """
+        """Change the phase. Nothing else does."""
         try:
             self.phase = TRANSITIONS[self.phase][event]
         except KeyError:
@@ -316,7 +301,9 @@ class DeliveryState:
     @property
     def is_call(self) -> bool:
         """Whether an answer is due."""
-        return isinstance(self.envelope.request, Request) if self._message is None else self._message.kind == "option_call"
+        if self._message is None:
+            return isinstance(self.envelope.request, Request)
+        return isinstance(self._message.payload, OptionCallPayload)
 
     @property
     def is_command(self) -> bool:
@@ -346,23 +333,8 @@ class DeliveryState:
     @property
     def message(self) -> Message:
         """The core message, made when first needed."""
-        if self._message is None:
-            self._message = self._made()
-        return self._message
-
-    @property
-    def message_if_made(self) -> Message | None:
-        """The core message, if it was made."""
-        return self._message
-
-    def use_stored(self, record: Record) -> None:
-        """Use the message as it is stored: the ledger may have redacted it, and the handler must see what a replay sees."""
-        self.seq = record.seq
-        if record.message is not self._message:
-            self._message = record.message
-            self.envelope = self.envelope._replace(request=None, message=record.message)
-
-    def _made(self) -> Message:
+        if self._message is not None:
+            return self._message
         envelope, now = self.envelope, current_port().now()
         request, parent = cast("Request[Any] | Notice", envelope.request), envelope.parent
         payload: PartsPayload | OptionCallPayload
@@ -379,7 +351,7 @@ class DeliveryState:
             facts["traceparent"] = self.origin
         if request.enclosure:
             facts["enclosure"] = thaw(request.enclosure)
-        return Message(
+        self._message = Message(
             id=self.id,
             policy=str(envelope.sender),
             payload=payload,
@@ -391,6 +363,19 @@ class DeliveryState:
             created_at=now,
             metadata={OWN: facts} if facts else {},
         )
+        return self._message
+
+    @property
+    def message_if_made(self) -> Message | None:
+        """The core message, if it was made."""
+        return self._message
+
+    def use_stored(self, record: Record) -> None:
+        """Use the message as it is stored: the ledger may have redacted it, and the handler must see what a replay sees."""
+        self.seq = record.seq
+        if record.message is not self._message:
+            self._message = record.message
+            self.envelope = self.envelope._replace(request=None, message=record.message)
 
     def set_origin(self, origin: str) -> None:
         """Set the trace that it belongs to, also in the message, so that recovery knows it."""
@@ -516,6 +501,11 @@ class DeliveryState:
         waiter = self.callers.waiter
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
+
+    def check_evicted(self) -> None:
+        """Refuse to go on after its thread was evicted."""
+        if self.evicted is not None:
+            raise FencedError(*self.evicted.args)
 
     def evict(self, error: FencedError) -> None:
         """Stop the handling at once: another host has the thread."""
@@ -672,7 +662,7 @@ class Mailbox:
     def close(self) -> list[DeliveryState]:
         """Hand out all messages, and wake all senders; they see that the cell has stopped."""
         held = [delivery for queue in (self._busy or {}).values() for delivery in queue]
-        found = [*(self._urgent or ()), *held, *(self._box or ())]
+        deliveries = [*(self._urgent or ()), *held, *(self._box or ())]
         self._urgent = self._box = None
         self._ready.clear()
         if self._busy is not None:
@@ -680,7 +670,7 @@ class Mailbox:
         self.waiting = 0
         while self._senders:
             self.release()
-        return found
+        return deliveries
 
 
 _NOTHING: deque[str] = deque(maxlen=0)
@@ -756,7 +746,7 @@ class InFlight:
         """By thread, then by invocation. A thread without messages in flight has no entry."""
         self._resting: dict[str, dict[str, datetime]] = {}
         """By thread, the messages that their handlers have left open since another one ended there, and when these began."""
-        self.on_thread_ended: Callable[[], None] = _do_nothing
+        self.on_thread_ended: Callable[[], None] | None = None
         """Called when the last message of a thread has ended."""
 
     def __len__(self) -> int:
@@ -800,7 +790,8 @@ class InFlight:
                 self._resting.pop(thread_id, None)  # it may be what they wait for
             if not deliveries:
                 del self._threads[thread_id]
-                self.on_thread_ended()
+                if self.on_thread_ended is not None:
+                    self.on_thread_ended()
 
     def drop_thread(self, thread_id: str) -> tuple[DeliveryState, ...]:
         """Remove all messages of a thread, and return their deliveries."""
@@ -840,8 +831,14 @@ class InFlight:
 _NONE: dict[str, DeliveryState] = {}
 
 
-def _do_nothing() -> None:
-    pass
+async def wait_for_handlers(is_running: Callable[[], bool], patience: float) -> None:
+    """Wait until handlers that were told to end have ended, at most some seconds: one may ignore its cancellation."""
+    while patience > 0 and is_running():
+        await asyncio.sleep(_LOOK)
+        patience -= _LOOK
+
+
+_LOOK = 0.02
 
 
 class Recent:
@@ -854,9 +851,11 @@ class Recent:
     def knows(self, delivery: DeliveryState) -> bool:
         """Whether the same message came before; then it gets that outcome. Otherwise it is kept."""
         earlier = self._kept.get(delivery.id)
-        if earlier is not None and not _may_pass(earlier):
-            earlier.share_outcome(delivery)
-            return True
+        if earlier is not None:
+            _, error = earlier.callers.outcome or (None, None)
+            if not (isinstance(error, AntiphonError) and error.retryable):
+                earlier.share_outcome(delivery)
+                return True
         self._kept[delivery.id] = delivery
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)
@@ -866,8 +865,3 @@ class Recent:
         """Return a message by its id."""
         earlier = self._kept.get(id)
         return None if earlier is None else earlier.message
-
-
-def _may_pass(delivery: DeliveryState) -> bool:
-    _, error = delivery.callers.outcome or (None, None)
-    return isinstance(error, AntiphonError) and error.retryable

@@ -60,9 +60,11 @@ from antiphon.runtime._rows import (
     attempted,
     begun,
     cut_result,
+    effect_rows,
     ended,
     error_fields,
     error_of,
+    is_withdrawn,
     says_the_same,
     stored_code,
     text_of,
@@ -100,11 +102,7 @@ class GivenUp(Exception):  # noqa: N818 (raised by `run`, caught by the effect, 
 
 
 def check_function(key: str, run: object) -> None:
-    """Refuse a function that cannot be called with an idempotency key: later, the error would be the outcome of the effect.
-
-    Raises:
-        TypeError: it cannot.
-    """
+    """Refuse a function that cannot be called with an idempotency key: later, the error would be the outcome of the effect."""
     if not callable(run):
         raise TypeError(f"the function of effect {key!r} is a function of one argument, its key, not {run!r}")
     try:
@@ -244,11 +242,7 @@ class Effect:
         return self._option
 
     async def check_order(self) -> None:
-        """Refuse the effect, if its course has recorded another one at this place.
-
-        Raises:
-            HistoryMismatchError: it has.
-        """
+        """Refuse the effect, if its course has recorded another one at this place."""
 
     async def begin(self) -> Message:
         """Append the intent, and return it."""
@@ -271,11 +265,7 @@ class Effect:
         return says_the_same(payload, self.intent().payload)
 
     async def counts(self, intent: Message, outcome: OptionResultPayload | None) -> bool:
-        """Whether the recorded effect under this id counts as this one. If not, this effect has taken another id.
-
-        Raises:
-            HistoryMismatchError: the recorded effect is a different one.
-        """
+        """Whether the recorded effect under this id counts as this one. If not, this effect has taken another id."""
         if self.is_same(intent):
             return True
         reason = f"the handler does {self._option!r} otherwise than thread {self.thread_id!r} says, in {self.id!r}"
@@ -323,11 +313,7 @@ class Effect:
         raise errors.ParkedError(reason, self.course.to)
 
     async def check_parked(self) -> None:
-        """Refuse another attempt of an effect that waits for a person. An effect of a handler waits with its message.
-
-        Raises:
-            ParkedError: it is parked.
-        """
+        """Refuse another attempt of an effect that waits for a person. An effect of a handler waits with its message."""
 
     def outcome(self, **outcome: Any) -> Message:
         """Return the row of the outcome."""
@@ -344,9 +330,7 @@ class Effect:
     def _check_at_work(self) -> None:
         """Refuse to start what is not wanted any more. The new owner, or the next attempt, does the same work.
 
-        Raises:
-            FencedError: another host has the thread.
-            WithdrawnError: the handler or the run has ended, and has left the task behind that asks for the effect.
+        A handler or a run that has ended may have left the task behind that asks for the effect.
         """
         if self.course.evicted is not None:
             raise errors.FencedError(*self.course.evicted.args)
@@ -358,7 +342,7 @@ class Effect:
         """Return the recorded intent and outcome; of the last attempt, if there were several."""
         intent, outcome = await self._recorded()
         while outcome is not None and outcome.is_error:
-            does_count = outcome.error_type != errors.WithdrawnError.code and self.id not in self._forgiven
+            does_count = not is_withdrawn(outcome) and self.id not in self._forgiven
             last = self.id, intent, outcome
             self.skip()
             intent, outcome = await self._recorded()
@@ -370,8 +354,7 @@ class Effect:
     async def _recorded(self) -> tuple[Message | None, OptionResultPayload | None]:
         await self.journal.settle(self.thread_id)  # an outcome may still wait to be written
         while True:
-            records = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
-            rows = [record.message for record in records if record.message.lane == "effect"]
+            rows = [row.message for row in await effect_rows(self.journal.ledger, self.thread_id, self.id)]
             if not rows:
                 return None, None
             last = rows[-1].payload if len(rows) > 1 else None
@@ -385,16 +368,15 @@ class Effect:
         async with self.journal.admit(self.thread_id):
             self._check_course()  # it may have waited
             reached(Point.INTENT_SENT, self.thread_id, self.id)
-            stored = await (self.begin() if intent is None else self._begin_again(intent))
+            if intent is None:
+                intent = await self.begin()
+            else:
+                await self._write_attempt(None)
             reached(Point.INTENT_STORED, self.thread_id, self.id)
-        return stored
+        return intent
 
     def _check_course(self) -> None:
-        """Refuse to start while another effect of the handler or run waits for a person.
-
-        Raises:
-            ParkedError: one waits.
-        """
+        """Refuse to start while another effect of the handler or run waits for a person."""
         if (doubt := self.course.doubt) is not None and self._effects != "none":
             self._note_parked(doubt)
         if (parked := self.course.parked) is not None:
@@ -438,10 +420,6 @@ class Effect:
         with self._noting_parked(), self._noting_cancelled():
             return await self.unknown(reason)
 
-    async def _begin_again(self, intent: Message) -> Message:
-        await self._write_attempt(None)
-        return intent
-
     async def _write_attempt(self, failure: str | None) -> None:
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
         number = 2 + sum(record.message.lane == "effect" for record in records)
@@ -475,7 +453,12 @@ class Effect:
             with self._noting_parked():
                 await self.parked(exc.reason)
         except errors.UnknownOutcomeError as exc:
-            outcome = await self._unsure(exc, intent)
+            if self._effects == "once":
+                self._is_no_longer_open(intent)  # it is parked, or has an outcome
+                reason = f"nobody knows whether {self.shown_name!r} was done: {text_of(exc)[:_MOST_WORDS]}"
+                outcome = await self._unknown(reason)
+            else:
+                outcome = self._error(text_of(exc), errors.EffectFailedError.code, retryable=True)
         # The second and third are of an effect in it, or of an actor that it has asked.
         except (errors.FailedError, errors.EffectFailedError, errors.RefusedError) as exc:
             self._notes = tuple(getattr(exc, "__notes__", ()))
@@ -536,7 +519,7 @@ class Effect:
         reached(Point.OUTCOME_QUEUED, self.thread_id, self.id)
         self._is_no_longer_open(intent)
         assert isinstance(payload, OptionResultPayload)  # noqa: S101 (it was made so)
-        if payload.error_type == errors.WithdrawnError.code:
+        if is_withdrawn(payload):
             self.skip()
             return await self._perform(run)
         try:
@@ -590,12 +573,6 @@ class Effect:
     def _failure(self, error: Exception) -> Message:
         retryable = bool(getattr(error, "retryable", False))
         return self._error(f"{type(error).__qualname__}: {text_of(error)}", errors.EffectFailedError.code, retryable=retryable)
-
-    async def _unsure(self, error: errors.UnknownOutcomeError, intent: Message) -> Message:
-        if self._effects == "once":
-            self._is_no_longer_open(intent)  # it is parked, or has an outcome
-            return await self._unknown(f"nobody knows whether {self.shown_name!r} was done: {text_of(error)[:_MOST_WORDS]}")
-        return self._error(text_of(error), errors.EffectFailedError.code, retryable=True)
 
 
 _started: ContextVar[Effect | None] = ContextVar("antiphon.runtime.started", default=None)
@@ -707,10 +684,6 @@ def _value(outcome: OptionResultPayload, address: str) -> Any:
 StateT = TypeVar("StateT")
 
 
-def _no_migrations() -> Mapping[int, Callable[[Any], Any]]:
-    return {}
-
-
 @dataclass(frozen=True)  # no slots: with slots, `ActorState[int](...)` raises before Python 3.13
 class ActorState(Generic[StateT]):
     """A fold over the messages of a thread."""
@@ -723,7 +696,7 @@ class ActorState(Generic[StateT]):
     load: Callable[[Any], StateT]
     version: int = 1
     """The version of the output of `dump`; increase it when that output changes."""
-    migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=_no_migrations)
+    migrations: Mapping[int, Callable[[Any], Any]] = field(default_factory=dict[int, Callable[[Any], Any]])
     """By version, the function that migrates a dump to the next version."""
     every: int = 100
     """The number of messages between two snapshots."""

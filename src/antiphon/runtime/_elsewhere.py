@@ -22,7 +22,7 @@ from antiphon.protocol._values import Object
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._lease import BEATS_A_LEASE
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import PARK, STOP, option_of, park_reason, stopped_error
 from antiphon.runtime._settings import SYSTEM, Address
 
@@ -166,7 +166,7 @@ class RemoteAnswers:
                     async for tailed in records:
                         self._take(tailed.record.message)
             except LedgerError as exc:
-                LOG.warning("answers of other hosts are late: %s", log_text(exc), extra=log_fields(error=exc))
+                warn("answers of other hosts are late: %s", error=exc)
                 await asyncio.sleep(_LEDGER_PAUSE)
 
     async def _look(self, key: tuple[str, str]) -> None:

@@ -199,22 +199,14 @@ def _result_message(delivery: DeliveryState, payload: OptionResultPayload, polic
 
 
 def answer_to(said: Request[Any] | Message, delivery: DeliveryState, outcome: Any) -> Reply | Message:
-    """Return the answer in the form of the question: typed for a request, a message for a message.
-
-    Raises:
-        DeliveryError: the answer is an error.
-    """
+    """Return the answer in the form of the question: typed for a request, a message for a message."""
     if isinstance(said, Request):
         return outcome if isinstance(outcome, Reply) else reply_of(said, outcome, delivery.to)
     return message_of(delivery, outcome)
 
 
 def message_of(delivery: DeliveryState, outcome: Any) -> Message:
-    """Return the outcome of a call as a message.
-
-    Raises:
-        DeliveryError: the outcome is an error.
-    """
+    """Return the outcome of a call as a message."""
     result = outcome if isinstance(outcome, Message) and outcome.invocation_id else result_of(delivery, outcome)
     if isinstance(result.payload, OptionResultPayload) and result.payload.is_error:
         raise error_of(result.payload, delivery.to)
@@ -290,11 +282,7 @@ def from_wire(wire: WireMessage, thread_id: str | None) -> Message:
 
 
 def accepted(response: Response) -> Response:
-    """Return a response, unless it is an error.
-
-    Raises:
-        RefusedError: it is an error response.
-    """
+    """Return a response, unless it is an error."""
     if isinstance(response, ErrorResponse) or response.type == "ERROR":
         data = thaw(response.data)
         reason, code = data.pop("error_message"), data.pop("error_code", None)

@@ -192,11 +192,7 @@ class Gates:
         await self.until_open(thread_id)
 
     async def until_open(self, thread_id: str) -> _Gate:
-        """Wait until the gate of a thread is open, and return it.
-
-        Raises:
-            WithdrawnError: the thread is terminated.
-        """
+        """Wait until the gate of a thread is open, and return it."""
         gate = self._gates.get(thread_id)
         if gate is None or gate.epoch != self._epoch(thread_id):
             gate = await self._read(thread_id)
@@ -261,16 +257,12 @@ class Gates:
                     gate = self._gates.get(thread_id)  # the same object, if there is one: others may wait at it
                     if gate is None:
                         gate = self._gates[thread_id] = _Gate(state, epoch)
-                        self._forget_some()
+                        if len(self._gates) > _MOST:
+                            for oldest in tuple(islice(self._gates, 16)):
+                                self.forget(oldest)
                     gate.epoch = epoch
                     gate.turn(state)
                 return gate
         finally:
             if not lock.locked():
                 self._looking.pop(thread_id, None)
-
-    def _forget_some(self) -> None:
-        """Drop the oldest gates while there are too many."""
-        if len(self._gates) > _MOST:
-            for thread_id in tuple(islice(self._gates, 16)):
-                self.forget(thread_id)

@@ -31,16 +31,16 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antiphon import errors
 from antiphon.ledger import ThreadFilter
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
-from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._delivery import DeliveryState, wait_for_handlers
 from antiphon.runtime._lease import has_other_build, takes_another_build, unfit_reason
 from antiphon.runtime._recovery import CLOCK_STEP, Recovered, timer_due
-from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure
+from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_failure, warn
 from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._recovery import Recovery, Timers
-    from antiphon.runtime._tree import Tree
 
 
 # ---------------------------------------------------------------- eviction
@@ -129,10 +128,7 @@ class Eviction:
 
     async def _handlers_end(self, evicted: Sequence[DeliveryState]) -> None:
         """Wait until no handler of the thread runs. One that ignores its cancellation is barred by `DeliveryState.evicted`."""
-        patience = _PATIENCE
-        while patience > 0 and any(delivery.work.task is not None for delivery in evicted):
-            await asyncio.sleep(_STEP)
-            patience -= _STEP
+        await wait_for_handlers(lambda: any(delivery.work.task is not None for delivery in evicted), _PATIENCE)
 
     # ------------------------------------------------------------ code that cannot continue a thread
 
@@ -150,8 +146,7 @@ class Eviction:
         fenced = errors.FencedError(thread_id, epoch, epoch)
         self._journal.give_up(thread_id, fenced)
         evicted = self._dropped(thread_id, fenced)
-        text = "thread %s is given up: this build cannot continue it: %s"
-        LOG.warning(text, thread_id, log_text(error), extra=log_fields(delivery, error=error))
+        warn("thread %s is given up: this build cannot continue it: %s", thread_id, error=error, about=delivery)
         self._lifetime.start(self._leave_to_others(_Mismatch(thread_id, delivery.invocation_id, error), epoch, evicted))
 
     async def _leave_to_others(self, mismatch: _Mismatch, epoch: int, evicted: Sequence[DeliveryState]) -> None:
@@ -161,8 +156,7 @@ class Eviction:
             can_wait = await has_other_build(self._journal.ledger, mismatch.thread_id, self._lease.build)
             await _release_unfit(self._journal.ledger, mismatch, epoch, self._lease.build, is_stopped=not can_wait)
         except errors.LedgerError as exc:
-            fields = log_fields(thread_id=mismatch.thread_id, error=exc)
-            LOG.warning("thread %s cannot be released: %s", mismatch.thread_id, log_text(exc), extra=fields)
+            warn("thread %s cannot be released: %s", mismatch.thread_id, error=exc, thread_id=mismatch.thread_id)
         finally:
             self._journal.evicted(mismatch.thread_id)
         if can_wait:
@@ -184,7 +178,7 @@ class Eviction:
             except errors.OwnedError:
                 continue
             except errors.LedgerError as exc:
-                LOG.warning("thread %s: %s", thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
+                warn("thread %s: %s", thread_id, error=exc, thread_id=thread_id)
                 continue
             self._answers.fail(thread_id, mismatch.error)
             return
@@ -234,7 +228,6 @@ class Hosting:
         lease: Lease,
         *,
         journal: Journal,
-        tree: Tree,
         in_flight: InFlight,
         recovery: Recovery,
         timers: Timers,
@@ -247,7 +240,6 @@ class Hosting:
         self._lease = lease
         self._journal = journal
         self._ledger = journal.ledger
-        self._tree = tree
         self._in_flight = in_flight
         self._recovery = recovery
         self._timers = timers
@@ -310,7 +302,7 @@ class Hosting:
                 except errors.LedgerError as exc:
                     # Logged once: the error repeats in every round, many times a second.
                     if logged != (logged := log_text(exc)):
-                        LOG.warning("this host is late: %s", logged, extra=log_fields(error=exc))
+                        warn(_LATE, error=exc)
                 except Exception as exc:  # noqa: BLE001 (a fault in one thread must not end the heartbeats for all of them)
                     if logged != (logged := log_text(exc)):
                         report_own_failure(exc)
@@ -379,24 +371,19 @@ class Hosting:
         except Exception as exc:  # noqa: BLE001 (a damaged row may fail anywhere)
             if self._troubles.get(thread_id) != (text := log_text(exc)):
                 self._troubles[thread_id] = text
-                fields = log_fields(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be continued here: %s", thread_id, text, extra=fields)
+                warn("thread %s cannot be continued here: %s", thread_id, error=exc, thread_id=thread_id)
         else:
             self._troubles.pop(thread_id, None)
 
     async def _look_after_threads(self) -> None:
         await self._claim_unconfirmed()
         await self._release_idle()
-        for thread_id in self._answers.threads:
-            await self._take_over_if_dead(thread_id)
+        for thread_id in self._answers.threads:  # a caller here waits for them, and their owner may have died
+            with self._apart(thread_id), suppress(errors.OwnedError):
+                if not self._journal.epoch(thread_id) and await self._may_take_over(thread_id):
+                    await self._recovery.thread(thread_id)
         if self.is_taking:
             await self._take_share()
-
-    async def _take_over_if_dead(self, thread_id: str) -> None:
-        """Take over a thread that a caller here waits for, if its owner has died and this system has the actors."""
-        with self._apart(thread_id), suppress(errors.OwnedError):
-            if not self._journal.epoch(thread_id) and await self._may_take_over(thread_id):
-                await self._recovery.thread(thread_id)
 
     async def _may_take_over(self, thread_id: str) -> bool:
         """Whether a thread has an owner, dead or alive, or is due, and this system has the actors.
@@ -408,7 +395,7 @@ class Hosting:
         if summary is None or any(unfit.build == self._lease.build for unfit in summary.unfit):
             return False
         is_due = summary.due_at is not None and summary.due_at <= current_port().now()
-        return (summary.owner is not None or is_due) and summary.kind in offered_kinds(self._tree.kinds(), self._settings)
+        return (summary.owner is not None or is_due) and summary.kind in self._lease.kinds()
 
     async def take_on(self, stop: asyncio.Event | None = None, draining: Callable[[int], None] | None = None) -> None:
         """Take threads whenever they are due, until this is cancelled or `stop` is set; then drain them.
@@ -432,7 +419,11 @@ class Hosting:
             self.is_taking = False
             self._limit.leave(self)
         await self._drain(draining)
-        await self._release_resting()
+        # Threads that wait for a person are released now. If that fails, they are free when this host has left.
+        with suppress(errors.LedgerError):
+            for thread_id in self._journal.owned:
+                if self._in_flight.resting(thread_id) and not self._is_busy(thread_id):
+                    await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def _register(self) -> None:
         """Register this host with the ledger, which was opened before: if it cannot be reached now, try again for a while."""
@@ -443,7 +434,7 @@ class Hosting:
             except errors.LedgerUnavailableError as exc:
                 if self._lifetime.loop.time() >= until:
                     raise
-                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                warn(_LATE, error=exc)
                 await asyncio.sleep(_LOOK_AGAIN)
             else:
                 return
@@ -451,7 +442,7 @@ class Hosting:
     async def _drain(self, draining: Callable[[int], None] | None) -> None:
         """Wait until the active threads have ended, while a host of another build lives that might take them."""
         is_needed = self._settings.drain > 0 and (self.at_work or self._is_beginning)
-        if not is_needed or not await self._has_other_build():
+        if not is_needed or not await takes_another_build(self._ledger, self._lease.kinds(), self._lease.build):
             return
         if draining is not None:
             draining(self.at_work)
@@ -464,13 +455,9 @@ class Hosting:
         finally:
             self._is_draining = False
 
-    async def _has_other_build(self) -> bool:
-        kinds = offered_kinds(self._tree.kinds(), self._settings)
-        return await takes_another_build(self._ledger, kinds, self._lease.build)
-
     async def _take_back(self) -> None:
         """Take threads that hosts of other builds have given up: perhaps only this build can continue them."""
-        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        kinds = self._lease.kinds()
         given_up = ThreadFilter(unfit=True, due_before=current_port().now())
         for thread in (await self._ledger.threads(given_up, "created_at")).threads:
             is_fit = thread.kind in kinds and all(each.build != self._lease.build for each in thread.unfit)
@@ -482,13 +469,6 @@ class Hosting:
                         await self._continue(thread.thread_id)
                 finally:
                     self._is_beginning = False
-
-    async def _release_resting(self) -> None:
-        """Release the threads that wait for a person."""
-        with suppress(errors.LedgerError):  # they are free when this host has left
-            for thread_id in self._journal.owned:
-                if self._in_flight.resting(thread_id) and not self._is_busy(thread_id):
-                    await self._release_if_idle(thread_id, has_open_calls=True, is_ending=True)
 
     async def take(self) -> Recovered:
         """Take all threads that are due, have no living owner and can run here, and continue them."""
@@ -528,7 +508,7 @@ class Hosting:
             self._clock = ahead
             return
         self._timers.follow_clock()
-        kinds = offered_kinds(self._tree.kinds(), self._settings)
+        kinds = self._lease.kinds()
         written_later, page = ThreadFilter(updated_after=now + CLOCK_STEP), None
         while True:
             listed = await self._ledger.threads(written_later, "created_at", page=page)
@@ -586,13 +566,11 @@ class Hosting:
         return recovered
 
     async def _take_some(self, limit: int) -> tuple[TakenThread, ...]:
-        kinds: tuple[str | None, ...] = offered_kinds(self._tree.kinds(), self._settings)
+        kinds: tuple[str | None, ...] = self._lease.kinds()
         if self._settings.kinds is None:
             kinds = (*kinds, None)  # a thread whose kind is unknown
         try:
-            return await self._ledger.take(await self._lease.host(), kinds=kinds, limit=limit)
-        except errors.HostError:  # the machine was suspended, or the ledger was restored
-            return await self._ledger.take(await self._lease.host(renew=True), kinds=kinds, limit=limit)
+            return await self._lease.as_host(lambda host: self._ledger.take(host, kinds=kinds, limit=limit))
         except errors.LedgerUnavailableError:
             self._journal.is_unsure = True
             raise
@@ -632,9 +610,9 @@ class Hosting:
             self._journal.is_unsure = True
             raise
 
-    async def _own_threads(self, **more: Any) -> set[str]:
-        """Return the threads that the ledger has given to this host; `more` are further fields of the filter."""
-        mine = ThreadFilter(owner=(await self._lease.host()).name, **more)
+    async def _own_threads(self, *, open_calls: bool | None = None) -> set[str]:
+        """Return the threads that the ledger has given to this host: all, or those with open calls."""
+        mine = ThreadFilter(owner=(await self._lease.host()).name, open_calls=open_calls)
         page = await self._ledger.threads(mine)
         thread_ids = {thread.thread_id for thread in page.threads}
         while page.next is not None:
@@ -666,24 +644,23 @@ class Hosting:
         """
         self._idle_since.pop(thread_id, None)
         with self._apart(thread_id):
-            await self._continue_or_release(thread_id, has_open_calls=has_open_calls, is_ending=is_ending)
+            # Left open by an earlier owner, and not delivered yet.
+            is_left = has_open_calls and thread_id in self._journal.unrecovered
+            recovered = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
+            if recovered.delivered or (recovered.resting and not self.is_taking and not is_ending):
+                return
+            if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
+                times = (current_port().now() if is_left else self._timers.next_due(thread_id), recovered.until)
+                await self._release(thread_id, wake_at=min((time for time in times if time is not None), default=None))
 
-    async def _continue_or_release(self, thread_id: str, *, has_open_calls: bool, is_ending: bool) -> None:
-        # Left open by an earlier owner, and not delivered yet.
-        is_left = has_open_calls and thread_id in self._journal.unrecovered
-        recovered = await self._continue(thread_id, is_idle=True) if has_open_calls and not is_left else Recovered()
-        if recovered.delivered or (recovered.resting and not self.is_taking and not is_ending):
-            return
-        if not self._is_busy(thread_id) and self._journal.epoch(thread_id):  # checked again after the reads
-            times = (current_port().now() if is_left else self._timers.next_due(thread_id), recovered.until)
-            await self._release(thread_id, wake_at=min((each for each in times if each is not None), default=None))
-
-    async def _release(self, thread_id: str, **more: Any) -> None:
+    async def _release(
+        self, thread_id: str, *, wake_at: datetime | None = None, unfit: str | None = None, reason: str | None = None
+    ) -> None:
         self._timers.forget(thread_id)  # before the release: a timer that fires after it would claim the thread again
         self._in_flight.forget_resting(thread_id)
         self._forget(thread_id)
         self._eviction.drop_caches(thread_id)
-        await self._journal.release(thread_id, **more)
+        await self._journal.release(thread_id, wake_at=wake_at, unfit=unfit, reason=reason)
 
     def _forget(self, thread_id: str) -> None:
         """Drop what is known here about a thread that was released or lost: this host may take it again later."""
@@ -691,6 +668,7 @@ class Hosting:
         self._troubles.pop(thread_id, None)
 
 
+_LATE = "this host is late: %s"
 _TAKE_EVERY = 0.8
 _BETWEEN_LOOKS = 0.005
 """Seconds between two polls for due threads without hints, and the least pause between two polls with many hints."""

@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import Epoch, Ledger, Record, Redaction
+from antiphon.ledger import Epoch, Host, Ledger, Record, Redaction
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Message
 from antiphon.runtime._points import Point, reached
@@ -35,6 +35,8 @@ from antiphon.runtime._reporting import Hooks
 from antiphon.runtime._settings import SYSTEM, Budget
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from antiphon.runtime._delivery import Work
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._permits import RequestPermit
@@ -52,39 +54,23 @@ class WriteBehind:
     def __init__(self, flush: Callable[[str], None]) -> None:
         self._flush = flush
         """Called with a thread whose rows are due."""
-        self._rows: dict[str, list[Message]] = {}
+        self.rows: dict[str, list[Message]] = {}
+        """By thread, the rows that wait. A thread without waiting rows has no entry."""
+        self.landings: dict[str, asyncio.Future[bool]] = {}
+        """By thread with rows in transit, the future that resolves to whether all of them were written."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._landings: dict[str, asyncio.Future[bool]] = {}
         self._in_transit: dict[str, list[list[Message]]] = {}
         """By thread, the rows of each pending append. `forget` empties them, so that they do not wait again."""
 
-    @property
-    def threads(self) -> list[str]:
-        """The threads with rows that wait or are in transit."""
-        return [*self._rows, *self._landings]
-
-    def count(self, thread_id: str) -> int:
-        """Return how many rows of a thread wait."""
-        return len(self._rows.get(thread_id, ()))
-
-    def landing(self, thread_id: str) -> asyncio.Future[bool] | None:
-        """Return the future that resolves to whether all rows in transit were written; None if there are none."""
-        return self._landings.get(thread_id)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no row of any thread waits or is in transit."""
-        return not (self._rows or self._landings)
-
     def put(self, thread_id: str, rows: Sequence[Message]) -> None:
         """Add rows after the waiting ones."""
-        self._rows.setdefault(thread_id, []).extend(rows)
+        self.rows.setdefault(thread_id, []).extend(rows)
         if thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AFTER, self._flush, thread_id)
 
     def try_again(self, thread_id: str) -> None:
         """Schedule a flush for rows that could not be written: perhaps no other write comes."""
-        if thread_id in self._rows and thread_id not in self._timers:
+        if thread_id in self.rows and thread_id not in self._timers:
             self._timers[thread_id] = asyncio.get_running_loop().call_later(_FLUSH_AGAIN_AFTER, self._flush, thread_id)
 
     @contextmanager
@@ -98,8 +84,8 @@ class WriteBehind:
             timer.cancel()
         # One step, without an await: at any moment, the rows are either waiting or in transit. Otherwise a writer that checks
         # in between would find neither, and start an effect whose predecessor is not stored.
-        rows, before = self._rows.pop(thread_id), self.landing(thread_id)
-        landing = self._landings[thread_id] = asyncio.get_running_loop().create_future()
+        rows, before = self.rows.pop(thread_id), self.landings.get(thread_id)
+        landing = self.landings[thread_id] = asyncio.get_running_loop().create_future()
         in_transit = self._in_transit.setdefault(thread_id, [])
         in_transit.append(rows)
         has_landed = False
@@ -109,30 +95,26 @@ class WriteBehind:
         except (errors.FencedError, errors.OwnedError):
             raise
         except BaseException:
-            self._put_back(thread_id, rows)
+            if rows:  # if they were written after all, the ledger recognizes them by their ids
+                self.rows[thread_id] = [*rows, *self.rows.get(thread_id, ())]
+                self.try_again(thread_id)
             raise
         finally:
             in_transit[:] = [each for each in in_transit if each is not rows]
             if not in_transit:
                 self._in_transit.pop(thread_id, None)
             landing.set_result(has_landed and (before is None or (before.done() and before.result())))
-            if self._landings.get(thread_id) is landing:
-                del self._landings[thread_id]
+            if self.landings.get(thread_id) is landing:
+                del self.landings[thread_id]
 
     def forget(self, thread_id: str) -> None:
         """Drop the rows of a thread that has another owner, which finds the open calls."""
-        self._rows.pop(thread_id, None)
+        self.rows.pop(thread_id, None)
         # Otherwise a handler that is cancelled during its append would put them back after the eviction.
         for rows in self._in_transit.get(thread_id, ()):
             rows.clear()
         if (timer := self._timers.pop(thread_id, None)) is not None:
             timer.cancel()
-
-    def _put_back(self, thread_id: str, rows: list[Message]) -> None:
-        """Put rows back for the next write. If they were written after all, the ledger recognizes them by their ids."""
-        if rows:
-            self._rows[thread_id] = [*rows, *self._rows.get(thread_id, ())]
-            self.try_again(thread_id)
 
 
 class HeldThreads(Protocol):
@@ -169,7 +151,7 @@ class Journal:
         self.lease = lease
         self.ledger: Ledger = lease.ledger
         self._has_attempts = has_attempts
-        self.admit: Admit = _at_once if admit is None else admit
+        self.admit: Admit = admit or (lambda thread_id: nullcontext())
         """The block in which an effect writes its intent."""
         self.gates: HeldThreads | None = None
         """The gates of threads, which `admit` passes; None outside of systems."""
@@ -232,7 +214,7 @@ class Journal:
 
     # ------------------------------------------------------------ writing
 
-    async def write(self, thread_id: str, messages: Sequence[Message], **more: Any) -> tuple[Record, ...]:
+    async def write(self, thread_id: str, messages: Sequence[Message], **options: Any) -> tuple[Record, ...]:
         """Append messages as the owner of their thread, after the waiting rows, and return their records.
 
         `expected_version` counts those rows: it is the length of the thread right before `messages`. `status_unless_held` is
@@ -247,17 +229,18 @@ class Journal:
             self._check_lost(thread_id)  # also for an empty write: the caller must learn that it has lost the thread
         if self.deferred:
             self._begin_deferred(thread_id)
-        status: str | None = more.pop("status_unless_held", None) if more else None
+        status: str | None = options.pop("status_unless_held", None) if options else None
         if status is not None and (self.gates is None or self.gates.is_open(thread_id)):
-            more["status"] = status
-        if self._write_behind.is_empty:  # the fast path: most writes
-            return await self._write(thread_id, messages, more)
+            options["status"] = status
+        write_behind = self._write_behind
+        if not (write_behind.rows or write_behind.landings):  # the fast path: most writes
+            return await self._write(thread_id, messages, options)
         # Read before the append: after it, the landing could be the one of this write, which would then wait for itself.
-        before = self._write_behind.landing(thread_id)
-        if self.waiting(thread_id):
-            records = await self._write_after_rows(thread_id, messages, more, before)
+        before = write_behind.landings.get(thread_id)
+        if thread_id in write_behind.rows:
+            records = await self._write_after_rows(thread_id, messages, options, before)
         else:
-            records = await self._write(thread_id, messages, more)
+            records = await self._write(thread_id, messages, options)
         # Rows of an earlier append may still be in transit. Nothing that depends on them may start before they are stored.
         if before is not None:
             await self._landed(thread_id, before)
@@ -268,12 +251,13 @@ class Journal:
         if work is None:
             return await self.write(thread_id, rows)
         # Taken before the append, not after it: a row that the handler defers during this append must not be dropped.
-        deferred_rows, marks = work.take_deferred()
+        deferred_rows, marks = work.deferred_rows, work.marks
+        work.deferred_rows, work.marks = (), {}
         try:
             return (await self.write(thread_id, [*deferred_rows, *rows], **marks))[len(deferred_rows) :]
         except BaseException:
             # The next append includes them. If they were written after all, the ledger recognizes them by their ids.
-            work.put_back_deferred(deferred_rows, marks)
+            work.deferred_rows, work.marks = (*deferred_rows, *work.deferred_rows), {**marks, **work.marks}
             raise
 
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
@@ -316,7 +300,7 @@ class Journal:
 
     def waiting(self, thread_id: str) -> int:
         """Return the number of waiting rows, which the next write includes."""
-        return self._write_behind.count(thread_id)
+        return len(self._write_behind.rows.get(thread_id, ()))
 
     async def settle(self, thread_id: str) -> None:
         """Wait until all rows that wait or are in transit are stored."""
@@ -325,31 +309,30 @@ class Journal:
         self._check_lost(thread_id)
         if self.waiting(thread_id):
             await self.write(thread_id, ())
-        elif (before := self._write_behind.landing(thread_id)) is not None:
+        elif (before := self._write_behind.landings.get(thread_id)) is not None:
             await self._landed(thread_id, before)
 
     async def _write_after_rows(
-        self, thread_id: str, messages: Sequence[Message], more: dict[str, Any], before: asyncio.Future[bool] | None
+        self, thread_id: str, messages: Sequence[Message], options: dict[str, Any], before: asyncio.Future[bool] | None
     ) -> tuple[Record, ...]:
         """Append messages after the rows that wait: in one append, or in two if the ledger refuses that."""
         with self._write_behind.taken(thread_id) as rows:
             records, count = None, len(rows)
-            if not more.get("allow_foreign"):
+            if not options.get("allow_foreign"):
                 with suppress(errors.AppendRefusedError):
-                    records = (await self._write(thread_id, [*rows, *messages], _shifted(more, count)))[count:]
+                    version: int | None = options.get("expected_version")
+                    shifted = options if version is None else {**options, "expected_version": version - count}
+                    records = (await self._write(thread_id, [*rows, *messages], shifted))[count:]
             if records is None:
-                await self._write_rows(thread_id, rows)
+                try:
+                    await self._write(thread_id, rows, {})
+                except errors.AppendRefusedError as exc:
+                    rows.clear()  # dropped: otherwise every later write would fail because of them
+                    reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
+                    raise errors.HistoryMismatchError(reason) from exc
             if before is not None:
                 await asyncio.wait([before])  # inside the block: the landing of these rows depends on the earlier ones
-        return await self._write(thread_id, messages, more) if records is None else records
-
-    async def _write_rows(self, thread_id: str, rows: list[Message]) -> None:
-        try:
-            await self._write(thread_id, rows, {})
-        except errors.AppendRefusedError as exc:
-            rows.clear()  # dropped: otherwise every later write would fail because of them
-            reason = f"the thread {thread_id!r} has another outcome than {exc.message_id!r}: {exc.reason}"
-            raise errors.HistoryMismatchError(reason) from exc
+        return await self._write(thread_id, messages, options) if records is None else records
 
     async def _landed(self, thread_id: str, before: asyncio.Future[bool]) -> None:
         """Wait for rows that another write has included. If that write failed, they wait again: write them now."""
@@ -358,57 +341,44 @@ class Journal:
             await self.settle(thread_id)
 
     def _flush(self, thread_id: str) -> None:
-        flush = asyncio.create_task(self._flushed(thread_id))
+        """Write the rows that are due, in a task."""
+
+        async def write_rows() -> None:
+            if thread_id in self._write_behind.rows:
+                with suppress(errors.LedgerError), self._write_behind.taken(thread_id) as rows:
+                    await self._write(thread_id, rows, {})  # if that fails, the next writer gets the error
+
+        flush = asyncio.create_task(write_rows())
         self._flushes.add(flush)
         flush.add_done_callback(self._flushes.discard)
 
-    async def _flushed(self, thread_id: str) -> None:
-        """Write the rows that are due. If that fails, the next writer gets the error."""
-        if not self.waiting(thread_id):
-            return
-        try:
-            with self._write_behind.taken(thread_id) as rows:
-                await self._write(thread_id, rows, {})
-        except errors.LedgerError:
-            pass
-
-    async def _write(self, thread_id: str, messages: Sequence[Message], more: dict[str, Any]) -> tuple[Record, ...]:
+    async def _write(  # noqa: C901, PLR0912 (one append, in its order)
+        self, thread_id: str, messages: Sequence[Message], options: dict[str, Any]
+    ) -> tuple[Record, ...]:
         """Append as the owner, and try again while the ledger is unavailable."""
-        if not messages and not more:
+        if not messages and not options:
             return ()
         if thread_id.startswith(f"{SYSTEM}/"):
-            more["pattern"] = SYSTEM_PATTERN
+            options["pattern"] = SYSTEM_PATTERN
         epoch = self._epochs.get(thread_id)
         if epoch is None:
             epoch = await self.own(thread_id)
-        records = await self._append(thread_id, epoch, messages, more)
-        if records and records[-1].seq > self._lengths.get(thread_id, 0):
-            self._lengths[thread_id] = records[-1].seq
-        for watcher in self.watchers:
-            for record in records:
-                watcher(record)
-        return records
-
-    async def _append(
-        self, thread_id: str, epoch: int, messages: Sequence[Message], more: dict[str, Any]
-    ) -> tuple[Record, ...]:
         # The epoch was read once: a write that started under an old epoch must not end under a new one. The write is counted
         # without an await in between: a thread with a pending write is not released or forgotten, which would fence this
         # append.
         writing = self._writing
         writing[thread_id] = writing.get(thread_id, 0) + 1
-        term = self.lease.term  # before the append: it confirms the epoch for a moment between here and its return
+        term = self.lease.beaten.term  # before the append: it confirms the epoch for a moment between here and its return
         try:
             for delay in _DELAYS:
                 try:
-                    records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                    records = await self.ledger.append(thread_id, messages, epoch=epoch, **options)
                     break
                 except errors.LedgerUnavailableError:
                     await asyncio.sleep(delay)  # safe even if they were written: the ledger recognizes them by their ids
             else:
-                records = await self.ledger.append(thread_id, messages, epoch=epoch, **more)
+                records = await self.ledger.append(thread_id, messages, epoch=epoch, **options)
             self._terms[thread_id] = term
-            return records
         except errors.FencedError as exc:
             self._lose(thread_id, epoch, exc)
             raise
@@ -417,6 +387,12 @@ class Journal:
                 del writing[thread_id]
             else:
                 writing[thread_id] -= 1
+        if records and records[-1].seq > self._lengths.get(thread_id, 0):
+            self._lengths[thread_id] = records[-1].seq
+        for watcher in self.watchers:
+            for record in records:
+                watcher(record)
+        return records
 
     # ------------------------------------------------------------ ownership
 
@@ -456,7 +432,7 @@ class Journal:
         """
         while not self.is_confirmed(thread_id, epoch):
             await self.lease.host(renew=True)
-            term = self.lease.term  # before the head is read: a lease that ends meanwhile begins another term
+            term = self.lease.beaten.term  # before the head is read: a lease that ends meanwhile begins another term
             current = abs((await self.ledger.head(thread_id)).epoch)
             if current != epoch or self.epoch(thread_id) != epoch:  # lost, or given up here while it is still owned there
                 error = errors.FencedError(thread_id, epoch, current)
@@ -499,10 +475,13 @@ class Journal:
 
     def is_quiet(self, thread_id: str) -> bool:
         """Whether no row of a thread waits or is being written."""
-        return not (thread_id in self._writing or self.waiting(thread_id) or self._write_behind.landing(thread_id))
+        write_behind = self._write_behind
+        return not any(thread_id in places for places in (self._writing, write_behind.rows, write_behind.landings))
 
-    async def release(self, thread_id: str, **more: Any) -> None:
-        """Release a thread, if it is owned. Any suitable host may take over its remaining work.
+    async def release(
+        self, thread_id: str, *, wake_at: datetime | None = None, unfit: str | None = None, reason: str | None = None
+    ) -> None:
+        """Release a thread, if it is owned. Any suitable host may take over its remaining work. See `Ledger.release`.
 
         Raises:
             LedgerError: the ledger cannot be written. The thread is no longer used here in any case.
@@ -511,7 +490,7 @@ class Journal:
         if epoch is not None:
             self._disown(thread_id)  # first: a write that starts meanwhile claims the thread again, with a new epoch
             try:
-                await self.ledger.release(thread_id, epoch=epoch, **more)
+                await self.ledger.release(thread_id, epoch=epoch, wake_at=wake_at, unfit=unfit, reason=reason)
                 reached(Point.RELEASED, thread_id)
             except errors.FencedError:
                 pass  # another host has it already
@@ -560,17 +539,23 @@ class Journal:
             outcome = exc
         finally:
             for waiter in self._claims.pop(thread_id).waiters:
-                _settle(waiter, outcome)
+                if waiter.done():
+                    pass  # the writer was cancelled
+                elif outcome is None:
+                    waiter.cancel()  # the claim was cancelled
+                elif isinstance(outcome, Exception):
+                    waiter.set_exception(outcome)
+                else:
+                    waiter.set_result(outcome)
 
     async def _new_epoch(self, thread_id: str, kind: str | None) -> int:
+        async def claim(host: Host) -> Epoch | None:
+            # Otherwise the ledger gave the thread to this host meanwhile (`take`).
+            return None if thread_id in self._epochs else await self.ledger.claim(thread_id, by=host, kind=kind)
+
         try:
-            host = await self.lease.host()
-            if (epoch_of_take := self._epochs.get(thread_id)) is not None:
-                return epoch_of_take  # the ledger gave the thread to this host meanwhile (`take`)
-            try:
-                epoch = await self.ledger.claim(thread_id, by=host, kind=kind)
-            except errors.HostError:  # the machine was suspended, or the ledger was restored
-                epoch = await self.ledger.claim(thread_id, by=await self.lease.host(renew=True), kind=kind)
+            if (epoch := await self.lease.as_host(claim)) is None:
+                return self._epochs[thread_id]
             if epoch > 1 and not self._has_attempts:  # a run recovers nothing
                 self.unrecovered[thread_id] = epoch.seq  # what comes later is a posted message, which this host delivers
             self._epochs[thread_id] = epoch
@@ -595,12 +580,7 @@ class Journal:
             self._taken_from[thread_id] = taken_from
 
     async def tenure(self, thread_id: str) -> dict[str, Json]:
-        """Return a row's fields about the owner that recovers a thread: host, epoch, and the host that did not release it.
-
-        Raises:
-            FencedError: another host has taken it over.
-            OwnedError: another living host has it.
-        """
+        """Return a row's fields about the owner that recovers a thread: host, epoch, and the host that did not release it."""
         epoch = await self.own(thread_id)
         fields: dict[str, Json] = {"host": (await self.lease.host()).name, "epoch": int(epoch)}
         before = self._taken_from.get(thread_id)
@@ -619,7 +599,7 @@ class Journal:
     async def close(self) -> None:
         """Write all waiting rows, and wait for pending claims."""
         # Rows first: writing them may claim a thread, and the loop below waits for that claim.
-        for thread_id in self._write_behind.threads:
+        for thread_id in (*self._write_behind.rows, *self._write_behind.landings):
             with suppress(errors.LedgerError, errors.HistoryMismatchError):  # no caller is left
                 await self.settle(thread_id)
         await asyncio.gather(*(claim.task for claim in self._claims.values()), return_exceptions=True)
@@ -630,11 +610,7 @@ class Journal:
         return record
 
     async def check_budget(self, thread_id: str, address: str) -> None:
-        """Check the budget of a thread.
-
-        Raises:
-            BudgetExceededError: it is used up.
-        """
+        """Check the budget of a thread."""
         if not self.has_budget or (thread := await self.ledger.thread(thread_id)) is None:
             return
         if (spent := self._budget.spent_by(thread)) is not None:
@@ -646,25 +622,3 @@ def observe(journal: Journal, observer: Observer | None) -> Hooks | None:
     now = asyncio.get_running_loop().time
     journal.hooks = None if observer is None else Hooks(observer, now, journal.redaction_of)
     return journal.hooks
-
-
-def _shifted(more: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the options of an append that starts with `count` more rows."""
-    version: int | None = more.get("expected_version")
-    return more if version is None else {**more, "expected_version": version - count}
-
-
-def _settle(waiter: asyncio.Future[int], outcome: int | Exception | None) -> None:
-    """Give a writer the outcome of a claim; None: the claim was cancelled."""
-    if waiter.done():
-        return  # the writer was cancelled
-    if outcome is None:
-        waiter.cancel()
-    elif isinstance(outcome, Exception):
-        waiter.set_exception(outcome)
-    else:
-        waiter.set_result(outcome)
-
-
-def _at_once(thread_id: str) -> AbstractAsyncContextManager[None]:
-    return nullcontext()

@@ -101,7 +101,7 @@ class Kernel:
             redelivery=self.redelivery,
             outcomes=self.outcomes,
             dead=self.dead,
-            elsewhere=self.answers,
+            answers=self.answers,
             run_command=self._run_command,
             recover_later=self._recover_later,
         )
@@ -154,15 +154,15 @@ class Kernel:
             states=self.states,
         )
         self.eviction.watchers.append(self.lives.gates.evict)
-        self.outcomes.evicting = self.eviction
+        self.outcomes.give_up_thread = self.eviction.give_up
         self.journal.on_lost = self.eviction.evict
-        self.termination = self.recovery.ended = Termination(self.journal, self.in_flight, self.timers, self.lives)
+        self.termination = Termination(self.journal, self.in_flight, self.timers, self.lives)
+        self.recovery.end_if_terminated = self.termination.end_if_terminated
         self.hosting = Hosting(
             self.lifetime,
             self.settings,
             self.lease,
             journal=self.journal,
-            tree=self.tree,
             in_flight=self.in_flight,
             recovery=self.recovery,
             timers=self.timers,

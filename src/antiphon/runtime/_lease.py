@@ -25,14 +25,14 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from antiphon.errors import LedgerError
+from antiphon.errors import HostError, LedgerError
 from antiphon.ledger import Host
 from antiphon.runtime._permits import Permits
 from antiphon.runtime._points import Point, reached
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._settings import Settings
 from antiphon.runtime._watchdog import BlockReport, Watchdog, watchdog
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from antiphon.errors import HistoryMismatchError
     from antiphon.ledger import Ledger
+
+ResultT = TypeVar("ResultT")
 
 # ---------------------------------------------------------------- the lease
 
@@ -58,18 +60,18 @@ class Lease:
         """Make it; `kinds` returns the kinds of threads that the host can run, which change while it is set up."""
         self.ledger = ledger
         self._settings = settings
-        self._kinds = kinds
+        self.kinds = kinds
         self._name: str | None = settings.host
         self._build = settings.build
         self.permits = Permits(ledger, self, settings.permit_patience)
         """The permits for model requests of this host."""
         self._host: Host | None = None
-        self._clock: Callable[[], float] = _no_clock
+        self._clock: Callable[[], float] = lambda: 0.0
         self._first_beat: asyncio.Task[Host] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._watchdog: Watchdog | None = None
-        self._beaten = _Beat(0.0, 0.0, 0)
+        self.beaten = Beat(0.0, 0.0, 0)
         """The last beat. The event loop and the watchdog both replace it, holding the lock."""
         self._noting = Lock()
 
@@ -94,15 +96,6 @@ class Lease:
         """The seconds between two beats."""
         return self._settings.heartbeat
 
-    @property
-    def term(self) -> int:
-        """Counts how often the lease may have ended before it was renewed.
-
-        What the ledger has confirmed in this term, such as the ownership of a thread, holds while `lasts_in`: no other host
-        can have taken it in between. What was confirmed in an earlier term must be confirmed again.
-        """
-        return self._beaten.term
-
     async def host(self, *, renew: bool = False) -> Host:
         """Return this host, with a valid lease. The first call registers it with the ledger.
 
@@ -118,15 +111,26 @@ class Lease:
             if self._first_beat is None or self._first_beat.done():
                 self._first_beat = asyncio.create_task(self._register())
             return await asyncio.shield(self._first_beat)  # shielded, because other claims wait for the same beat
-        if renew or self._clock() - self._beaten.at >= self._settings.heartbeat:
+        if renew or self._clock() - self.beaten.at >= self._settings.heartbeat:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.beat())
             await asyncio.shield(self._renewal)  # one beat for all waiting claims
         self._watch()  # also without a beat: it may have rested meanwhile
         return self._host
 
+    async def as_host(self, verb: Callable[[Host], Awaitable[ResultT]]) -> ResultT:
+        """Call a verb of the ledger that needs a living host; once more, if the lease has expired there.
+
+        That happens after the machine was suspended, or the ledger was restored.
+        """
+        host = await self.host()
+        try:
+            return await verb(host)
+        except HostError:
+            return await verb(await self.host(renew=True))
+
     async def _register(self) -> Host:
-        host = Host(self.name, self.build, self._kinds(), self._settings.heartbeat * BEATS_A_LEASE)
+        host = Host(self.name, self.build, self.kinds(), self._settings.heartbeat * BEATS_A_LEASE)
         self._clock = asyncio.get_running_loop().time
         await self._beat(host)
         return host
@@ -134,7 +138,7 @@ class Lease:
     def has_lapsed(self) -> bool:
         """Whether the lease may have expired: the process or the machine was suspended, or the ledger could not be reached."""
         host = self._host
-        return host is not None and self._age(self._beaten) >= host.lease
+        return host is not None and self._age(self.beaten) >= host.lease
 
     def lasts_in(self, term: int | None) -> bool:
         """Whether a term has not ended, and certainly lasts for another moment, in which an effect may start.
@@ -143,10 +147,10 @@ class Lease:
         between this check and the start of an effect, starts it although another host may have its thread. No check can close
         that gap. The receiver can: it gets the same idempotency key from both.
         """
-        host, beaten = self._host, self._beaten  # read once: the watchdog may note a beat of a new term at any moment
+        host, beaten = self._host, self.beaten  # read once: the watchdog may note a beat of a new term at any moment
         return host is not None and beaten.term == term and self._age(beaten) < host.lease * _SURE
 
-    def _age(self, beaten: _Beat) -> float:
+    def _age(self, beaten: Beat) -> float:
         """Return the seconds since a beat, sleep of the machine included."""
         slept = slept_seconds() - beaten.slept
         return self._clock() - beaten.at + (slept if slept > _SLACK else 0.0)
@@ -154,7 +158,7 @@ class Lease:
     async def beat(self) -> None:
         """Renew the lease, and register new kinds of actors with the ledger."""
         if self._host is not None:
-            await self._beat(replace(self._host, kinds=self._kinds()))
+            await self._beat(replace(self._host, kinds=self.kinds()))
 
     async def _beat(self, host: Host) -> None:
         # Read before the beat: the lease must not seem to last longer than it does.
@@ -167,24 +171,24 @@ class Lease:
     def renew_if_late(self) -> None:
         """Renew the lease, if the event loop has missed a beat. The watchdog calls it, in its own thread."""
         host = self._host
-        if host is None or self._clock() - self._beaten.at < self._settings.heartbeat * _LATE:
+        if host is None or self._clock() - self.beaten.at < self._settings.heartbeat * _LATE:
             return
         began = self._clock(), slept_seconds()
         try:
             is_renewed = self.ledger.renew(host)
         except LedgerError as exc:
-            LOG.warning("the lease of %s cannot be renewed: %s", host.name, log_text(exc), extra=log_fields(error=exc))
+            warn("the lease of %s cannot be renewed: %s", host.name, error=exc)
             return
         if is_renewed:
             self._note(*began)
 
     def _note(self, began: float, slept: float) -> None:
         with self._noting:  # two beats at once must not lose an end of the term
-            if self._host is not None and began < self._beaten.at:
+            if self._host is not None and began < self.beaten.at:
                 return  # a later beat has overtaken this one
             # Compared with the previous beat, so before that is replaced: if the lease had expired in between, another host
             # may have taken threads or permits, and whatever was leased in the old term no longer counts.
-            self._beaten = _Beat(began, slept, self.term + self.has_lapsed())
+            self.beaten = Beat(began, slept, self.beaten.term + self.has_lapsed())
 
     def _watch(self) -> None:
         """Let the watchdog renew the lease whenever the event loop misses a beat."""
@@ -209,7 +213,7 @@ class Lease:
         self.rest()
         if host is None:
             return
-        self._beaten = self._beaten._replace(term=self.term + 1)  # nothing that was confirmed so far holds any longer
+        self.beaten = self.beaten._replace(term=self.beaten.term + 1)  # nothing that was confirmed so far holds any longer
         self._leaving = asyncio.create_task(self._leave(host))
         await asyncio.shield(self._leaving)
 
@@ -222,7 +226,7 @@ class Lease:
             self._leaving = None
 
 
-class _Beat(NamedTuple):
+class Beat(NamedTuple):
     """A renewal of the lease."""
 
     at: float
@@ -230,10 +234,11 @@ class _Beat(NamedTuple):
     slept: float
     """How long the machine had slept before."""
     term: int
+    """How often the lease may have ended before it was renewed.
 
-
-def _no_clock() -> float:
-    return 0.0
+    What the ledger has confirmed in a term, such as the ownership of a thread, holds while `Lease.lasts_in`: no other host can
+    have taken it in between. What was confirmed in an earlier term must be confirmed again.
+    """
 
 
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -325,26 +330,23 @@ class ProcessHost:
             try:
                 await self.lease.beat()
             except LedgerError as exc:
-                LOG.warning("this host is late: %s", log_text(exc), extra=log_fields(error=exc))
+                warn("this host is late: %s", error=exc)
 
     async def _has_ended(self) -> bool:
         """End the host, unless another user has joined meanwhile; return whether it has ended."""
         async with self._ending:
+            if self._users:
+                return False
+            beats, self._beats = self._beats, None
+            if beats is not None:
+                beats.cancel()
+                await asyncio.wait((beats,))  # a beat after `leave` would register the host again
+            if (watch := watchdog()) is not None:
+                watch.remove(self._block_report)
+            await self.lease.end()
             if self._users == 0:
-                await self._end()
-                return True
-        return False
-
-    async def _end(self) -> None:
-        beats, self._beats = self._beats, None
-        if beats is not None:
-            beats.cancel()
-            await asyncio.wait((beats,))  # a beat after `leave` would register the host again
-        if (watch := watchdog()) is not None:
-            watch.remove(self._block_report)
-        await self.lease.end()
-        if self._users == 0:
-            _hosts().pop(self._ledger, None)
+                _hosts().pop(self._ledger, None)
+            return True
 
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Ledger, ProcessHost]] = WeakKeyDictionary()

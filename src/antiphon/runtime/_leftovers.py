@@ -15,24 +15,14 @@ from typing import TYPE_CHECKING, Any
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages._keys import is_below, parent_of, park_id, withdrawn_id
-from antiphon.runtime._rows import AGAIN, DELIVER, PARK, STOP, TIMER, begun, ended, option_of
+from antiphon.runtime._rows import AGAIN, DELIVER, PARK, STOP, TIMER, begun, ended, error_fields, is_once, option_of
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._delivery import DeliveryState
 
-_TERMINATED: dict[str, Any] = {
-    "is_error": True,
-    "error_type": errors.WithdrawnError.code,
-    "error_message": "the thread is terminated",
-    "retryable": False,
-}
-_WITHDRAWN: dict[str, Any] = {
-    "is_error": True,
-    "error_type": errors.WithdrawnError.code,
-    "error_message": "its handler was stopped meanwhile",
-    "retryable": True,
-}
+_TERMINATED = error_fields("the thread is terminated", errors.WithdrawnError.code, retryable=False)
+_WITHDRAWN = error_fields("its handler was stopped meanwhile", errors.WithdrawnError.code, retryable=True)
 
 
 def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
@@ -44,12 +34,8 @@ def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
     """
     thread_id, parent_id = delivery.thread_id or "", delivery.invocation_id
     rows = [ended(AGAIN, row, thread_id=thread_id, parent_id=parent_id) for row in delivery.standing.again]
-    effects = [each for each in delivery.work.open_effects if not is_left or _is_once(each)]
+    effects = [intent for intent in delivery.work.open_effects if not is_left or is_once(intent)]
     return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in effects]
-
-
-def _is_once(intent: Message) -> bool:
-    return isinstance(intent.payload, OptionCallPayload) and intent.payload.arguments.get("effects") == "once"
 
 
 async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
@@ -84,7 +70,8 @@ async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | Non
     name = effect.invocation_id or ""
     while "/" in name:
         name = parent_of(name)
-        if any(_is_said(record.message) for record in await ledger.by_invocation(name, thread_id=thread_id)):
+        rows = [record.message for record in await ledger.by_invocation(name, thread_id=thread_id)]
+        if any(row.lane != "effect" or option_of(row) == DELIVER for row in rows):  # a call, or the DELIVER row of a notice
             return name
     return None
 
@@ -97,8 +84,10 @@ def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str]
     """
     spared = {*busy, *(row.message.invocation_id for row in rows if row.message.to == (life,))}
     for row in rows:
-        if option_of(row.message) == PARK and row.message.lane == "effect":
-            spared |= {row.message.invocation_id, row.message.parent_id, _evidence(row.message)}
+        payload = row.message.payload
+        if row.message.lane == "effect" and isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
+            effect = payload.arguments.get("effect")  # what it is parked for
+            spared |= {payload.invocation_id, row.message.parent_id, effect if isinstance(effect, str) else None}
     ends: list[Message] = []
     for row in rows:
         call, payload = row.message, row.message.payload
@@ -109,13 +98,6 @@ def thread_endings(rows: Sequence[Record], thread_id: str, busy: Collection[str]
     return ends
 
 
-def _evidence(parked: Message) -> str | None:
-    """Return the effect that a message is parked for."""
-    payload = parked.payload
-    effect = payload.arguments.get("effect") if isinstance(payload, OptionCallPayload) else None
-    return effect if isinstance(effect, str) else None
-
-
 def _thread_ending(call: Message, payload: OptionCallPayload, thread_id: str) -> Message:
     if _is_effect(call):
         return _abandoned(call, thread_id, call.policy, _TERMINATED)
@@ -123,11 +105,6 @@ def _thread_ending(call: Message, payload: OptionCallPayload, thread_id: str) ->
         outcome = _TERMINATED if payload.option_name not in (AGAIN, STOP, TIMER) else {}
         return ended(payload.option_name, payload.invocation_id, thread_id=thread_id, parent_id=call.parent_id, **outcome)
     return _withdrawn(call, payload, _TERMINATED)
-
-
-def _is_said(message: Message) -> bool:
-    """Whether a row of an invocation belongs to a message: it is a call, or the DELIVER row of a notice."""
-    return message.lane != "effect" or option_of(message) == DELIVER
 
 
 def _is_effect(call: Message) -> bool:
@@ -145,7 +122,7 @@ def _abandoned(intent: Message, thread_id: str, to: str, outcome: dict[str, Any]
     payload = intent.payload
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
     effect, option = payload.invocation_id, payload.option_name
-    if _is_once(intent):
+    if is_once(intent):
         reason = f"nobody knows whether {option!r} was done: its handler was stopped meanwhile"
         evidence: dict[str, Json] = {"reason": reason, "to": to, "effect": effect, "option": option}
         return begun(PARK, park_id(effect), thread_id=thread_id, parent_id=effect, arguments=evidence)

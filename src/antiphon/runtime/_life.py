@@ -16,7 +16,6 @@ forwarded to that actor, and its state decides about the gate.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -26,10 +25,11 @@ from antiphon.messages import Message, current_port, thaw
 from antiphon.protocol import Reply, Request
 from antiphon.protocol._values import Value
 from antiphon.runtime._actor import Actor, Context, handles
+from antiphon.runtime._delivery import wait_for_handlers
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
 from antiphon.runtime._leftovers import thread_endings
 from antiphon.runtime._redelivery import Settlement, last_failure, reopen, settle
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import PARK, Standing, has_work, option_of, waits_for_person
 from antiphon.runtime._settings import SYSTEM
 
@@ -117,10 +117,7 @@ class Termination:
         running = [each for each in self._in_flight.of_thread(thread_id) if each.to != LIFE_ACTOR]
         for delivery in running:
             delivery.terminate(WithdrawnError("the thread is terminated", delivery.to))
-        patience = _PATIENCE
-        while patience > 0 and any(self._in_flight.has(delivery) for delivery in running):
-            await asyncio.sleep(_STEP)
-            patience -= _STEP
+        await wait_for_handlers(lambda: any(self._in_flight.has(delivery) for delivery in running), _PATIENCE)
         await self._end_open_calls(thread_id)
 
     async def end_if_terminated(self, thread_id: str) -> None:
@@ -142,7 +139,6 @@ class Termination:
 _PATIENCE = 10.0
 """Seconds that the handlers of a terminated thread have to end. A handler that ignores its cancellation ends its call
 itself."""
-_STEP = 0.02
 
 
 # ---------------------------------------------------------------- the actor
@@ -217,8 +213,7 @@ class LifeActor(Actor):
         try:
             await self._termination.end(thread_id)
         except LedgerError as exc:  # it is answered: the next recovery ends the calls that are still open
-            text = "the work of the terminated thread %s could not be ended: %s"
-            LOG.warning(text, thread_id, log_text(exc), extra=log_fields(thread_id=thread_id, error=exc))
+            warn("the work of the terminated thread %s could not be ended: %s", thread_id, error=exc, thread_id=thread_id)
         return None
 
     @handles
@@ -257,11 +252,7 @@ class LifeActor(Actor):
         return to is not None
 
     async def _checked(self, context: Context, request: protocol.PauseThread | _Move) -> LifeState:
-        """Return the state of a thread, if the request is allowed.
-
-        Raises:
-            RefusedError: it is terminated, and the request is not to terminate it.
-        """
+        """Return the state of a thread, if the request is allowed."""
         thread_id = request.thread_id
         head = await context.ledger.head(thread_id)
         state = await context.state_at(thread_id, head.seq, LIFE)

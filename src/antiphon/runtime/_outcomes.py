@@ -12,31 +12,25 @@ only taken out of flight, and its callers get the error.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Message, OptionResultPayload
 from antiphon.messages._unchecked import MUCH
 from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._leftovers import endings, leftovers
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import DELIVER, ended, error_fields, error_of, stored_code
 from antiphon.runtime._states import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import DeliveryState, InFlight
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import DeadLetters
-
-
-class Evicting(Protocol):
-    """Drops threads that this system cannot continue."""
-
-    async def give_up(self, delivery: DeliveryState, error: errors.HistoryMismatchError) -> None: ...
 
 
 class Outcomes:
@@ -63,8 +57,8 @@ class Outcomes:
         self._dead = dead
         self.answers_mismatches = answers_mismatches
         self._recover_later = recover_later
-        self.evicting: Evicting
-        """Set when the system is put together."""
+        self.give_up_thread: Callable[[DeliveryState, errors.HistoryMismatchError], Awaitable[None]]
+        """Gives up the thread of a message that this build cannot continue. Set when the system is put together."""
 
     # ------------------------------------------------------------ an end
 
@@ -96,7 +90,7 @@ class Outcomes:
             await self._close(delivery, row)
         except errors.LedgerError as exc:
             text = "%s: that %s ended with %s cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, error.code, log_text(exc), extra=log_fields(delivery, error=exc))
+            warn(text, delivery.to, delivery.type, error.code, error=exc, about=delivery)
             if delivery.evicted is None:
                 self._in_flight.abandon(delivery, exc)
                 self._recover_later(delivery.thread_id)
@@ -186,7 +180,7 @@ class Outcomes:
             try:
                 await self._journal.write(delivery.thread_id or "", rows)
             except errors.LedgerError as exc:
-                LOG.warning("%s: %s", delivery.to, log_text(exc), extra=log_fields(delivery, error=exc))
+                warn("%s: %s", delivery.to, error=exc, about=delivery)
         parent, waiter = delivery.parent, delivery.callers.waiter
         if not delivery.is_settled and parent is not None and waiter is not None and parent.leave_to_next_system():
             # The handler that asks is cancelled, and does not get the error: it would handle the error and store a final
@@ -202,7 +196,7 @@ class Outcomes:
         if self.answers_mismatches:
             await self.end_with_error(delivery, error)
         else:
-            await self.evicting.give_up(delivery, error)
+            await self.give_up_thread(delivery, error)
 
 
 def _delivered(delivery: DeliveryState, error: errors.DeliveryError | None = None) -> Message:

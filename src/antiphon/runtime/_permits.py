@@ -17,16 +17,16 @@ the next exchange, even if it has renewed the lease meanwhile: other hosts may h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from antiphon.errors import HostError, LedgerError, StoppedError
+from antiphon.errors import LedgerError, StoppedError
 from antiphon.ledger import Limit, PermitGrant, PermitWants
 from antiphon.ledger._permits import ALL_MODELS, START_WITHIN
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 
 if TYPE_CHECKING:
     from antiphon.ledger import Host, Ledger
@@ -43,17 +43,28 @@ _MOST_AT_A_TIME: Final = 200
 """The largest number of requests whose cost one exchange reserves."""
 _NO_MONEY: Final = Decimal(0)
 
+ResultT = TypeVar("ResultT")
+
+
+class Beaten(Protocol):
+    """A renewal of a lease."""
+
+    @property
+    def term(self) -> int:
+        """A number that changes when the lease may have expired before it was renewed."""
+        ...
+
 
 class Lessee(Protocol):
     """The host that leases permits."""
 
     @property
-    def term(self) -> int:
-        """A number that changes when its lease may have expired before it was renewed."""
+    def beaten(self) -> Beaten:
+        """The last renewal of its lease."""
         ...
 
     def has_lapsed(self) -> bool: ...
-    async def host(self, *, renew: bool = False) -> Host: ...
+    async def as_host(self, verb: Callable[[Host], Awaitable[ResultT]]) -> ResultT: ...
 
 
 @dataclass(slots=True)
@@ -163,7 +174,7 @@ class Permits:
 
     def _begin(self, permit: RequestPermit) -> None:
         for name in permit.models:
-            self._pools.setdefault(name, _Pool()).begin(permit.reserved)
+            self._pool(name).begin(permit.reserved)
 
     # ------------------------------------------------------------ reading the limits
 
@@ -223,10 +234,10 @@ class Permits:
         if self._is_exchanging or not self._waiting:
             return
         now, lacking = asyncio.get_running_loop().time(), set[str]()
-        is_worth = self._term == self._lessee.term and not self._lessee.has_lapsed()
+        is_worth = self._term == self._lessee.beaten.term and not self._lessee.has_lapsed()
         for waiter in tuple(self._waiting):
             cost = waiter.permit.reserved
-            pools = {name: self._pools.setdefault(name, _Pool()) for name in waiter.limited}
+            pools = {name: self._pool(name) for name in waiter.limited}
             missing = [name for name, pool in pools.items() if name in lacking or not is_worth or not pool.has(cost, now)]
             lacking.update(missing)
             if not missing and not waiter.given.done():
@@ -278,20 +289,17 @@ class Permits:
         began, wants = asyncio.get_running_loop().time(), {name: self._wants(name) for name in names}
         for name in names:
             self._pools[name].is_told = False
-        try:
-            host = await self._lessee.host()
+
+        async def exchange(host: Host) -> tuple[int, Mapping[str, PermitGrant]]:
             # The term in which the permits are granted. If the lease expires during the call, the next beat starts another
             # term, and `_give_out` grants none of them.
-            term = self._lessee.term
-            try:
-                grants = await self._ledger.permits(host, wants)
-            except HostError:
-                host = await self._lessee.host(renew=True)
-                term = self._lessee.term
-                grants = await self._ledger.permits(host, wants)
+            return self._lessee.beaten.term, await self._ledger.permits(host, wants)
+
+        try:
+            term, grants = await self._lessee.as_host(exchange)
         except LedgerError as exc:
             self._term = -1  # it is unknown which permits the ledger has granted or withdrawn
-            LOG.warning("the permits of this host cannot be renewed: %s", log_text(exc), extra=log_fields(error=exc))
+            warn("the permits of this host cannot be renewed: %s", error=exc)
         else:
             self._term = term
             for name, grant in grants.items():

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
@@ -39,7 +39,7 @@ from antiphon.messages._keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._leftovers import is_asked_of_itself, leftovers, owner_of
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import (
     DELIVER,
     PARK,
@@ -47,6 +47,7 @@ from antiphon.runtime._rows import (
     Cause,
     Standing,
     begun,
+    effect_rows,
     ended,
     hops_and_deadline,
     option_of,
@@ -106,8 +107,8 @@ class Timers:
             self._lifetime.loop.call_later(after, self._tell, address, notice)
             return
         row_id = child_id(delivery.invocation_id, delivery.work.next_key(key))
-        if delivery.attempt > 1 and await self._is_set(row_id, delivery.thread_id):
-            return
+        if delivery.attempt > 1 and await effect_rows(self._journal.ledger, delivery.thread_id, row_id):
+            return  # an earlier attempt has set it
         arguments: dict[str, Json] = {
             "due": due.isoformat(),
             "set": now.isoformat(),
@@ -119,10 +120,6 @@ class Timers:
         row = begun(TIMER, row_id, thread_id=delivery.thread_id, parent_id=delivery.invocation_id, arguments=arguments)
         await self._journal.write(delivery.thread_id, [row])  # before it is armed: a timer that fires ends this row
         self.arm(row)
-
-    async def _is_set(self, row_id: str, thread_id: str) -> bool:
-        rows = await self._journal.ledger.by_invocation(row_id, thread_id=thread_id)
-        return any(row.message.lane == "effect" for row in rows)
 
     def arm(self, row: Message) -> None:
         """Schedule a timer, unless it is scheduled; if it is due, it fires at once."""
@@ -151,19 +148,16 @@ class Timers:
         for _, handle, _ in self._armed.pop(thread_id, {}).values():
             handle.cancel()
 
-    def _disarm(self, row: Message) -> None:
-        thread_id = row.thread_id or ""
-        thread = self._armed.get(thread_id, {})
-        thread.pop(row.id, None)
-        if not thread:
-            self._armed.pop(thread_id, None)
-
     def _tell(self, address: str, notice: Notice) -> None:
         if not self._lifetime.is_closing:
             self._lifetime.start(self._sender.inform(address, notice, address))
 
     def _ring(self, row: Message) -> None:
-        self._disarm(row)
+        thread_id = row.thread_id or ""
+        thread = self._armed.get(thread_id, {})
+        thread.pop(row.id, None)
+        if not thread:
+            self._armed.pop(thread_id, None)
         if not self._lifetime.is_closing:
             self._lifetime.start(self._deliver(row))
 
@@ -190,24 +184,19 @@ class Timers:
         delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery that reads the notice must not deliver it too
         try:
-            await self._write(delivery, [rung, notice, open_row])
-        except errors.LedgerUnavailableError as exc:
-            fields = log_fields(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s rings later: %s", to, log_text(exc), extra=fields)
-            self._later(_LEDGER_PAUSE, row)
-        except (errors.LedgerError, errors.DeliveryError) as exc:
-            fields = log_fields(to, thread_id=thread_id, error=exc)
-            LOG.warning("a timer of %s could not ring: %s", to, log_text(exc), extra=fields)
-
-    async def _write(self, delivery: DeliveryState, rows: Sequence[Message]) -> None:
-        try:
-            _, record, _ = await self._journal.write(delivery.thread_id or "", rows)
+            _, record, _ = await self._journal.write(thread_id, [rung, notice, open_row])
             delivery.use_stored(record)
             await self._sender.hand_over(self._tree.at(delivery.to), delivery)
         except BaseException as exc:
             self._in_flight.drop(delivery)
             delivery.refuse(exc)
-            raise
+            if not isinstance(exc, errors.LedgerError | errors.DeliveryError):
+                raise
+            is_later = isinstance(exc, errors.LedgerUnavailableError)
+            text = "a timer of %s rings later: %s" if is_later else "a timer of %s could not ring: %s"
+            warn(text, to, error=exc, about=to, thread_id=thread_id)
+            if is_later:
+                self._later(_LEDGER_PAUSE, row)
 
 
 def _is_ahead(row: Message) -> bool:
@@ -294,12 +283,6 @@ class _How(NamedTuple):
     """Nothing was awaited since the rows were read."""
 
 
-class EndedThreads(Protocol):
-    """Ends the work of terminated threads."""
-
-    async def end_if_terminated(self, thread_id: str) -> None: ...
-
-
 class Recovery:
     """Continues threads where another process stopped."""
 
@@ -326,8 +309,8 @@ class Recovery:
         self._timers = timers
         self._doubts: Counter[str] = Counter()
         """By thread, how many appends were not confirmed."""
-        self.ended: EndedThreads | None = None
-        """Ends the open calls of terminated threads; set when the system is assembled."""
+        self.end_if_terminated: Callable[[str], Awaitable[None]]
+        """Ends the open calls of a thread, if it is terminated. Set when the system is put together."""
 
     async def thread(
         self,
@@ -356,10 +339,11 @@ class Recovery:
             unrecovered.pop(thread_id, None)
         rows = await self._rows(thread_id, taken)
         # One time for both: a question that expired between two readings would neither be delivered nor make the thread due.
-        expiries, now = _expiries(rows) if is_idle else [], current_port().now()
+        questions = [question_expiry(row.message) for row in rows] if is_idle else []
+        expiries, now = [expiry for expiry in questions if expiry is not None], current_port().now()
         resting = self._resting(thread_id, expiries, now) if is_idle else ()
-        expiry = min((each for each in expiries if each > now), default=None) if resting else None
-        recovered = Recovered(threads=1, resting=len(resting), until=expiry)
+        next_expiry = min((expiry for expiry in expiries if expiry > now), default=None) if resting else None
+        recovered = Recovered(threads=1, resting=len(resting), until=next_expiry)
         stopped = 0 if is_resumed else max((row.seq for row in stops_in(rows)), default=0)
         new = 0 if taken is None or not _is_untouched(rows, taken) else taken.seq
         for row in [row for row in rows if row.message.invocation_id not in resting]:
@@ -386,8 +370,7 @@ class Recovery:
         """
         if taken == 1 and _is_untouched(rows := await self._ledger.open_calls(thread_id), taken):
             return rows
-        if self.ended is not None:
-            await self.ended.end_if_terminated(thread_id)
+        await self.end_if_terminated(thread_id)
         return await self._ledger.open_calls(thread_id)
 
     async def _end_leftovers(self, thread_id: str, rows: Sequence[Record]) -> None:
@@ -421,8 +404,7 @@ class Recovery:
             except (errors.FencedError, errors.OwnedError):
                 break  # the other host delivers it
             except errors.LedgerError as exc:
-                fields = log_fields(thread_id=thread_id, error=exc)
-                LOG.warning("thread %s cannot be taken up: %s", thread_id, log_text(exc), extra=fields)
+                warn("thread %s cannot be taken up: %s", thread_id, error=exc, thread_id=thread_id)
                 self._doubts[thread_id] += 1
         del self._doubts[thread_id]
 
@@ -513,11 +495,6 @@ def _is_untouched(rows: Sequence[Record], taken: Epoch) -> bool:
     """
     before = [row for row in rows if row.seq <= taken.seq]
     return taken == 1 and len(before) == taken.seq and all(row.message.lane != "effect" for row in before)
-
-
-def _expiries(rows: Sequence[Record]) -> list[datetime]:
-    """Return when the questions to people expire that are open in a thread."""
-    return [each for row in rows if (each := question_expiry(row.message)) is not None]
 
 
 def recovered_delivery(record: Record, thread_id: str) -> DeliveryState:

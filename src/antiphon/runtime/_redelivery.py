@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ from antiphon.messages._keys import again_id, base_of, is_below, parent_of, park
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import (
     AGAIN,
     PARK,
@@ -33,7 +33,11 @@ from antiphon.runtime._rows import (
     Cause,
     Standing,
     begun,
+    effect_rows,
     ended,
+    error_fields,
+    is_once,
+    is_withdrawn,
     option_of,
     stops_in,
     unused,
@@ -45,17 +49,10 @@ if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import DeliveryState, InFlight, Recent
+    from antiphon.runtime._elsewhere import RemoteAnswers
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._settings import Settings
-
-
-class Answers(Protocol):
-    """Gives callers the answers that other hosts write."""
-
-    def add(self, delivery: DeliveryState) -> None:
-        """Let the caller of a message wait for the answer."""
-        ...
 
 
 class Redelivery:
@@ -67,7 +64,7 @@ class Redelivery:
         settings: Settings,
         in_flight: InFlight,
         outcomes: Outcomes,
-        answers: Answers,
+        answers: RemoteAnswers,
     ) -> None:
         self._journal = journal
         self._settings = settings
@@ -104,7 +101,7 @@ class Redelivery:
                 self._in_flight.abandon(delivery, exc)
         except errors.LedgerError as exc:
             text = "%s: that %s is delivered again cannot be journaled: %s"
-            LOG.warning(text, delivery.to, delivery.type, log_text(exc), extra=log_fields(delivery, error=exc))
+            warn(text, delivery.to, delivery.type, error=exc, about=delivery)
             self.put_back(cell, delivery)
 
     def put_back(self, cell: Cell, delivery: DeliveryState) -> None:
@@ -147,12 +144,7 @@ class Redelivery:
     async def deliver_open(
         self, cell: Cell, delivery: DeliveryState, cause: Cause, reason: str, rows: Sequence[Record] | None = None
     ) -> bool:
-        """Deliver a message, if its call is open; return whether it is. If it has ended, its outcome is to be read.
-
-        Raises:
-            ParkedError: a person must settle it.
-            LedgerError: it could not be written down.
-        """
+        """Deliver a message, if its call is open; return whether it is. If it has ended, its outcome is to be read."""
         # In flight before the read: a second recovery of the thread would deliver the message as well. The cell is held,
         # because a passivated cell would take the message into a mailbox that nobody drains.
         delivery.turn(Event.REDELIVER)
@@ -161,7 +153,9 @@ class Redelivery:
         thread_id = delivery.thread_id or ""
         try:
             rows = await self._journal.ledger.open_calls(thread_id) if rows is None else rows
-            if not any(_is_call_of(delivery, row.message) for row in rows):
+            # Open is the call itself, or the DELIVER row of a notice.
+            own_rows = (row.message for row in rows if row.message.invocation_id == delivery.invocation_id)
+            if not any((row.lane == "effect") != delivery.is_call for row in own_rows):
                 self._in_flight.drop(delivery)  # it ended after the caller had read the open calls
                 return False
             if Standing.of(rows, delivery.invocation_id).parked is not None:
@@ -207,11 +201,12 @@ class Redelivery:
             FencedError: its thread was evicted, so another delivery of it is in progress.
             LedgerError: it could not be journaled.
         """
-        if self._is_often_enough(delivery, cause):
-            count = len(delivery.standing.again) + 1
+        settings, standing = self._settings, delivery.standing
+        has_failed = cause == "failed"
+        if standing.failed + 1 >= settings.attempts if has_failed else standing.lost >= settings.recoveries:
+            count = len(standing.again) + 1
             await self.park(delivery, f"it was delivered {count} times", {"last": reason})
             return
-        standing = delivery.standing
         if cause != "posted" or standing.again:
             name = partial(again_id, delivery.invocation_id)
             attempt = await self._unused(delivery, name, len(standing.again) + 2)
@@ -220,10 +215,10 @@ class Redelivery:
             if cause == "recovered":
                 arguments |= await self._journal.tenure(delivery.thread_id or "")
             # Checked before and after the row: this host may have received the thread again meanwhile.
-            _check_evicted(delivery)
+            delivery.check_evicted()
             await self._note(AGAIN, row, delivery, arguments)
             standing = delivery.standing = standing.plus(row, cause)  # the end of the message ends the row as well
-        _check_evicted(delivery)
+        delivery.check_evicted()
         if cell.state == "stopped":  # checked after the append: its supervisor may have stopped it meanwhile
             raise errors.ActorStoppedError("it takes no more messages", delivery.to)
         delivery.requeue(cell, standing)
@@ -232,17 +227,11 @@ class Redelivery:
             self._hooks.accepted(delivery)
         # After a failure it goes before all waiting messages: later messages of its thread must not overtake it. After a
         # crash, the caller recovers messages in order, so each goes to the end.
-        if cause == "failed":
+        if has_failed:
             cell.box.put_first(delivery)
         else:
             cell.box.put_last(delivery)
         cell.wake()
-
-    def _is_often_enough(self, delivery: DeliveryState, cause: Cause) -> bool:
-        settings, standing = self._settings, delivery.standing
-        if cause == "failed":
-            return standing.failed + 1 >= settings.attempts
-        return standing.lost >= settings.recoveries
 
     async def park(self, delivery: DeliveryState, reason: str, evidence: dict[str, Json]) -> None:
         """Park a message until a person settles it."""
@@ -263,16 +252,6 @@ class Redelivery:
         await self._journal.write(thread_id, [note])
 
 
-def _is_call_of(delivery: DeliveryState, row: Message) -> bool:
-    """Whether an open call belongs to a message: it is the call itself, or the DELIVER row of a notice."""
-    return row.invocation_id == delivery.invocation_id and (row.lane == "effect") != delivery.is_call
-
-
-def _check_evicted(delivery: DeliveryState) -> None:
-    if delivery.evicted is not None:
-        raise errors.FencedError(*delivery.evicted.args)
-
-
 class Settlement:
     """A person's decision about a parked message: a result, an error, or another try."""
 
@@ -284,15 +263,9 @@ class Settlement:
     def fields(self) -> dict[str, Any]:
         """Return it as fields of an option result."""
         if self.retry:
-            reason = "a person says it was not done"
-            return {"is_error": True, "error_type": errors.WithdrawnError.code, "error_message": reason, "retryable": True}
+            return error_fields("a person says it was not done", errors.WithdrawnError.code, retryable=True)
         if self.error is not None:
-            return {
-                "is_error": True,
-                "error_type": errors.EffectFailedError.code,
-                "error_message": self.error,
-                "retryable": False,
-            }
+            return error_fields(self.error, errors.EffectFailedError.code, retryable=False)
         return {"result": self.result}
 
 
@@ -311,7 +284,9 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
     ends = [ended(PARK, parked.invocation_id, thread_id=thread_id, parent_id=invocation_id)]
     effect = parked.arguments.get("effect")
     if isinstance(effect, str):
-        ends.insert(0, _effect_ended(rows, effect, thread_id, outcome))
+        intent = _find(rows, effect, is_effect=True)
+        option = option_of(intent) or ""
+        ends.insert(0, ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **outcome.fields()))
     else:
         ends += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in standing.again]
         if not outcome.retry:
@@ -334,13 +309,14 @@ async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> st
     The run must be open, with nothing recorded after the failure: a program that continued has handled the failure, and keeps
     it. An effect inside another effect that must not run twice is not rerun on its own.
     """
-    effect, rows = invocation_id, await _effect_rows(ledger, thread_id, invocation_id)
-    while later := await _effect_rows(ledger, thread_id, renamed(effect)):
+    effect, rows = invocation_id, await effect_rows(ledger, thread_id, invocation_id)
+    while later := await effect_rows(ledger, thread_id, renamed(effect)):
         effect, rows = renamed(effect), later
     calls = [row.message for row in await ledger.open_calls(thread_id) if row.message.lane == "effect"]
     runs = [call.invocation_id or "" for call in calls if option_of(call) == RUN]
     run = next((run for run in runs if is_below(effect, run)), None)
-    if run is None or not rows or not _has_failed(rows):
+    outcome = rows[-1].message.payload if rows else None
+    if run is None or not isinstance(outcome, OptionResultPayload) or not outcome.is_error or is_withdrawn(outcome):
         return None
     async for record in ledger.read(thread_id, after=rows[-1].seq):
         message = record.message
@@ -350,33 +326,11 @@ async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> st
             return None
     around = parent_of(effect)
     while is_below(around, run):
-        outer = await _effect_rows(ledger, thread_id, around)
-        if outer and _effects(outer[0].message) == "once":
+        outer = await effect_rows(ledger, thread_id, around)
+        if outer and is_once(outer[0].message):
             return None
         around = parent_of(around)
     return effect
-
-
-async def _effect_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
-    records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
-    return [record for record in records if record.message.lane == "effect"]
-
-
-def _has_failed(rows: Sequence[Record]) -> bool:
-    outcome = rows[-1].message.payload
-    if not isinstance(outcome, OptionResultPayload):
-        return False
-    return outcome.is_error and outcome.error_type != errors.WithdrawnError.code
-
-
-def _effects(intent: Message) -> object:
-    return intent.payload.arguments.get("effects") if isinstance(intent.payload, OptionCallPayload) else None
-
-
-def _effect_ended(rows: tuple[Record, ...], effect: str, thread_id: str, outcome: Settlement) -> Message:
-    intent = _find(rows, effect, is_effect=True)
-    option = intent.payload.option_name if isinstance(intent.payload, OptionCallPayload) else ""
-    return ended(option, effect, thread_id=thread_id, parent_id=intent.parent_id, **outcome.fields())
 
 
 def _settled_answer(rows: tuple[Record, ...], invocation_id: str, outcome: Settlement) -> Message:

@@ -354,11 +354,13 @@ class ActorFailure:
         """Return an exception as data."""
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
-        return cls(address, incarnation, type(error).__qualname__, _text_of(error), where, message_id)
+        text = text_of(error)[:_MOST_TEXT].encode(errors="replace").decode()
+        return cls(address, incarnation, type(error).__qualname__, text, where, message_id)
 
-
-def _text_of(error: BaseException) -> str:
-    return text_of(error)[:_MOST_TEXT].encode(errors="replace").decode()
+    @property
+    def text(self) -> str:
+        """Its class and its message."""
+        return f"{self.error_type}: {self.error_message}"
 
 
 BLOCKED: Final = "LOOP_BLOCKED"
@@ -390,6 +392,18 @@ def log_text(error: BaseException) -> str:
     return str(error) if isinstance(error, LedgerError) else _class(error)
 
 
+def warn(
+    text: str,
+    *values: object,
+    error: BaseException,
+    about: DeliveryState | str = "",
+    thread_id: str | None = None,
+    level: int = logging.WARNING,
+) -> None:
+    """Log a problem about a delivery or an actor. `text` ends with the error, as far as it may be logged."""
+    LOG.log(level, text, *values, log_text(error), extra=log_fields(about, thread_id=thread_id, error=error), stacklevel=2)
+
+
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of an error without its text."""
     return "".join(traceback.format_tb(error.__traceback__)).rstrip()
@@ -401,7 +415,7 @@ def report_own_failure(error: BaseException) -> None:
 
 
 def _class(error: BaseException) -> str:
-    return error.code if isinstance(error, DeliveryError) else type(error).__qualname__
+    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
 
 
 # ---------------------------------------------------------------- calls of the observer
@@ -497,7 +511,10 @@ class Hooks:
                 with _Watched(self, activity):
                     result = activity.outcome = await run(key)
             finally:
-                _count(activity, around)
+                if around is not None and activity.operation is not None:  # a request or a tool call of that activity
+                    around.done += 1
+                    if isinstance(activity.operation, ModelOperation):
+                        around.usage = added(around.usage, activity.operation.usage)
             return result
 
         return watched
@@ -585,15 +602,7 @@ def _error_type(error: BaseException, delivery: Delivery | None) -> str:
         return delivery.withdrawn
     if isinstance(error, UnknownOutcomeError):
         return UNKNOWN_OUTCOME
-    return error.code if isinstance(error, DeliveryError | FailedError) else type(error).__qualname__
-
-
-def _count(activity: Activity, around: Activity | None) -> None:
-    """Count a request or a tool call for the enclosing activity."""
-    if around is not None and activity.operation is not None:
-        around.done += 1
-        if isinstance(activity.operation, ModelOperation):
-            around.usage = added(around.usage, activity.operation.usage)
+    return _class(error)
 
 
 def _error_in(activity: Activity) -> str | None:

@@ -137,6 +137,11 @@ def error_of(payload: OptionResultPayload, address: str) -> errors.DeliveryError
     return errors.RefusedError(reason, code, details=thaw(payload.result), retryable=bool(payload.retryable), address=address)
 
 
+def is_withdrawn(payload: Payload) -> bool:
+    """Whether a message or an effect ended because its outcome was not wanted any more: then it may be done again."""
+    return isinstance(payload, OptionResultPayload) and payload.error_type == errors.WithdrawnError.code
+
+
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, even if its `__str__` raises: that must not hide the failure."""
     try:
@@ -159,6 +164,11 @@ TIMER: Final = "TIMER"
 def option_of(message: Message) -> str | None:
     """Return the option that a message calls; None if it is not a call."""
     return message.payload.option_name if isinstance(message.payload, OptionCallPayload) else None
+
+
+def is_once(intent: Message) -> bool:
+    """Whether an open call is an effect that must not be done twice."""
+    return isinstance(intent.payload, OptionCallPayload) and intent.payload.arguments.get("effects") == "once"
 
 
 def park_reason(row: Message) -> str:
@@ -241,6 +251,12 @@ async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], fir
     return free
 
 
+async def effect_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
+    """Return the rows of an effect or a timer, in order. Talk and messages with the same id are none."""
+    records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
+    return [record for record in records if record.message.lane == "effect"]
+
+
 def begun(
     option: str,
     invocation_id: str,
@@ -317,12 +333,8 @@ def _is_alike(recorded: Any, asked: Any) -> bool:
         return len(left) == len(right) and all(_is_alike(*pair) for pair in zip(left, right, strict=True))
     if isinstance(recorded, str) and _REDACTED in recorded:
         return True
-    return _is_equal(cast("Any", recorded), asked)
-
-
-def _is_equal(recorded: Any, asked: Any) -> bool:
-    """Whether two scalars have the same type and value: 1, 1.0 and true differ."""
-    return type(recorded) is type(asked) and recorded == asked
+    value = cast("Any", recorded)
+    return type(value) is type(asked) and value == asked  # 1, 1.0 and true differ
 
 
 # ---------------------------------------------------------------- values that the runtime reads from messages
@@ -403,7 +415,8 @@ class Standing:
         return cls(
             again=tuple(row.invocation_id for row in again),
             failed=len(again) - len(recovered),
-            lost=len({_takeover(row) for row in recovered} - {None}),
+            # By epoch: an owner may redeliver a message several times, such as after each answer of a person.
+            lost=len({str(row.arguments["epoch"]) for row in recovered if "taken_from" in row.arguments}),
             parked=next((message for message in about if option_of(message) == PARK), None),
         )
 
@@ -414,11 +427,3 @@ class Standing:
     def plus_rerun(self) -> Standing:
         """Return it with one more redelivery that has no row."""
         return replace(self, reruns=self.reruns + 1)
-
-
-def _takeover(again: OptionCallPayload) -> str | None:
-    """Return what identifies the takeover before a redelivery; None: the last owner has released the thread.
-
-    An owner may redeliver a message several times, such as after each answer of a person.
-    """
-    return str(again.arguments["epoch"]) if "taken_from" in again.arguments else None

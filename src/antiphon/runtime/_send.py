@@ -2,11 +2,11 @@
 
 | step | where |
 |---|---|
-| `ask`, `tell`: checks, the deadline, the cell of the actor | `Sender` |
+| `ask`, `tell`: checks, the deadline, the cell of the actor; `ask` waits for the outcome | `Sender` |
 | outside of a thread: into the mailbox | `Sender._deliver` |
 | in a thread: own it; is the message stored already? | `Sender._carry`, `Sender._find_recorded` |
-| room in the mailbox; then the append, as the owner | `Sender._append`, `Journal.write`, `Ledger.append` |
-| into the mailbox, as it is stored | `Sender.accept` |
+| room in the mailbox; then the append, as the owner | `Sender._append`, `Sender._write`, `Journal.write`, `Ledger.append` |
+| into the mailbox, as it is stored | `Sender._accept`, `Cell.deliver` |
 | the handler, and its outcome | `Cell`, `Outcomes` |
 
 Outside of a thread a message is handled at most once, and lost if the process dies. A message of a thread is journaled before
@@ -33,7 +33,7 @@ others. `_check_circle` refuses that at once; without it, both would wait until 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.errors import (
     ActorStoppedError,
@@ -50,24 +50,25 @@ from antiphon.errors import (
     UndeliverableError,
     WithdrawnError,
 )
-from antiphon.messages import Message, OptionResultPayload
+from antiphon.messages import Message
 from antiphon.messages._keys import kind_of
 from antiphon.protocol import Notice, Restart, Retry
 from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope, Recent
 from antiphon.runtime._exchange import error_result, result_of
 from antiphon.runtime._redelivery import find_original
 from antiphon.runtime._reporting import LOG, log_fields
-from antiphon.runtime._rows import DELIVER, begun, enclosure_of, says_the_same, says_the_same_value
+from antiphon.runtime._rows import DELIVER, begun, enclosure_of, is_withdrawn, says_the_same, says_the_same_value
 from antiphon.runtime._settings import SYSTEM
 from antiphon.runtime._states import Event, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from antiphon.ledger import Record
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import InFlight
+    from antiphon.runtime._elsewhere import RemoteAnswers
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._redelivery import Redelivery
@@ -77,22 +78,6 @@ if TYPE_CHECKING:
 
 A_WHILE: Final = 2.0
 """Seconds after which an interrupted append has either reached the ledger or never will."""
-
-
-class Elsewhere(Protocol):
-    """Reaches threads that other hosts have."""
-
-    async def post(self, delivery: DeliveryState) -> None:
-        """Post a message to its thread. Its caller gets the answer that the owner writes."""
-        ...
-
-    async def has_actor(self, delivery: DeliveryState, until: float) -> bool:
-        """Whether a living host has the actor of a message; the owner of the thread may still register it, until a time."""
-        ...
-
-    def add(self, delivery: DeliveryState) -> None:
-        """Let the caller of a message that is already in its thread wait for the answer."""
-        ...
 
 
 class Sender:
@@ -109,13 +94,13 @@ class Sender:
         redelivery: Redelivery,
         outcomes: Outcomes,
         dead: DeadLetters,
-        elsewhere: Elsewhere,
+        answers: RemoteAnswers,
         run_command: Callable[[Cell, DeliveryState], None],
         recover_later: Callable[[str], None],
     ) -> None:
         """Make it.
 
-        `elsewhere` reaches threads of other hosts. `run_command` carries out a command to a cell. `recover_later` reads a
+        `answers` reaches threads of other hosts. `run_command` carries out a command to a cell. `recover_later` reads a
         thread again after an unconfirmed append.
         """
         self._lifetime = lifetime
@@ -127,7 +112,7 @@ class Sender:
         self._redelivery = redelivery
         self._outcomes = outcomes
         self._dead = dead
-        self._elsewhere = elsewhere
+        self._answers = answers
         self._run_command = run_command
         self._recover_later = recover_later
         self._hooks = journal.hooks
@@ -136,33 +121,30 @@ class Sender:
 
     # ------------------------------------------------------------ ask and tell
 
-    def ask(self, delivery: DeliveryState, within: float | None) -> Coroutine[Any, Any, Any]:
+    async def ask(self, delivery: DeliveryState, within: float | None) -> Any:  # noqa: C901, PLR0912 (one path, in its order)
         """Deliver a message and wait for its outcome.
-
-        This is not a coroutine function: it checks the message and returns the coroutine that delivers it, which saves one
-        coroutine per message.
 
         Raises:
             DeliveryError: there is none.
         """
-        envelope, now = delivery.envelope, self._loop.time()
-        parent = envelope.parent
+        parent, thread_id, now = delivery.parent, delivery.thread_id, self._loop.time()
+        is_inside = parent is not None and thread_id is not None and parent.thread_id == thread_id
         if parent is not None:
-            _check_sender(parent, delivery)
+            parent.check_evicted()
+            if is_inside and (waits := parent.work.parked or parent.work.doubt) is not None:
+                # In doubt, too: a handler that does not know whether its own payment was made would have it made again.
+                parent.work.note_parked(waits)
+                raise ParkedError(waits.reason, waits.address)
         deadline = delivery.deadline = self._until(parent, within, now)
         if self._hooks is not None:
             self._hooks.said(delivery)
-        cell = self._cells.get(envelope.to)
-        if cell is None or cell.state == "stopped" or envelope.hops > self._hop_limit:
+        cell = self._cells.get(delivery.to)
+        if cell is None or cell.state == "stopped" or delivery.envelope.hops > self._hop_limit:
             cell = None if self._needs_other_host(delivery) else self._find(delivery)
         if parent is not None and cell is not None:
             if parent.cell is cell:
-                return self._ask_itself(cell, delivery)
+                return await self._ask_itself(cell, delivery)
             _check_circle(cell, parent)
-        return self._ask(cell, delivery, deadline, now)
-
-    async def _ask(self, cell: Cell | None, delivery: DeliveryState, deadline: float, now: float) -> Any:
-        parent, thread_id = delivery.parent, delivery.thread_id
         waiter = delivery.callers.waiter = self._loop.create_future()  # before delivery: a stored answer settles it at once
         if parent is not None:
             parent.wait(1)
@@ -177,9 +159,10 @@ class Sender:
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
                 self._give_up(delivery)
-            elif parent is not None and thread_id is not None and parent.thread_id == thread_id and _is_parked(exc):
+            elif parent is not None and is_inside and isinstance(exc, ParkedError) and not isinstance(exc, StoppedError):
                 # What the asked actor has begun waits for a person: asked again, it would do it again, as another message.
-                parent.work.note_parked(cast("ParkedError", exc))
+                # What has stopped outside may be asked of another actor.
+                parent.work.note_parked(exc)
             # Also if the waiter has failed, because its thread was lost: otherwise asyncio logs that error as never retrieved.
             waiter.cancel()
             raise
@@ -208,7 +191,7 @@ class Sender:
             DeliveryError: it cannot be delivered.
         """
         if delivery.parent is not None:
-            _check_evicted(delivery.parent)
+            delivery.parent.check_evicted()
         until = self._until(delivery.parent, within, self._loop.time())
         if self._hooks is not None:
             self._hooks.said(delivery)
@@ -244,7 +227,9 @@ class Sender:
                 raise HopLimitError(f"it followed from {delivery.envelope.hops} other messages", delivery.to)
             cell = self._tree.at(delivery.to)
             if cell.state == "stopped" and delivery.type != Restart.message_type:
-                self._leave_to_next(delivery)
+                is_left = self._lifetime.is_closing and delivery.thread_id is not None
+                if is_left and delivery.parent is not None and delivery.parent.leave_to_next_system():
+                    raise asyncio.CancelledError  # ends the handler that sends: it will run again in the next system
                 raise ActorStoppedError("it takes no more messages", delivery.to)
         except DeliveryError as exc:
             # While the system closes, a caller outside of it gets the error, and nobody has to look into the message.
@@ -252,17 +237,6 @@ class Sender:
                 self._dead.add(delivery, exc.code, exc.reason)
             raise
         return cell
-
-    def _leave_to_next(self, delivery: DeliveryState) -> None:
-        """End the handler that sends to an actor which has stopped because the system closes.
-
-        Raises:
-            CancelledError: the handler will run again in the next system.
-        """
-        parent = delivery.parent
-        is_left = self._lifetime.is_closing and delivery.thread_id is not None
-        if is_left and parent is not None and parent.leave_to_next_system():
-            raise asyncio.CancelledError
 
     # ------------------------------------------------------------ into the mailbox
 
@@ -337,7 +311,7 @@ class Sender:
 
         In one step: a duplicate must share the new delivery, because the old one never gets an outcome.
         """
-        _check_evicted(delivery)
+        delivery.check_evicted()
         delivery.hand_callers_to(passed)
         if passed.thread_id is not None:
             self._in_flight.take_over(passed)
@@ -382,7 +356,7 @@ class Sender:
         """
         for lost in (delivery.parent, delivery):
             if lost is not None:
-                _check_evicted(lost)
+                lost.check_evicted()
         delivery.leave_thread()
         if delivery.is_command:
             self._run_command(cell, delivery)
@@ -391,21 +365,17 @@ class Sender:
 
     async def _append(self, cell: Cell, delivery: DeliveryState, until: float) -> None:
         """Append a message, and put it into the mailbox."""
-        thread_id, parent = delivery.thread_id or "", delivery.parent
         delivery.turn(Event.APPEND)
         self._in_flight.take_over(delivery)  # before the append: a recovery of the thread must find it in flight
         try:
             if self._journal.has_budget:
-                await self._journal.check_budget(thread_id, delivery.to)
+                await self._journal.check_budget(delivery.thread_id or "", delivery.to)
             # Room is reserved before the append: once it is written, the message must be delivered.
             if not cell.box.reserve():
                 await cell.wait_for_room(delivery, until)
             is_delivered = False
             try:
-                work = parent.work if parent is not None and parent.thread_id == thread_id else None
-                (record, *_) = await self._journal.write_of(work, thread_id, _rows(delivery))
-                # Before the mailbox: the handler must see the message as stored, because it sees that one after a crash.
-                delivery.use_stored(record)
+                await self._write(delivery)
                 is_delivered = await self._accept(cell, delivery)
             finally:
                 if not is_delivered:
@@ -413,6 +383,17 @@ class Sender:
         except BaseException as exc:
             self._drop_unwritten(delivery, exc)
             raise
+
+    async def _write(self, delivery: DeliveryState) -> None:
+        """Append the rows of a message, with what the handler that sends it in the same thread has deferred."""
+        parent, thread_id = delivery.parent, delivery.thread_id or ""
+        rows = [delivery.message]
+        if not delivery.is_call:  # a notice has a second row, which is open until it was handled
+            rows.append(begun(DELIVER, delivery.id, thread_id=thread_id, parent_id=delivery.id))
+        work = parent.work if parent is not None and parent.thread_id == thread_id else None
+        (record, *_) = await self._journal.write_of(work, thread_id, rows)
+        # Before the mailbox: the handler must see the message as stored, because it sees that one after a crash.
+        delivery.use_stored(record)
 
     def _drop_unwritten(self, delivery: DeliveryState, error: BaseException) -> None:
         """Give up a message whose append raised. It may still be in the ledger.
@@ -473,7 +454,7 @@ class Sender:
                     return True
                 delivery.turn(Event.CLOSED)
                 continue  # it ended during the redelivery: read its outcome
-            if not (delivery.envelope.is_derived and _is_withdrawn(result)):
+            if not (delivery.envelope.is_derived and is_withdrawn(result.payload)):
                 delivery.settle(result)
                 return True
             delivery.rename()
@@ -481,14 +462,10 @@ class Sender:
     # ------------------------------------------------------------ in a thread of another host
 
     async def _post_to_host(self, delivery: DeliveryState, until: float) -> None:
-        """Post a message whose actor this system does not have: a living host that has the actor takes the thread.
-
-        Raises:
-            UndeliverableError: there is no such host.
-        """
+        """Post a message whose actor this system does not have: a living host that has the actor takes the thread."""
         try:
             is_own = bool(self._journal.epoch(delivery.thread_id or ""))
-            if not await self._elsewhere.has_actor(delivery, 0.0 if is_own else until):
+            if not await self._answers.has_actor(delivery, 0.0 if is_own else until):
                 kind = kind_of(delivery.to)
                 reason = f"there is no actor; spawn it, register its kind, or start a host that has the kind {kind!r}"
                 raise UndeliverableError(reason, delivery.to)
@@ -504,7 +481,7 @@ class Sender:
             if delivery.may_be_known and await self._await_posted(delivery):
                 return
             try:
-                await self._elsewhere.post(delivery)
+                await self._answers.post(delivery)
             except AppendRefusedError:
                 # A duplicate may have been posted since the look, with another timestamp.
                 if not delivery.may_be_known or not await self._await_posted(delivery):
@@ -515,12 +492,11 @@ class Sender:
 
     async def _await_posted(self, delivery: DeliveryState) -> bool:
         """Let a caller wait for the answer to a message that is stored already; return whether it is."""
-        call, result = await self._outcomes.recorded(delivery)
+        call, result = await self._find_same(delivery)
         if call is None:
             return False
-        _check_same(call.message, delivery)
         if result is None:
-            self._elsewhere.add(delivery)
+            self._answers.add(delivery)
         else:
             delivery.settle(result)
         return True
@@ -585,9 +561,9 @@ class Sender:
 
     async def _append_own(self, delivery: DeliveryState) -> bool:
         """Append a question that an actor asks itself, and that is not delivered; return whether its outcome is stored."""
-        parent, thread_id = cast("DeliveryState", delivery.parent), delivery.thread_id or ""
+        parent = cast("DeliveryState", delivery.parent)
         if parent.attempt > 1:
-            call, result = await self._find_own(delivery)
+            call, result = await self._find_same(delivery)
             if call is not None:
                 delivery.use_stored(call)
                 delivery.standing = parent.standing  # so that the messages of its handler are looked up, too
@@ -595,17 +571,11 @@ class Sender:
                     delivery.settle(result)
                 return result is not None
         delivery.turn(Event.APPEND)
-        work = parent.work if parent.thread_id == thread_id else None
-        (record, *_) = await self._journal.write_of(work, thread_id, _rows(delivery))
-        delivery.use_stored(record)
+        await self._write(delivery)
         return False
 
-    async def _find_own(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
-        """Return the stored question and outcome of a question that an actor answers itself.
-
-        Raises:
-            HistoryMismatchError: the stored question is a different one.
-        """
+    async def _find_same(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
+        """Return the stored record and outcome of a message, after a check that the record says the same."""
         call, result = await self._outcomes.recorded(delivery)
         if call is not None:
             _check_same(call.message, delivery)
@@ -623,7 +593,7 @@ class Sender:
         if self._hooks is not None:
             self._hooks.said(delivery)
         # Looked up before the handler runs: a stored answer counts, even if the handler would now give a different one.
-        call, result = await self._find_own(delivery) if delivery.may_be_known else (None, None)
+        call, result = await self._find_same(delivery) if delivery.may_be_known else (None, None)
         if result is not None:
             return result
         delivery.turn(Event.START)
@@ -657,11 +627,7 @@ class Sender:
     # ------------------------------------------------------------ about messages and actors
 
     async def original(self, request: Retry, thread_id: str | None) -> Message:
-        """Return the message that a RETRY names.
-
-        Raises:
-            RefusedError: it was tried too often, or is unknown.
-        """
+        """Return the message that a RETRY names."""
         return await find_original(self._journal.ledger, self._recent, request, thread_id)
 
     def knows(self, address: str) -> bool:
@@ -678,52 +644,13 @@ class Sender:
         self._deadlines.close()
 
 
-def _rows(delivery: DeliveryState) -> list[Message]:
-    """Return the rows of a message. A notice has a second one, DELIVER, which is open until it was handled."""
-    if delivery.is_call:
-        return [delivery.message]
-    return [delivery.message, begun(DELIVER, delivery.id, thread_id=delivery.thread_id or "", parent_id=delivery.id)]
-
-
 def _check_same(recorded: Message, delivery: DeliveryState) -> None:
-    """Check that a message equals the one stored under its id.
-
-    Raises:
-        HistoryMismatchError: it differs.
-    """
+    """Refuse a message that differs from the one stored under its id."""
     message = delivery.message
     is_same = recorded.to == message.to and says_the_same(recorded.payload, message.payload)
     if not is_same or not says_the_same_value(enclosure_of(recorded), enclosure_of(message)):
         reason = f"{delivery.id!r} says {delivery.type} here, and something else in thread {delivery.thread_id!r}"
         raise HistoryMismatchError(reason, delivery.to)
-
-
-def _is_withdrawn(result: Message) -> bool:
-    payload = result.payload
-    return isinstance(payload, OptionResultPayload) and payload.error_type == WithdrawnError.code
-
-
-def _is_parked(error: BaseException) -> bool:
-    """Whether something waits for a person. What has stopped outside may be asked of another actor."""
-    return isinstance(error, ParkedError) and not isinstance(error, StoppedError)
-
-
-def _check_sender(parent: DeliveryState, delivery: DeliveryState) -> None:
-    """Refuse a question of a handler whose thread was evicted, or that waits for a person in the thread of the question.
-
-    So is one of a handler that does not know whether its own payment was made: the other actor would make it again.
-    """
-    _check_evicted(parent)
-    waits = parent.work.parked or parent.work.doubt
-    if waits is not None and delivery.thread_id is not None and delivery.thread_id == parent.thread_id:
-        parent.work.note_parked(waits)
-        raise ParkedError(waits.reason, waits.address)
-
-
-def _check_evicted(parent: DeliveryState) -> None:
-    """Refuse messages of a handler whose thread was evicted."""
-    if parent.evicted is not None:
-        raise FencedError(*parent.evicted.args)
 
 
 def _check_circle(cell: Cell, parent: DeliveryState) -> None:

@@ -17,6 +17,7 @@ A child that waits for an answer or an effect does not miss heartbeats: answers 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from antiphon.protocol import (
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import reply_of
-from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, log_text
+from antiphon.runtime._reporting import BLOCKED, LOG, ActorFailure, log_fields, warn
 from antiphon.runtime._settings import Action, RestartWhen, Strategy, Supervision, system_thread
 from antiphon.runtime._states import Event
 from antiphon.runtime._tree import Down
@@ -166,12 +167,12 @@ class Escalation:
     async def _ask_supervisor(self, cell: Cell, failure: ActorFailure) -> None:
         supervisor = cell.props.supervisor
         if not supervisor:
-            self._lifetime.fail_system(EscalatedError(f"{failure.error_type}: {failure.error_message}", cell.address))
+            self._lifetime.fail_system(EscalatedError(failure.text, cell.address))
             return
         named: dict[str, Any] = {} if failure.message_id is None else {"failed_message_id": failure.message_id}
         notification = ErrorNotification(
             actor_id=cell.address,
-            error_message=f"{failure.error_type}: {failure.error_message}",
+            error_message=failure.text,
             error_code=ActorFailedError.code,
             details={"where": failure.where, "incarnation": failure.incarnation},
             **named,
@@ -179,7 +180,7 @@ class Escalation:
         try:
             await self.notify(supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.error(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
+            warn(_NOBODY, cell.address, error=exc, about=cell.address, level=logging.ERROR)
             await self._lifecycle.stop(cell, f"there is no decision about it: {exc.reason}")
 
     async def notify(self, supervisor: str, notification: ErrorNotification, sender: str) -> None:
@@ -201,9 +202,7 @@ class Escalation:
             except (OwnedError, FencedError) as exc:
                 LOG.info("%s: another host has its system thread", sender, extra=log_fields(sender, error=exc))
             except LedgerError as exc:
-                LOG.error(
-                    "%s: its failure cannot be journaled: %s", sender, log_text(exc), extra=log_fields(sender, error=exc)
-                )
+                warn("%s: its failure cannot be journaled: %s", sender, error=exc, about=sender, level=logging.ERROR)
 
     def blocked(self, address: str, seconds: float, where: str) -> None:
         """Report an actor that blocks the event loop. Its message is not handled again."""
@@ -222,7 +221,7 @@ class Escalation:
         try:
             await self.notify(cell.props.supervisor, notification, cell.address)
         except DeliveryError as exc:
-            LOG.warning(_NOBODY, cell.address, log_text(exc), extra=log_fields(cell.address, error=exc))
+            warn(_NOBODY, cell.address, error=exc, about=cell.address)
 
     async def actor_stops(self, cell: Cell, reason: str) -> None:
         """Stop an actor at its own request, or restart it if it is `permanent`."""
@@ -234,7 +233,7 @@ class Escalation:
 
     def down(self, address: str, failure: ActorFailure | None) -> None:
         """Notify the monitors of an actor that it has ended; if it failed, make the linked actors fail."""
-        text = None if failure is None else f"{failure.error_type}: {failure.error_message}"
+        text = None if failure is None else failure.text
         notice = Down(actor_id=address, reason="stopped" if failure is None else "failed", error_message=text)
         for watcher in self._links.watchers(address):
             self._lifetime.start(self._sender.inform(watcher, notice, address))
@@ -409,13 +408,10 @@ class Supervisor(Actor):
             blocked=blocked,
         )
         self._histories[key] = decision.history
-        if len(self._histories) > _MOST:
-            self._forget_old(self._now() - self.supervision.period)
+        if len(self._histories) > _MOST:  # children come and go: drop what no longer counts
+            since = self._now() - self.supervision.period
+            self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
         return decision
-
-    def _forget_old(self, since: float) -> None:
-        """Drop histories that no longer count: children come and go."""
-        self._histories = {key: history for key, history in self._histories.items() if history and history[-1] >= since}
 
     async def _carry_out(self, decision: Directive, address: str, reason: str, context: Context) -> None:
         tree, lifecycle = self._parts.tree, self._parts.lifecycle
@@ -509,9 +505,7 @@ class Supervisor(Actor):
         try:
             await self._parts.escalation.notify(context.address, notification, child)
         except DeliveryError as exc:
-            LOG.warning(
-                "%s misses heartbeats, and nobody decides: %s", child, log_text(exc), extra=log_fields(child, error=exc)
-            )
+            warn("%s misses heartbeats, and nobody decides: %s", child, error=exc, about=child)
         finally:
             self._reported.discard(child)
             del self._missed[child]

@@ -346,8 +346,7 @@ class System:
         """
         delivery = outside(to, said, thread_id, sender, id)
         try:
-            outcome = await self._kernel.sender.ask(delivery, within)
-            return outcome if isinstance(outcome, Reply) and isinstance(said, Request) else answer_to(said, delivery, outcome)
+            return answer_to(said, delivery, await self._kernel.sender.ask(delivery, within))
         except DeliveryError as exc:
             exc.message_id = delivery.id
             raise

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 from antiphon.errors import (
     FencedError,
-    HostError,
     LedgerError,
     LedgerUnavailableError,
     OwnedError,
@@ -41,7 +40,7 @@ from antiphon.protocol._automaton import FlowWatch
 from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._exchange import response_type
 from antiphon.runtime._lease import ProcessHost, process_host
-from antiphon.runtime._reporting import LOG, log_fields, log_text
+from antiphon.runtime._reporting import warn
 from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread
 
@@ -119,15 +118,11 @@ def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: 
     return Subscription(ledger, topics or (Topic(),), cursor, start)
 
 
-def _same(cursor: str | None, message: Message) -> str | None:
-    return cursor
-
-
 def _loaded(cursor: Json) -> str | None:
     return cursor if isinstance(cursor, str) else None
 
 
-_CURSOR: Fold[str | None] = Fold("cursor/1", None, _same, dump=_loaded, load=_loaded)
+_CURSOR: Fold[str | None] = Fold("cursor/1", None, lambda cursor, message: cursor, dump=_loaded, load=_loaded)
 
 
 _ADVICE = "end that subscriber first, or give this one another cursor"
@@ -160,9 +155,7 @@ class _Place:
         self._host = process_host(self._ledger)
         await self._host.join()
         try:
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host())
-        except HostError:  # the machine slept, or the ledger was restored
-            self._epoch = await self._ledger.claim(thread_id, by=await self._host.lease.host(renew=True))
+            self._epoch = await self._host.lease.as_host(lambda host: self._ledger.claim(thread_id, by=host))
         except OwnedError as exc:
             raise OwnedError(thread_id, exc.owner, exc.until, _ADVICE) from None
 
@@ -235,7 +228,7 @@ class Subscription:
         except LedgerError as exc:
             if error is None:
                 raise
-            LOG.warning("a cursor could not be stored: %s", log_text(exc), extra=log_fields(error=exc))
+            warn("a cursor could not be stored: %s", error=exc)
 
     def __aiter__(self) -> Self:
         return self
@@ -310,7 +303,7 @@ class Subscription:
             try:
                 await self._place.store()
             except LedgerUnavailableError as exc:
-                LOG.warning("a cursor is stored later: %s", log_text(exc), extra=log_fields(error=exc))
+                warn("a cursor is stored later: %s", error=exc)
                 self._has_moved.set()
             except LedgerError as exc:
                 self._failure = exc

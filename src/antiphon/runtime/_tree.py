@@ -34,7 +34,8 @@ from antiphon.runtime._states import Phase
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime, Props
-    from antiphon.runtime._cell import Cell, Outcomes, Redelivering
+    from antiphon.runtime._cell import Cell, Redelivering
+    from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._reporting import Hooks
 
 _AT_ONCE: Final = 1000
@@ -60,11 +61,7 @@ class Tree:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def spawn(self, address: str, props: Props) -> Cell:
-        """Make the cell of an actor at an address.
-
-        Raises:
-            ValueError: the address is taken, or the supervisor does not exist.
-        """
+        """Make the cell of an actor at an address."""
         before = self.cells.get(address)
         if before is not None and before.state != "stopped":
             raise ValueError(f"{address!r} is taken; stop that actor first, or choose another key")
@@ -113,11 +110,7 @@ class Tree:
         return tuple(self._children.get(supervisor, ()))
 
     def adopt(self, address: str, supervisor: str) -> None:
-        """Put an actor under another supervisor.
-
-        Raises:
-            UndeliverableError: there is no actor.
-        """
+        """Put an actor under another supervisor."""
         cell = self.at(address)
         self._children.get(cell.props.supervisor, {}).pop(address, None)
         self._children.setdefault(supervisor, {})[address] = None
@@ -199,10 +192,23 @@ class Lifecycle:
         """
         async with self._tree.changing(cell.address):
             cell = self._current(cell)
-            if cell.state != "stopped":
-                await self._restart(cell, reason)
-            else:
+            if cell.state == "stopped":
                 self._begin_anew(cell)
+                return
+            # The handlers end first, then the actor: `stopped` must not run concurrently with a handler.
+            interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
+            await self._end(cell, reason)
+            cell.incarnation += 1
+            cell.drains = cell.starting = None
+            cell.began = self._lifetime.loop.time()
+            for delivery in interrupted:
+                await self._interrupted(cell, delivery, reason)
+            for child in self._tree.children(cell.address):
+                await self.restart(self._tree.at(child), reason)
+            if self._hooks is not None:
+                self._hooks.restarted(cell.address, cell.incarnation)
+            # Last: by now, the interrupted messages are in the mailbox before newer ones, and the children are new.
+            cell.resume()
 
     def _begin_anew(self, stopped: Cell) -> None:
         """Make a new cell for an actor that was stopped: its mailbox is closed, and its messages were answered."""
@@ -215,43 +221,26 @@ class Lifecycle:
             self._hooks.restarted(cell.address, cell.incarnation)
         cell.parts.idling.idle(cell)
 
-    async def _restart(self, cell: Cell, reason: str) -> None:
-        # The handlers end first, then the actor: `stopped` must not run concurrently with a handler.
-        interrupted = [] if cell.has_failed else await self.halt(cell, cell.props.grace)
-        await self._end(cell, reason)
-        cell.incarnation += 1
-        cell.drains = cell.starting = None
-        cell.began = self._lifetime.loop.time()
-        for delivery in interrupted:
-            await self._interrupted(cell, delivery, reason)
-        for child in self._tree.children(cell.address):
-            await self.restart(self._tree.at(child), reason)
-        if self._hooks is not None:
-            self._hooks.restarted(cell.address, cell.incarnation)
-        cell.resume()  # last: by now, the interrupted messages are in the mailbox before newer ones, and the children are new
-
     async def stop(self, cell: Cell, reason: str, *, is_shutdown: bool = False) -> None:
         """Stop an actor for good. Waiting messages are answered with an error; at a shutdown, those of threads stay open."""
         async with self._tree.changing(cell.address):
             cell = self._current(cell)
-            if cell.state != "stopped":
-                await self._stop(cell, reason, is_shutdown=is_shutdown)
-
-    async def _stop(self, cell: Cell, reason: str, *, is_shutdown: bool) -> None:
-        # Children first, the youngest first: a child may ask older siblings or its supervisor while its last handlers end.
-        for child in reversed(self._tree.children(cell.address)):
-            below = self._tree.at(child)
-            if below.is_untouched:
-                below.state = "stopped"
-            else:
-                await self.stop(below, reason, is_shutdown=is_shutdown)
-        interrupted = await self.halt(cell, cell.props.grace)
-        # Set the state before the mailbox is closed: a sender that the close wakes must see it, and must not add a message.
-        cell.state = "stopped"
-        self._tree.forget(cell.address)
-        await self._end(cell, reason)
-        for delivery in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
-            await self._reject(delivery, reason, is_shutdown=is_shutdown)
+            if cell.state == "stopped":
+                return
+            # Children first, the youngest first: a child may ask older siblings or its supervisor while its last handlers end.
+            for child in reversed(self._tree.children(cell.address)):
+                below = self._tree.at(child)
+                if below.is_untouched:
+                    below.state = "stopped"
+                else:
+                    await self.stop(below, reason, is_shutdown=is_shutdown)
+            interrupted = await self.halt(cell, cell.props.grace)
+            # Before the mailbox is closed: a sender that the close wakes must see the state, and must not add a message.
+            cell.state = "stopped"
+            self._tree.forget(cell.address)
+            await self._end(cell, reason)
+            for delivery in interrupted + ([] if cell.mailbox is None else cell.mailbox.close()):
+                await self._reject(delivery, reason, is_shutdown=is_shutdown)
 
     async def rest(self, cell: Cell) -> None:
         """Passivate an idle actor that overrides `stopped`. A message that arrives meanwhile gets a new actor in this cell."""
