@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Stubborn, Via, virtually
 from tests.telemetry.watch import Watch, tree
 
-from antiphon.errors import DeliveryError, EffectFailedError, ParkedError, RefusedError
+from antiphon.errors import DeliveryError, EffectFailedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage
 from antiphon.protocol import Heartbeat
@@ -29,7 +29,7 @@ from antiphon.runtime import (
     handles,
     system_thread,
 )
-from antiphon.runtime.extending import Effect, Journal, Lease, observe
+from antiphon.runtime.extending import Effect, Journal, Lease, OpenWork, observe
 from antiphon.telemetry import Telemetry
 from antiphon.telemetry._telemetry import read_traceparent
 
@@ -302,18 +302,13 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         invocation_id = "run-1"
         to = "me"
         attempt = 1
-        open_effects: tuple[Message, ...] = ()
+        inside = ()
+        work = OpenWork()
 
         def next_key(self, name: str | None = None) -> str:
             return name or "1"
 
         evicted = None
-        parked = None
-        parked_in = ()
-        doubt = None
-
-        def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-            raise error
 
         def wait(self, change: int) -> None:
             pass

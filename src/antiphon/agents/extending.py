@@ -7,7 +7,6 @@ parts of its own run. These names may change with a minor version; stored rows k
 from antiphon.agents._deeds import counting_deeds, has_deeds, note_deed
 from antiphon.agents._guards import SENSITIVE, ThreadGuards
 from antiphon.agents._observers import publish_live
-from antiphon.agents._outages import is_outside, may_pass
 from antiphon.agents._tool_names import name_among, plainly_named
 from antiphon.agents.durability import (
     ModelOutages,
@@ -23,6 +22,7 @@ from antiphon.agents.durability import (
     price_of,
     quoting,
 )
+from antiphon.agents.durability._failures import is_outside, may_pass
 from antiphon.agents.toolkit._tool import declared_settings
 from antiphon.durable._block import retried_run
 from antiphon.durable._budget import Amount, Bounds, BudgetLimits

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from typing_extensions import override
 
 from antiphon.durable._course import RunCourse
 from antiphon.durable._history import FAILED, FAILED_STATUS, PROGRAM, Recorded
-from antiphon.durable._outages import Outages
 from antiphon.durable._tenure import Tenure
-from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
+from antiphon.errors import (
+    BudgetExceededError,
+    HistoryMismatchError,
+    LedgerError,
+    LocalModelError,
+    MissingExtraError,
+    MissingKeyError,
+    ParkedError,
+    StoppedError,
+    ToolServerError,
+    WithdrawnError,
+)
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload
 from antiphon.messages.keys import failed_id, is_below, park_id
@@ -22,7 +32,7 @@ from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Journal
 from antiphon.runtime._lease import Lease
-from antiphon.runtime._rows import AGAIN, PARK, RUN, begun, ended, option_of, text_of
+from antiphon.runtime._rows import AGAIN, PARK, RUN, begun, ended, error_text, option_of, park_reason
 from antiphon.runtime._settings import STOPPED, Budget, Settings
 
 OnChange: TypeAlias = Literal["stop", "continue", "restart"]
@@ -32,8 +42,36 @@ _LONGEST_ERROR: Final = 2000
 """The maximum length of a recorded error, in characters."""
 
 
+MISSING: Final = (MissingKeyError, MissingExtraError, LocalModelError, ToolServerError, StoppedError)
+"""The errors for something that is missing on this machine, not in the thread."""
+Outage: TypeAlias = Callable[[Exception], bool]
+"""Whether an exception is an outage of a provider: the same request may succeed after it is over."""
+
+
+class Outages:
+    """The outages that a run can have, by what takes part in it. All parts of the run share this object."""
+
+    def __init__(self) -> None:
+        self._outages: set[Outage] = set()
+
+    def add(self, outage: Outage) -> None:
+        """Add those of a provider."""
+        self._outages.add(outage)
+
+    def stop(self, error: Exception) -> bool:
+        """Whether a program that ended with an error can be continued unchanged, after something outside is fixed."""
+        if isinstance(error, BudgetExceededError):
+            return error.limit is not None
+        return isinstance(error, MISSING) or any(is_outage(error) for is_outage in self._outages)
+
+
 class UnrecordedStepError(HistoryMismatchError):
     """The program does something that its finished run did not do."""
+
+    @classmethod
+    def in_thread(cls, thread_id: str, where: str = "") -> UnrecordedStepError:
+        """Return the error of a run that is finished in a thread."""
+        return cls(f"the run is finished in thread {thread_id!r}, and this program does more{where}; give it another id")
 
 
 class FinishedJournal(Journal):
@@ -53,17 +91,12 @@ class FinishedJournal(Journal):
         async for record in self.ledger.read(thread_id):
             written.setdefault(record.message.id, record)  # a later one of the same id comes from an imported history
         if missing := [row for row in rows if row.id not in written]:
-            raise self._unrecorded(thread_id, f", in {missing[0].parent_id!r}")
+            raise UnrecordedStepError.in_thread(thread_id, f", in {missing[0].parent_id!r}")
         return tuple(written[row.id] for row in rows)
 
     @override
     async def confirm(self, thread_id: str, epoch: int) -> None:
-        raise self._unrecorded(thread_id)  # nothing may start
-
-    def _unrecorded(self, thread_id: str, where: str = "") -> UnrecordedStepError:
-        return UnrecordedStepError(
-            f"the run is finished in thread {thread_id!r}, and this program does more{where}; give it another id"
-        )
+        raise UnrecordedStepError.in_thread(thread_id)  # nothing may start
 
     @override
     async def write_soon(self, thread_id: str, messages: Sequence[Message]) -> Sequence[Message]:
@@ -97,10 +130,6 @@ class Opened:
         """Whether the run has ended in an earlier process: nothing is started."""
         return isinstance(self.journal, FinishedJournal)
 
-    def within(self, course: Course) -> Opened:
-        """Return a copy for a part of the run."""
-        return replace(self, course=course, tenure=None)
-
     def share(self, cls: type[SharedT]) -> SharedT:
         """Return the object of a class that all parts of the run share."""
         if cls not in self.shared:
@@ -125,7 +154,7 @@ class Opened:
         rows = [_abandoned(intent, thread_id) for intent in await self._open_effects(thread_id)]
         if parked := [row for row in rows if option_of(row) == PARK]:
             await self.journal.write(thread_id, parked)
-            raise ParkedError(_reason(parked[0]), self.course.to)
+            raise ParkedError(park_reason(parked[0]), self.course.to)
         rows += [ended(RUN, invocation_id, thread_id=thread_id, result=returned)]
         rows += [ended(AGAIN, row, thread_id=thread_id, parent_id=invocation_id) for row in self.recorded.again]
         await self.journal.write(thread_id, rows, status="completed" if self.recorded.had_stopped else None)
@@ -151,7 +180,7 @@ class Opened:
         if self.tenure is None or self.is_finished:
             return
         thread_id, run = self.course.thread_id or "", self.course.invocation_id
-        text = f"{type(error).__qualname__}: {text_of(error)}"[:_LONGEST_ERROR].encode(errors="replace").decode()
+        text = error_text(error)[:_LONGEST_ERROR].encode(errors="replace").decode()
         is_stopped = self.share(Outages).stop(error)
         arguments: dict[str, Json] = {"error": text, "attempt": self.course.attempt}
         if is_stopped:
@@ -166,7 +195,7 @@ class Opened:
     async def _open_effects(self, thread_id: str) -> Sequence[Message]:
         """Return effects that started and did not end, here or in a process that died, and that this attempt did not reach."""
         if not self.recorded.again:
-            return self.course.open_effects
+            return self.course.work.open_effects
         await self.journal.settle(thread_id)
         rows = [record.message for record in await self.journal.ledger.open_calls(thread_id)]
         parked = {row.parent_id for row in rows if option_of(row) == PARK}
@@ -211,12 +240,6 @@ class OpenAnswers:
         return tuple(self._recordings.values())
 
 
-def _reason(parked: Message) -> str:
-    payload = parked.payload
-    assert isinstance(payload, OptionCallPayload)  # noqa: S101 (it was made so)
-    return str(payload.arguments["reason"])
-
-
 def _abandoned(intent: Message, thread_id: str) -> Message:
     """Return the row that closes an effect which the run has left open. A `once` effect is parked for a person."""
     payload = intent.payload
@@ -237,3 +260,11 @@ def _abandoned(intent: Message, thread_id: str) -> Message:
         error_message="the run did not wait for it",
         retryable=True,
     )
+
+
+def errors_in(error: BaseException) -> list[BaseException]:
+    """Return an error, or the errors in a group, at any depth."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [cause for inner in group.exceptions for cause in errors_in(inner)]

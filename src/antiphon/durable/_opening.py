@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -250,24 +249,25 @@ class _Opening:
         return Opened(self._journal, course, self._park, self._id, recorded, self._tenure, self._kind)
 
     async def _again(self, run: Record) -> Opened:
-        rows = await self._journal.ledger.open_calls(self._thread_id)
+        ledger = self._journal.ledger
+        rows = await ledger.open_calls(self._thread_id)
         standing = Standing.of(rows, self._id)
         if standing.parked is not None:
-            command = command_line(self._journal.ledger, "parked")
+            command = command_line(ledger, "parked")
             raise ParkedError(f"run {self._id!r} waits for a person: see `{command}`")
         if len(standing.again) >= _RECOVERIES:
             reason = f"it was begun {len(standing.again) + 1} times, and never ended"
-            time = await self._unused(partial(park_id, self._id), 1)
+            time = await unused(ledger, self._thread_id, partial(park_id, self._id), 1)
             await self._park_row(self._id, {"reason": reason, "to": PROGRAM}, time)
-            command = command_line(self._journal.ledger, "settle", self._thread_id, self._id, options="--retry")
+            command = command_line(ledger, "settle", self._thread_id, self._id, options="--retry")
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}; to start it again: `{command}`")
-        attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
+        attempt = await unused(ledger, self._thread_id, partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
         failures = [ended(FAILED, row, thread_id=self._thread_id, parent_id=self._id) for row in failures_of(rows, self._id)]
         arguments: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
         arguments |= await self._journal.tenure(self._thread_id)
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=arguments)
-        summary = await self._journal.ledger.thread(self._thread_id)
+        summary = await ledger.thread(self._thread_id)
         # A pattern sets the status `failed` of its thread itself.
         ends = (STOPPED,) if summary is None or summary.pattern is not None else (STOPPED, FAILED_STATUS)
         had_stopped = summary is not None and summary.status in ends
@@ -278,7 +278,7 @@ class _Opening:
             self._journal.deferred = [again]
         else:
             await self._journal.write(self._thread_id, [*failures, again], status=GOES_ON if had_stopped else None)
-        history = await History.read(self._journal.ledger, self._thread_id, self._id, run.seq)
+        history = await History.read(ledger, self._thread_id, self._id, run.seq)
         recorded = Recorded(
             run.recorded_at,
             input_of(run),
@@ -293,9 +293,6 @@ class _Opening:
     async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
         """Park an effect for a person. The other effects of the run continue."""
         await self._park_row(str(evidence["effect"]), {"reason": reason, "to": PROGRAM, **evidence})
-
-    async def _unused(self, name: Callable[[int], str], first: int) -> int:
-        return await unused(self._journal.ledger, self._thread_id, name, first)
 
     async def _park_row(self, effect_id: str, evidence: dict[str, Json], time: int = 1) -> None:
         row: Message = begun(

@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
+from antiphon.runtime._course import OpenWork
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
 
@@ -143,8 +144,8 @@ class Halt(StrEnum):
     """The system closes, and the answer that it waits for will not come. A part of LEAVE, whatever it returns."""
 
 
-class Work:
-    """One attempt of the handler: what it has done, and its task. The next attempt has another one."""
+class Work(OpenWork):
+    """One attempt of the handler: its task, and what it has done. A parked effect is a part of LEAVE, whatever it returns."""
 
     task: asyncio.Task[None] | None = None
     """The task that runs it, and that may be cancelled; None: it does not run, or its outcome is being written."""
@@ -156,14 +157,6 @@ class Work:
     """The keys that it has used."""
     unnamed_count: int = 0
     """How many messages and effects it has started without a key."""
-    open_effects: tuple[Message, ...] = ()
-    """The rows of effects that it has started and not ended."""
-    parked: ParkedError | None = None
-    """Why it starts nothing more: an effect waits for a person. A part of LEAVE, whatever it returns."""
-    parked_in: tuple[str, ...] = ()
-    """The effects in which that effect is."""
-    doubt: ParkedError | None = None
-    """Why it changes nothing more: an effect that must not be done twice has no outcome."""
     deferred_rows: tuple[Message, ...] = ()
     """Rows that are written together with its next one."""
     marks: Mapping[str, str] = MappingProxyType({})
@@ -182,18 +175,10 @@ class Work:
         count = self.keys.count(name)
         return keys.counted(name, count)
 
-    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-        """Note that one of its effects waits for a person."""
-        self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
-
     def resume_parked(self, error: ParkedError) -> None:
         """Let it start more: it waits for the person itself. After another parked effect, it still may not."""
         if self.parked is error:
-            self.parked, self.parked_in = None, ()
-
-    def note_doubt(self, error: ParkedError) -> None:
-        """Note that one of its effects may have been done."""
-        self.doubt = self.doubt or error
+            self.parked, self.parked_in = None, frozenset()
 
     def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
         """Return the deferred rows and marks, and forget them."""

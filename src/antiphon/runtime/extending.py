@@ -5,7 +5,7 @@ run of an agent has no actor, and writes the same rows as a handler. These names
 keep their meaning.
 """
 
-from antiphon.runtime._course import Course
+from antiphon.runtime._course import Course, OpenWork
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, check_function, confirmed, start_confirmed
 from antiphon.runtime._exchange import error_response, from_wire, response_type
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
@@ -28,6 +28,7 @@ from antiphon.runtime._rows import (
     enclosure_of,
     ended,
     error_of,
+    error_text,
     has_work,
     is_too_large,
     notice_in,
@@ -60,6 +61,7 @@ __all__ = [
     "Journal",
     "Lease",
     "LifeState",
+    "OpenWork",
     "Park",
     "RequestPermit",
     "Run",
@@ -75,6 +77,7 @@ __all__ = [
     "ended",
     "error_of",
     "error_response",
+    "error_text",
     "from_wire",
     "has_other_build",
     "has_work",

@@ -12,13 +12,13 @@ from antiphon.agents.durability._failures import is_tried as is_tried
 from antiphon.agents.durability._model_request import note_price as note_price
 from antiphon.agents.durability._model_request import permitted as permitted
 from antiphon.agents.durability._model_request import price_of as price_of
-from antiphon.agents.durability._quotes import Quotation as Quotation
-from antiphon.agents.durability._quotes import quoted_seqs as quoted_seqs
-from antiphon.agents.durability._quotes import quoting as quoting
 from antiphon.agents.durability._store import LedgerConversationStore as LedgerConversationStore
+from antiphon.agents.durability._talk import Quotation as Quotation
 from antiphon.agents.durability._talk import ThreadTalk as ThreadTalk
 from antiphon.agents.durability._talk import as_messages as as_messages
 from antiphon.agents.durability._talk import guards_of as guards_of
+from antiphon.agents.durability._talk import quoted_seqs as quoted_seqs
+from antiphon.agents.durability._talk import quoting as quoting
 from antiphon.agents.durability._tool_call import NotDone as NotDone
 from antiphon.agents.durability._tool_call import Reconcile as Reconcile
 from antiphon.agents.durability._tool_call import RecordedLists as RecordedLists

@@ -71,7 +71,7 @@ from antiphon.agents.durability._tool_call import (
 )
 from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.durable._budget import BudgetLimits
-from antiphon.durable._differences import short_hash
+from antiphon.durable._changes import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError

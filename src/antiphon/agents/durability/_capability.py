@@ -46,14 +46,12 @@ from typing_extensions import override
 
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
-from antiphon.agents._outages import ends_run
 from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of, started_toolset
-from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
-from antiphon.agents.durability._quotes import current_quotation
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
-from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk, current_quotation
 from antiphon.agents.durability._tool_call import (
     METADATA_KEY,
     Reconcile,
@@ -65,8 +63,7 @@ from antiphon.agents.durability._tool_call import (
 )
 from antiphon.agents.toolkit._tool import tool_names
 from antiphon.durable._budget import AgentBudget, Bounds, BudgetLimits
-from antiphon.durable._opened import OnChange
-from antiphon.durable._outages import Outages
+from antiphon.durable._opened import OnChange, Outages
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, check_opened

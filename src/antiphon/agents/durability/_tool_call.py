@@ -31,8 +31,7 @@ from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._tool import declared_settings, unknown_setting
 from antiphon.durable._budget import BudgetLimits
-from antiphon.durable._changes import StepChange
-from antiphon.durable._differences import short_hash
+from antiphon.durable._changes import StepChange, short_hash
 from antiphon.durable._opened import OnChange, UnrecordedStepError
 from antiphon.durable._run import LedgerRun, current_run, is_trial
 from antiphon.durable._steps import RunStep
@@ -40,7 +39,7 @@ from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages.keys import as_key, child_id, is_below
 from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import GivenUp, is_too_large, text_of
+from antiphon.runtime.extending import GivenUp, error_text, is_too_large
 
 if TYPE_CHECKING:
     from pydantic_ai._enqueue import PendingMessage
@@ -271,7 +270,7 @@ class ToolCallEffect(RunStep):
                 pause = None if policy is None else policy.decide(exc, self._effects, failures)
                 if pause is None:
                     raise
-                failure = f"{type(exc).__qualname__}: {text_of(exc)}"
+                failure = error_text(exc)
                 if pause == "park":
                     times = f" {failures} times, at last" if failures > 1 else ""
                     is_not_done = policy is not None and isinstance(exc, policy.not_done)

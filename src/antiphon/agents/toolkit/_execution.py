@@ -33,19 +33,18 @@ from antiphon.agents.toolkit._tool import (
 )
 from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.durable._budget import Bounds
-from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
-from antiphon.durable._steps import StepOrder
+from antiphon.durable._steps import RunEffect
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
 from antiphon.messages.long_values import cut
 from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import Effect, Run, text_of
+from antiphon.runtime.extending import Run, text_of
 
 # ---------------------------------------------------------------- the effect
 
 
-class ToolkitCallEffect(Effect):
+class ToolkitCallEffect(RunEffect):
     """One call of a toolkit's tool in a run. It counts for the budgets of the agents in the run."""
 
     def __init__(
@@ -58,32 +57,16 @@ class ToolkitCallEffect(Effect):
         parent_id: str | None,
         ctx: RunContext[object],
     ) -> None:
-        super().__init__(
-            run.journal,
-            run.course,
-            key,
-            arguments,
-            effects=tool.effects,
-            park=run.park,
-            option=tool.name,
-            parent_id=parent_id,
-            forgiven=run.forgiven,
-        )
+        super().__init__(run.opened, key, arguments, effects=tool.effects, option=tool.name, parent_id=parent_id)
         self._run_of = run
-        self.asked = asked(getattr(run.course, "place", None))
         self._tool = tool
-        first = _without_number(self.id)
+        name, _, number = self.id.rpartition("=")  # `=` in a key only precedes the number of a further one
+        first = name if number.isdigit() else self.id
         self._is_repeated = self.id != first
         self.key = self.id = first  # a call that the model repeats under one id is one call
         if is_observed(run, ctx):
             shown = arguments["arguments"]
             self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=shown)
-
-    @override
-    async def check_order(self) -> None:
-        opened = self._run_of.opened
-        on_change = opened.on_change or "stop"
-        await StepOrder.of(opened).check(opened, self.id, self.shown_name, on_change, self._tool.effects)
 
     @override
     async def begin(self) -> Message:
@@ -108,12 +91,6 @@ class ToolkitCallEffect(Effect):
     @override
     def _may_be_recorded(self) -> bool:
         return self._is_repeated or super()._may_be_recorded()
-
-
-def _without_number(id: str) -> str:
-    """Return the id of the first effect of a name: `=` in a key only precedes the number of a further one."""
-    first, _, number = id.rpartition("=")
-    return first if number.isdigit() else id
 
 
 # ---------------------------------------------------------------- starting

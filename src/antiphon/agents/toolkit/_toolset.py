@@ -138,7 +138,8 @@ class AgentToolset(AbstractToolset[Any]):
         """
         run = current_run()
         is_durable = any(isinstance(capability, BaseDurabilityCapability) for capability in capabilities_of(ctx))
-        if run is not None and run.is_of_program and current_effect() is None and not is_durable:
+        is_of_program = run is not None and (not run.is_open or run.opened.tenure is not None)
+        if run is not None and is_of_program and current_effect() is None and not is_durable:
             reason = f"agent {self._agent!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability"
             report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.required)
 

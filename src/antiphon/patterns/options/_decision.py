@@ -251,8 +251,9 @@ class DecisionEffect(Effect):
         self._messages: tuple[Message, ...] | None = None
         offered = sha256(repr([(tool.name, thaw(tool.parameters)) for tool in choices.tools]).encode()).hexdigest()[:32]
         arguments: dict[str, Json] = {"policy": policy.name, "observed": observed, "options": offered}
+        park, forgiven = run.opened.park, run.opened.recorded.forgiven
         super().__init__(
-            run.journal, run.course, "decide", arguments, effects="none", park=run.park, option=DECIDE, forgiven=run.forgiven
+            run.journal, run.course, "decide", arguments, effects="none", park=park, option=DECIDE, forgiven=forgiven
         )
 
     async def make(self) -> tuple[Message, ...]:
