@@ -241,7 +241,6 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     Raises:
         AlreadyAnsweredError: it has an answer, which counts.
         NotWaitingError: there is no such question, this person may not answer it, or nobody has answered it in time.
-        LedgerError: it could not be stored.
     """
     asked = await find_approval(ledger, id)
     if asked is None:

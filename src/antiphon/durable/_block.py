@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._agent_runs import AgentRuns
-from antiphon.durable._course import RunPart
+from antiphon.durable._course import AgentRuns, RunPart
 from antiphon.durable._history import Recorded
 from antiphon.durable._opened import OnChange, OpenAnswers, Opened, errors_in
 from antiphon.durable._opening import OnBusy
@@ -196,7 +195,6 @@ def ledger_run(
             was done.
         FencedError: another process has taken over the thread.
         HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
-        LedgerError: the ledger cannot be used.
     """
     if not isinstance(cast("object", id), str):
         raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")

@@ -25,7 +25,6 @@ from base64 import b32encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import SequenceMatcher
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -191,7 +190,6 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
 
     Raises:
         ValueError: there is no such open run.
-        LedgerError: it could not be stored.
     """
     check_opened(ledger)
     calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
@@ -235,6 +233,8 @@ def text_difference(name: str, before: str | None, after: str | None) -> list[st
     """Return how a text has changed, as lines of a diff; no lines if it has not."""
     if before == after:
         return []
+    from difflib import SequenceMatcher  # noqa: PLC0415 (only for an error)
+
     before_lines, after_lines, shown = (before or "").splitlines(), (after or "").splitlines(), [f"{name}:"]
     for tag, *places in SequenceMatcher(None, before_lines, after_lines, autojunk=False).get_opcodes():
         if tag == "equal":

@@ -47,7 +47,6 @@ async def check_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be read.
     """
     check_opened(ledger)
     named, turns = programs_by_name(programs), asyncio.Semaphore(at_once)

@@ -89,7 +89,6 @@ async def open_run(
             `on_busy="raise"`.
         RefusedError: the thread is paused.
         WithdrawnError: the thread is terminated.
-        LedgerError: the ledger cannot be used.
     """
     invocation_id = f"{thread_id}/{as_key(id)}"
     kind = f"{RUN_KIND}/{program_name() if name is None else name}"

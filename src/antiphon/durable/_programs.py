@@ -71,7 +71,6 @@ class RunProgram(Generic[ResultT]):
                 or the run is finished, and its recorded value is not of the type that the function returns now.
             OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
-            LedgerError: the ledger cannot be used.
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:

@@ -61,7 +61,6 @@ async def recover_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be used.
     """
     recovery = _Recovery(ledger, programs, with_failed=with_failed, with_stopped=True, at_once=at_once)
     async with recovery.hosting(build):
@@ -92,7 +91,6 @@ async def host_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be used at the start.
     """
     stop = stop or asyncio.Event()
     draining = listener(draining)

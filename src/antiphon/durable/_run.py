@@ -27,8 +27,7 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._agent_runs import AgentRuns, Namesake
-from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked, place_of
+from antiphon.durable._course import MARK, AgentRuns, Namesake, Place, RunCourse, RunPart, asked, place_of
 from antiphon.durable._history import QUESTION, RETURNED
 from antiphon.durable._opened import OnChange, Opened, block_ended
 from antiphon.durable._opening import OnBusy, open_run, program_name
@@ -80,10 +79,7 @@ def current_run() -> LedgerRun | None:
 
 
 class LedgerRun:
-    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool.
-
-    What reads or writes the ledger raises a `LedgerError` if that fails.
-    """
+    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool."""
 
     def __init__(
         self,
@@ -274,7 +270,6 @@ class LedgerRun:
             ParkedError: its outcome is unknown, or it returned what cannot be stored, and it must not be executed twice; a
                 person settles it. After that, nothing more starts in the run, and it does not end.
             HistoryMismatchError: the program does not repeat its recorded steps.
-            LedgerError: it could not be stored.
         """
         check_choice("effects", effects, Effects)
         check_function(key, run)
@@ -331,7 +326,6 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: the recorded note is a different one.
-            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "control")
 
@@ -344,7 +338,6 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: the recorded message is a different one.
-            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "talk")
 
@@ -382,7 +375,6 @@ class LedgerRun:
 
         Raises:
             ParkedError: a person must settle something first.
-            LedgerError: it cannot be stored.
             RuntimeError: it has another ledger, or its block has ended.
         """
         if self._has_left:
@@ -548,7 +540,6 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: an agent that ran before did not run, or a recorded step was not asked for.
-            LedgerError: it cannot be stored.
         """
         if self._opened is not None and not self._opened.is_finished:
             self._agents.check(self._opened, "ends", self._opened.recorded.agents)

@@ -256,11 +256,7 @@ class Waiting:
 
 
 async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
-    """Return the reason why a thread waits; None: it does not wait.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """Return the reason why a thread waits; None: it does not wait."""
     calls = [record.message for record in await ledger.open_calls(thread_id)]
     questions, late = open_questions(calls, thread_id)
     resume = command_line(ledger, "resume", thread_id)

@@ -434,7 +434,6 @@ class ModelRequestEffect(RunStep):
 
         Raises:
             StoppedError: the attempts are used up. The request stays open, so that the next run of the program asks again.
-            LedgerError: a row could not be written.
         """
         failures = 0
         while True:

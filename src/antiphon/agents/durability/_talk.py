@@ -314,36 +314,27 @@ def _messages_of(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Messag
         return [bare.model_copy(update={"payload": payload})]
 
 
-def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
-    """Return the answer from which messages were made."""
-    plain = [_plain(message) for message in messages]
-    return as_unit(_unpriced(plain) if is_priced else plain)
+def restore(messages: Iterable[Message], *, is_priced: bool = False) -> Unit:
+    """Return the request or answer of which rows were made, without its conversation id; empty if they are not one.
 
-
-def restore_unit(messages: Iterable[Message]) -> Unit:
-    """Return the request or answer of which messages were made, without its conversation id; empty if they are not one."""
-    return as_unit([_plain(message) for message in messages])
+    `is_priced`: its cost was added to the rows, and is not its own.
+    """
+    plain: list[Message] = []
+    for message in messages:  # without the fields that belong to its thread
+        fields: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
+        if message.role_hint_for_llm == "assistant":
+            fields["policy"] = "assistant"
+        plain.append(message.model_copy(update=fields))
+    return as_unit(plain, is_priced=is_priced)
 
 
 def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
     """Return the unit of messages that belong to no thread."""
-    value = cast("list[Unit]", DIALECT.encode(Conversation(_unpriced(messages) if is_priced else messages)).value)
+    plain = list(messages)
+    if is_priced and plain and (usage := plain[0].usage) is not None:
+        plain[0] = plain[0].model_copy(update={"usage": usage.model_copy(update={"cost": None})})
+    value = cast("list[Unit]", DIALECT.encode(Conversation(plain)).value)
     return value[0] if len(value) == 1 else {}
-
-
-def _unpriced(messages: Sequence[Message]) -> list[Message]:
-    first, *rest = messages
-    if first.usage is not None:
-        first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": None})})
-    return [first, *rest]
-
-
-def _plain(message: Message) -> Message:
-    """Return a message without the fields that belong to its thread."""
-    fields: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
-    if message.role_hint_for_llm == "assistant":
-        fields["policy"] = "assistant"
-    return message.model_copy(update=fields)
 
 
 def _without_conversation(unit: Unit) -> Unit:

@@ -257,7 +257,6 @@ class ToolCallEffect(RunStep):
 
         Raises:
             GivenUp: a person must decide.
-            LedgerError: a row could not be written.
         """
         failures = 0
         while True:

@@ -344,7 +344,6 @@ async def begin_under(run: LedgerRun, cover: Cover) -> None:
 
     Raises:
         UnguardedToolError: the toolkit does not ask for an approval that the thread requires.
-        LedgerError: it could not be stored.
     """
     if run.opened.is_finished or not cover.tools:
         return

@@ -211,7 +211,6 @@ class Guard:
             PendingApproval: a person must approve it first.
             ParkedError: its outcome is unknown, and a person must settle it.
             HistoryMismatchError: the program does not repeat its recorded steps.
-            LedgerError: it could not be stored.
         """
         if asked.run is None:
             return await self._called(asked)

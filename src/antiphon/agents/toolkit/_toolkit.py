@@ -199,7 +199,6 @@ class Toolkit:
         Raises:
             SetupError: a grant, a revocation or a rule names a tool that does not exist.
             ToolServerError: a required server has a problem.
-            LedgerError: the list could not be stored.
         """
         self.check_names()
         tools = dict(self._local)
@@ -339,7 +338,6 @@ class Toolkit:
         Raises:
             ValueError: the name of the agent is not valid.
             ParkedError: a person must approve it, or settle its outcome.
-            LedgerError: it could not be stored.
         """
         run = current_run()
         new_id = current_port().new_id() if run is None else run.next_call(tool)
