@@ -61,6 +61,7 @@ from antiphon.agents.durability._tool_call import (
     RecordedLists,
     ToolCallEffect,
     Unsettled,
+    call_key,
     change_since_offered,
     check_repeated,
     check_settings,
@@ -74,7 +75,7 @@ from antiphon.durable._budget import BudgetLimits
 from antiphon.durable._changes import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
-from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError
+from antiphon.errors import HistoryMismatchError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_limits
 from antiphon.messages.json_values import copy_checked
@@ -228,7 +229,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         operation = self._operation
         await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(operation.operation_id, ToolsetCallToolId)
-        effects = _effects(config, params, self._backend.effects) if is_call else "none"
+        effects: Effects = "none"
+        if is_call:
+            declared = effects_of(_definition(params), params.name, self._backend.effects)
+            effects = config.effects if isinstance(config, ToolConfig) else declared
         repeats = is_call and is_repeated(_definition(params), params.name, effects)
         called = self._effect_of(run, params, name, effects, is_call=is_call)
         if effects != "none":
@@ -243,7 +247,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                     handled = await _started(begun, effects, lambda timed: self._handled(cast("ParamsT", timed)))
                 dumped = await self._recordable(run, called, handled, effects)
                 returned = self._fitting(dumped)
-            notes.keep(handled, dumped if returned is dumped else None)
+            notes.result, notes.dumped = handled, dumped if returned is dumped else None
             if repeats:
                 check_repeated(params.name, returned)
             return returned
@@ -260,7 +264,12 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async with run.watch.alone((current_run() or run).invocation_id):
             try:
-                recorded = await with_stored_errors(_restoring(called, changes), call, _as_failed)
+                # One that a person has settled as failed: the model gets the failure, and the run continues.
+                recorded = await with_stored_errors(
+                    _restoring(called, changes),
+                    call,
+                    lambda error: {_RETURNED: {"kind": "tool_failed", "message": error.reason}},
+                )
             except Exception as exc:
                 called.explain(exc)
                 mark_failed_call(exc, called.id, effects)
@@ -275,7 +284,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         # A result that a person has recorded counts as the tool's.
         result = recorded[_RETURNED] if _is_from_tool(recorded) else {"kind": "tool_return", "result": recorded}
         # With its classes, if the tool ran here: the journal has the same value as JSON.
-        return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
+        is_same = notes.dumped is not None and notes.dumped == result
+        return cast("ResultT", notes.result) if is_same else self._typed(params, result)
 
     async def _recordable(self, run: LedgerRun, called: ToolCallEffect, handled: ResultT, effects: Effects) -> Any:
         """Return the result of a tool as JSON.
@@ -301,18 +311,22 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         *,
         is_call: bool,
     ) -> ToolCallEffect:
-        call_id = params.ctx.tool_call_id
+        call_id, operation = params.ctx.tool_call_id, None
+        if is_call and is_observed(run, params.ctx):
+            tool, arguments = _definition(params), plain_arguments(params.tool_args)
+            description = None if tool is None else tool.description
+            operation = ToolOperation(params.name, call_id, description=description, arguments=arguments)
         return ToolCallEffect(
             run,
             params.name,
             plain_arguments(params.tool_args),
-            key=f"{params.name}:{call_id}" if is_call else f"{params.name}:{call_id}:check",
+            key=call_key(params.name, call_id if is_call else f"{call_id}:check"),
             option=name,
             effects=effects,
             parent_id=call_id,
             settle=self._settle,
             limits=self._backend.limits,
-            operation=_operation(params) if is_call and is_observed(run, params.ctx) else None,
+            operation=operation,
             on_change=self._backend.on_change,
         )
 
@@ -399,25 +413,10 @@ async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Ite
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
-def _effects(
-    config: object | None, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, configured: Mapping[str, Effects]
-) -> Effects:
-    if isinstance(config, ToolConfig):
-        return config.effects
-    return effects_of(_definition(params), params.name, configured)
-
-
 def _definition(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolDefinition | None:
     if isinstance(params, DynamicToolsetCallToolParams):
         return params.tool_def
     return None if params.tool is None else params.tool.tool_def
-
-
-def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolOperation:
-    """Return a call as an operation for observers."""
-    tool, arguments = _definition(params), plain_arguments(params.tool_args)
-    description = None if tool is None else tool.description
-    return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
 
 
 @asynccontextmanager
@@ -523,11 +522,6 @@ def _has_broken_files(value: Any) -> bool:
     if fields.get("kind") == "binary":
         return "]" in str(fields.get("data", "]"))
     return any(_has_broken_files(field) for field in fields.values())
-
-
-def _as_failed(error: EffectFailedError) -> dict[str, Any]:
-    """Return a failed call in the form of the journal: the model gets the failure, and the run continues."""
-    return {"returned": {"kind": "tool_failed", "message": error.reason}}
 
 
 def _is_from_tool(payload: Any) -> bool:

@@ -240,14 +240,12 @@ def _medium(value: object) -> MediaPart | None:
     if isinstance(value, MediaPart):
         return value
     if isinstance(value, BinaryContent):
-        return MediaPart(modality=_modality(value), url=value.data_uri, mime=value.media_type)
+        kinds: dict[Modality, bool] = {"image": value.is_image, "audio": value.is_audio, "video": value.is_video}
+        modality: Modality = next((kind for kind, is_it in kinds.items() if is_it), "document")
+        return MediaPart(modality=modality, url=value.data_uri, mime=value.media_type)
     if isinstance(value, FileUrl):
         return MediaPart(modality=_MODALITIES.get(type(value), "document"), url=value.url)
     return None
-
-
-def _modality(content: BinaryContent) -> Modality:
-    return "image" if content.is_image else "audio" if content.is_audio else "video" if content.is_video else "document"
 
 
 def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:

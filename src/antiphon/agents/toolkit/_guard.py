@@ -55,7 +55,7 @@ from antiphon.agents.toolkit._tool import (
 from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.durable._approvals import APPROVAL_EXPIRED, Approval, approval_id, check_agent, find_approval, wait_for_answer
 from antiphon.durable._run import LedgerRun, current_run, run_scope
-from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, ReplyTimeoutError
+from antiphon.errors import EffectFailedError, HistoryMismatchError, ParkedError, RefusedError, ReplyTimeoutError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.messages.arguments import check_type
@@ -217,6 +217,20 @@ class Guard:
         async with Invocations.of(asked.run).turn(asked.run, asked.invocation):  # one executes, the others get its result
             return await self._called(asked)
 
+    async def call_and_wait(self, asked: GuardedCall) -> ToolOutcome:
+        """Execute a call, and wait for the person who must approve it first, as long as the policy allows.
+
+        Raises:
+            ParkedError: nobody has answered in time; otherwise like `call`.
+        """
+        try:
+            return await self.call(asked)
+        except PendingApproval as exc:
+            pending = exc
+        if not await self.wait(pending.ledger, pending.approval):
+            raise waits_for(pending.ledger, pending.approval)
+        return await self.call(asked)
+
     async def _called(self, asked: GuardedCall) -> ToolOutcome:
         run = asked.run
         call = self._call(asked, run)
@@ -297,7 +311,10 @@ class Guard:
         approval = await self._question(asked, call, run, reason)
         standing = approval.standing(call.digest)
         if standing == "open" and approval.is_late(current_port().now()):
-            approval = await self._close(run, approval)
+            # An answer that arrived just before wins, and has also expired.
+            with suppress(HistoryMismatchError):
+                await run.note(approval.expiry(), key=f"{approval.id}:expired")
+            approval = cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
             standing = approval.standing(call.digest)
         if standing == "open":
             raise PendingApproval(approval, run.ledger)
@@ -323,12 +340,6 @@ class Guard:
         )
         record = await run.note(approval.question(), key=name)
         return replace(approval, message_id=record.message.id)
-
-    async def _close(self, run: LedgerRun, approval: Approval) -> Approval:
-        """Close an expired question. An answer that arrived just before wins, and has also expired."""
-        with suppress(HistoryMismatchError):
-            await run.note(approval.expiry(), key=f"{approval.id}:expired")
-        return cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
 
     async def wait(self, ledger: Ledger, approval: Approval) -> bool:
         """Wait for an answer as long as the policy allows. Return whether the call should be made again."""
@@ -394,20 +405,26 @@ class Guard:
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: GuardedCall) -> ToolOutcome:
-        inner = Taint(asked.taint)
+        inner, withheld = Taint(asked.taint), Secrets() if asked.run is None else Secrets.of(asked.run)
+        withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
+
+        def clean(text: str) -> str:
+            return self._policy.clean(withheld.clean_text(text))
+
         try:
             with taint_scope(inner):
-                outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._cleaner(asked))
+                outcome = await execute(asked.tool, asked.arguments, asked.ctx, clean)
         except ToolRefusal as exc:
             exc.untrusted = inner.source_here
             raise
         return replace(outcome, untrusted=outcome.untrusted or inner.source_here)
 
-    def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
-        """Return the function that removes secrets and sensitive values from a text."""
-        withheld = Secrets() if asked.run is None else Secrets.of(asked.run)
-        withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
-        return lambda text: self._policy.clean(withheld.clean_text(text))
+
+def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
+    """Return the error that names the missing approvals, with the complete commands that give them."""
+    how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
+    why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))
+    return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _lost(asked: GuardedCall) -> ToolRefusal:

@@ -267,7 +267,10 @@ class ForeignTools:
                 yield
             finally:
                 if is_entered:
-                    await self._leave()
+                    try:
+                        await self.toolset.__aexit__(None, None, None)
+                    except Exception as exc:  # noqa: BLE001 (its work is done)
+                        _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
         finally:
             self._users -= 1
 
@@ -285,12 +288,6 @@ class ForeignTools:
     def _fail(self, error: Exception, doing: str) -> ToolWarning:
         self._failed, self._failed_at = self._failure(error, doing), asyncio.get_running_loop().time()
         return self._failed
-
-    async def _leave(self) -> None:
-        try:
-            await self.toolset.__aexit__(None, None, None)
-        except Exception as exc:  # noqa: BLE001 (its work is done)
-            _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
 
     def check(self) -> None:
         """Check that a required server is connected."""

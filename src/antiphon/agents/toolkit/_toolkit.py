@@ -23,7 +23,7 @@ from typing_extensions import override
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
-from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
+from antiphon.agents.toolkit._guard import Guard, GuardedCall, ToolkitPolicy, waits_for
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
     ForeignTools,
@@ -46,7 +46,7 @@ from antiphon.agents.toolkit._tool import (
     check_tool,
     function_tool,
 )
-from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
+from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error
 from antiphon.agents.toolkit.taint import Taint, current_taint
 from antiphon.agents.tools import BUILTIN_TOOLS
 from antiphon.durable._approvals import ANY, check_agent, find_approval
@@ -378,12 +378,7 @@ class Toolkit:
             run=run,
             parent_id=id,
         )
-        try:
-            return await guard.call(asked)
-        except PendingApproval as exc:
-            if not await guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.ledger, exc.approval) from None
-            return await guard.call(asked)
+        return await guard.call_and_wait(asked)
 
     async def connect(self) -> AsyncExitStack:
         """Connect to the servers, and return a stack that disconnects. A failure is reported when the tools are listed."""
