@@ -163,7 +163,7 @@ class Opened:
         """Record that this attempt ended because the run waits for a person, if this process owns the run.
 
         Its row ends, as those of a message that a closing system leaves: attempts that died or failed count, waiting does not.
-        An attempt that wrote nothing has no row: see `_Opening._again`.
+        An attempt that wrote nothing has no row: see `Opening._again`.
         """
         if self.tenure is None or self.is_finished or not self.recorded.again or self.journal.deferred:
             return

@@ -30,7 +30,7 @@ from typing_extensions import override
 from antiphon.durable._course import MARK, AgentRuns, Namesake, Place, RunCourse, RunPart, asked, place_of
 from antiphon.durable._history import QUESTION, RETURNED
 from antiphon.durable._opened import OnChange, Opened, block_ended
-from antiphon.durable._opening import OnBusy, open_run, program_name
+from antiphon.durable._opening import OnBusy, Opening, program_name
 from antiphon.durable._state import Watch
 from antiphon.durable._steps import Patches, RunEffect, RunStep, StepOrder
 from antiphon.durable._tenure import file_of, shared_ledger, to_the_end
@@ -405,7 +405,7 @@ class LedgerRun:
                 check_opened(ledger)
             else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            opened = await open_run(
+            opened = await Opening(
                 ledger,
                 self.thread_id,
                 self.id,
@@ -414,14 +414,14 @@ class LedgerRun:
                 observer=self._observer,
                 on_busy="raise" if self._is_nested(ledger) else self._on_busy,
                 input=self._input,
-            )
+            ).open()
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
             self._opened = replace(opened, on_change=self._on_change, is_program=True)
             if self._parked is not None:
                 self.course.work.note_parked(self._parked)
             if is_trial():
-                StepOrder.of(self._opened).patience = _TRIAL_PATIENCE
+                self._opened.share(StepOrder).patience = _TRIAL_PATIENCE
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -466,7 +466,7 @@ class LedgerRun:
         part = self._parts.get(run_id)
         if part is None:
             start = self._agents.begin(self.opened, self.invocation_id, run_id, name, question)
-            StepOrder.of(self.opened).agents.add(start.id)
+            self.opened.share(StepOrder).agents.add(start.id)
             part = self._parts[run_id] = self._parts[start.run_id] = self.part(start.id, agent=name, deeper=1)
             part.run_id, part.start = start.run_id, {QUESTION: question, **start.asked}
         return part
@@ -543,7 +543,7 @@ class LedgerRun:
         """
         if self._opened is not None and not self._opened.is_finished:
             self._agents.check(self._opened, "ends", self._opened.recorded.agents)
-            await StepOrder.of(self._opened).check_end(self._opened)
+            await self._opened.share(StepOrder).check_end(self._opened)
             await self._opened.close(self._returned)
 
     async def leave(self) -> None:

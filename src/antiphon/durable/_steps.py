@@ -50,11 +50,6 @@ class StepOrder:
         self._excused: set[str] = set()
         """The recorded steps that need not be repeated, by a choice that the thread records."""
 
-    @classmethod
-    def of(cls, opened: Opened) -> StepOrder:
-        """Return the object that a run and all its parts share."""
-        return opened.share(cls)
-
     async def check(self, opened: Opened, step: str, option: str, on_change: OnChange, effects: Effects) -> None:
         """Refuse a step, if its course has another recorded one at this place."""
         place = place_of(opened.course)
@@ -174,7 +169,7 @@ class RunEffect(Effect):
 
     @override
     async def check_order(self) -> None:
-        await StepOrder.of(self.opened).check(self.opened, self.id, self.shown_name, self.on_change, self._effects)
+        await self.opened.share(StepOrder).check(self.opened, self.id, self.shown_name, self.on_change, self._effects)
 
 
 class RunStep(RunEffect):

@@ -386,9 +386,12 @@ class Effect:
         async with self.journal.admit(self.thread_id):
             self._check_course()  # it may have waited
             reached(Point.INTENT_SENT, self.thread_id, self.id)
-            stored = await (self.begin() if intent is None else self._begin_again(intent))
+            if intent is None:
+                intent = await self.begin()
+            else:
+                await self._write_attempt(None)
             reached(Point.INTENT_STORED, self.thread_id, self.id)
-        return stored
+        return intent
 
     def _check_course(self) -> None:
         """Refuse to start while another effect of the handler or run waits for a person.
@@ -438,10 +441,6 @@ class Effect:
     async def _unknown(self, reason: str) -> Message:
         with self._noting_parked(), self._noting_cancelled():
             return await self.unknown(reason)
-
-    async def _begin_again(self, intent: Message) -> Message:
-        await self._write_attempt(None)
-        return intent
 
     async def _write_attempt(self, failure: str | None) -> None:
         records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)

@@ -369,12 +369,12 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def do(key: str) -> Json:
             value = self._operation.result_codec.dump(await self._handled(params))
-            return RecordedLists.of(run).write(name, cast("Json", value))
+            return run.opened.share(RecordedLists).write(name, cast("Json", value))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)
 
-        value = await RecordedLists.of(run).read(run, await with_stored_errors(perform, do))
+        value = await run.opened.share(RecordedLists).read(run, await with_stored_errors(perform, do))
         return self._operation.result_codec.load(value)
 
     async def _handled(self, params: ParamsT) -> ResultT:

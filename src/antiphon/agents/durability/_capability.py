@@ -369,7 +369,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if current_run() is None:
             return request_context
         run = await run_of(ctx, self._ledger, self.name)
-        parameters, values = request_context.model_request_parameters, PromptValues.of(run)
+        parameters, values = request_context.model_request_parameters, run.opened.share(PromptValues)
         if any(map(is_recorded, parameters.function_tools)):
             offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
             request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
@@ -418,7 +418,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
                 result = await observed_agent(part, ctx, self.name, handler)
             await _write_rest(part, result)
         finally:
-            await ThreadTalk.of(part).leave(part)
+            await part.opened.share(ThreadTalk).leave(part)
         return result
 
     def _check_effects(self) -> None:
@@ -472,7 +472,7 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
     """Return the runner of a system-prompt function that returns the recorded text, or notes the new one."""
     function = runner.function
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    values = PromptValues.of(run)
+    values = run.opened.share(PromptValues)
 
     async def text(ctx: RunContext[Any]) -> str | None:
         try:
@@ -488,12 +488,12 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
 
 async def _write_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Write the messages after the last model request, such as the result of the output tool call."""
-    talk = ThreadTalk.of(run)
+    talk = run.opened.share(ThreadTalk)
     await talk.read(run)
     place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     messages = result.new_messages()
     new = talk.prompt(run, messages, current_quotation().parts_in(messages), result.run_id)
-    units = [Secrets.of(run).clean_unit(unit) for unit in new.unquoted]
+    units = [run.opened.share(Secrets).clean_unit(unit) for unit in new.unquoted]
     # Messages before an answer are written as sent to the model, which may differ from the agent's history.
     answered = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.new_rows(units[answered:], new.marks()[answered:], place, result.run_id)

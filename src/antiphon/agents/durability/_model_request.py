@@ -235,9 +235,9 @@ class ModelRequestEffect(RunStep):
     ) -> None:
         self._limits = limits
         self._run_of = run
-        self._values = PromptValues.of(run).take(run)
+        self._values = run.opened.share(PromptValues).take(run)
         self._tools = offered_tools(params.model_request_parameters)
-        self._talk = ThreadTalk.of(run)
+        self._talk = run.opened.share(ThreadTalk)
         self._agent_run = params.run_context.run_id
         self._quotation = current_quotation()
         history, sent = _agent_history(params, self._quotation) or params.messages, params.messages
@@ -249,7 +249,7 @@ class ModelRequestEffect(RunStep):
         if history is not sent:
             quoted = [_in_sent(*places) for places in zip(quoted, history, sent, strict=True)]
             self._prompt = self._talk.prompt(run, sent, quoted, self._agent_run)
-        self._withheld = Secrets.of(run)
+        self._withheld = run.opened.share(Secrets)
         self._withholding = SecretArguments.of(params.model_request_parameters.function_tools)
         self._agent = run.agent or "agent"
         self._answer: AnswerRows | None = None
@@ -288,7 +288,7 @@ class ModelRequestEffect(RunStep):
         await self._talk.read(run)
         self._check_reached(self.opened.shared.get(ThreadChanges))
         await self._talk.spend(run, [self._limits], "request", self.id)
-        values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
+        values, offered = run.opened.share(PromptValues), self._talk.offered.row(list_hash, self._tools)
         extras: dict[str, Json] = {} if offered is None else {OFFERED: offered}
         if new_values := values.row(run, self._values):
             extras[VALUES] = new_values

@@ -251,11 +251,6 @@ class PromptValues:
         self._next: dict[str, dict[str, str | None]] = {}
         """By run of an agent, all texts of its next request."""
 
-    @classmethod
-    def of(cls, run: LedgerRun) -> PromptValues:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
-
     async def system_prompt(self, run: LedgerRun, name: str) -> str | None:
         """Return the recorded text of a system-prompt function.
 

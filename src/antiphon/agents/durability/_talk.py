@@ -78,11 +78,6 @@ class ThreadTalk:
         """Whether a handler answers as soon as its agent has ended: the answer is written with the last rows of the agent."""
 
     @classmethod
-    def of(cls, run: LedgerRun) -> ThreadTalk:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
-
-    @classmethod
     def of_new_thread(cls) -> ThreadTalk:
         """Return the talk of a thread without rows. The caller passes every row to `read_row`, so the thread is never read."""
         talk = cls()
@@ -228,7 +223,7 @@ class ThreadTalk:
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
     """Return the guards that the thread of a run records. They are read once, with the talk."""
-    talk = ThreadTalk.of(run)
+    talk = run.opened.share(ThreadTalk)
     await talk.read(run)
     return talk.guards
 

@@ -210,7 +210,7 @@ class ToolCallEffect(RunStep):
         )
         self.operation = operation
         self._run_of = run
-        self._talk = ThreadTalk.of(run)
+        self._talk = run.opened.share(ThreadTalk)
         self._tool = tool
         self._settle = settle
         self._limits = limits
@@ -480,7 +480,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
         run = await self.run_of(ctx)
         if not run.is_again:
             return tools
-        talk = ThreadTalk.of(run)
+        talk = run.opened.share(ThreadTalk)
         await talk.read(run)
         offered = talk.offered.all()
         return tools | {name: self._recorded(name, offered[name]) for name in offered if name not in tools}
@@ -555,11 +555,6 @@ class RecordedLists:
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Json]] = {}
         self._values: dict[str, Json] = {}
-
-    @classmethod
-    def of(cls, run: LedgerRun) -> RecordedLists:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
 
     def write(self, name: str, value: Json) -> Json:
         """Return a list in its stored form, in the effect that finds it.

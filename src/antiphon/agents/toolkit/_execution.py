@@ -71,7 +71,7 @@ class ToolkitCallEffect(RunEffect):
     @override
     async def begin(self) -> Message:
         run = self._run_of
-        await ThreadTalk.of(run).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
+        await run.opened.share(ThreadTalk).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
         return await super().begin()
 
     async def call(self, start: Run) -> Any:

@@ -127,11 +127,6 @@ class Invocations:
         """By course and id, the digest of the call that was started under it."""
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    @classmethod
-    def of(cls, run: LedgerRun) -> Invocations:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
-
     def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:
         """Return the lock that a call holds while it is executed."""
         return self._at_work.setdefault(_place(run, id), asyncio.Lock())
@@ -214,7 +209,8 @@ class Guard:
         """
         if asked.run is None:
             return await self._called(asked)
-        async with Invocations.of(asked.run).turn(asked.run, asked.invocation):  # one executes, the others get its result
+        invocations = asked.run.opened.share(Invocations)
+        async with invocations.turn(asked.run, asked.invocation):  # one executes, the others get its result
             return await self._called(asked)
 
     async def call_and_wait(self, asked: GuardedCall) -> ToolOutcome:
@@ -239,7 +235,7 @@ class Guard:
         else:
             asked.tool.check_arguments(asked.arguments)
         if run is not None:
-            await Invocations.of(run).check(run, asked.invocation, call)
+            await run.opened.share(Invocations).check(run, asked.invocation, call)
         decision = await self._decide(asked, call, run)
         if decision.verdict == "deny":
             raise ToolRefusal(PERMISSION_DENIED, decision.reason)
@@ -352,7 +348,7 @@ class Guard:
     ) -> ToolOutcome:
         if run is None:
             return await self._start(asked)
-        Invocations.of(run).keep(run, asked.invocation, call)
+        run.opened.share(Invocations).keep(run, asked.invocation, call)
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
         async def inside(_: str) -> Json:
@@ -369,7 +365,7 @@ class Guard:
                     reason = f"it ran, and its result cannot be recorded: {exc.reason}"  # a model would call it again
                     raise UnknownOutcomeError(f"{reason}: {exc.returned['value']}") from None
             check_row(outcome)
-            return {**cast("dict[str, Json]", Secrets.of(run).clean(outcome.to_json())), **changes.stored()}
+            return {**cast("dict[str, Json]", run.opened.share(Secrets).clean(outcome.to_json())), **changes.stored()}
 
         changes = ToolChanges(run.watch, asked.tool.name, asked.ctx)
         effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
@@ -405,7 +401,7 @@ class Guard:
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: GuardedCall) -> ToolOutcome:
-        inner, withheld = Taint(asked.taint), Secrets() if asked.run is None else Secrets.of(asked.run)
+        inner, withheld = Taint(asked.taint), Secrets() if asked.run is None else asked.run.opened.share(Secrets)
         withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
 
         def clean(text: str) -> str:

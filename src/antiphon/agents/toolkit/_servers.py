@@ -362,7 +362,7 @@ class ForeignTools:
         return _Listed(offers, shown_warnings)
 
     async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
-        lists, seen = RecordedLists.of(run), list[_Listed]()
+        lists, seen = run.opened.share(RecordedLists), list[_Listed]()
 
         async def look(_: str) -> Json:
             seen[:] = [await self._look(ctx)]

@@ -153,7 +153,7 @@ class AgentToolset(AbstractToolset[Any]):
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
-            refusals = ToolFailures() if self._run is None else ThreadTalk.of(self._run).refusals
+            refusals = ToolFailures() if self._run is None else self._run.opened.share(ThreadTalk).refusals
             refusal = ToolFailure(exc.code, exc.reason, exc.retryable)
             raise ToolFailed(refusals.keep(ctx.tool_call_id, name, refusal)) from None
         except ParkedError as exc:
@@ -165,7 +165,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         arguments = tool_args
         if self._run is not None:
-            arguments = Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
+            arguments = self._run.opened.share(Secrets).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
         asked = GuardedCall(
             tool=self._tools[name],
             arguments=arguments,

@@ -280,7 +280,7 @@ class DecisionEffect(Effect):
         self._past.begin_step()
         await self.journal.check_budget(self.thread_id, self.course.to)
         if self._policy.agent is not None:
-            await ThreadTalk.of(self._run_of).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
+            await self._run_of.opened.share(ThreadTalk).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
         return await super().begin()
 
     async def _decide(self, _: str) -> Json:
