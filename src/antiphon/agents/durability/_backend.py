@@ -107,29 +107,25 @@ class ToolConfig:
     effects: Effects
 
 
+@dataclass(frozen=True, slots=True)
+class DurabilityOptions:
+    """What a program has set for the runs of an agent: see `LedgerDurability`."""
+
+    effects: Mapping[str, Effects]
+    reconcile: Reconcile | None
+    limits: BudgetLimits
+    retry: RetryPolicy | None
+    on_change: OnChange | None
+    outages: ModelOutages | None
+
+
 class LedgerBackend(DurableOperationBackend[ToolConfig]):
     """Runs an agent's operations as effects."""
 
-    def __init__(
-        self,
-        agent: str,
-        ledger: Ledger | str,
-        *,
-        effects: Mapping[str, Effects],
-        reconcile: Reconcile | None,
-        limits: BudgetLimits,
-        retry: RetryPolicy | None,
-        on_change: OnChange | None = None,
-        outages: ModelOutages | None = None,
-    ) -> None:
-        self.on_change: OnChange | None = on_change
-        self.outages = outages
+    def __init__(self, agent: str, ledger: Ledger | str, options: DurabilityOptions) -> None:
         self.agent = agent
         self.ledger = ledger
-        self.effects = effects
-        self.reconcile = reconcile
-        self.limits = limits
-        self.retry = retry
+        self.options = options
         self.namer = JournalOperationNamer(agent)
 
     @override
@@ -144,7 +140,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         self, operation: DurableOperation[ParamsT, WireT, ResultT], *, tool: object | None, tool_name: str
     ) -> ToolConfig:
         definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
-        return ToolConfig(effects_of(definition, tool_name, self.effects))
+        return ToolConfig(effects_of(definition, tool_name, self.options.effects))
 
     @override
     def registrations(self) -> Sequence[Callable[..., object]]:
@@ -194,10 +190,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         tools = params.model_request_parameters.function_tools
-        check_settings(tools, self._backend.effects)
+        check_settings(tools, self._backend.options.effects)
         await _check_guarded(run, params.run_context, (tool.name for tool in tools))
-        on_change = self._backend.on_change
-        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
+        on_change = self._backend.options.on_change
+        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.options.limits, on_change=on_change)
 
         was_done = False
 
@@ -214,7 +210,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
                 async with time_limit(asked.seconds_left, key):
-                    response: Any = await asked.attempts(start, self._backend.outages)
+                    response: Any = await asked.attempts(start, self._backend.options.outages)
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             dumped = self._operation.result_codec.dump(cast("ResultT", response))
             return asked.answered(cast("dict[str, Any]", dumped), cost)
@@ -231,7 +227,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         is_call = isinstance(operation.operation_id, ToolsetCallToolId)
         effects: Effects = "none"
         if is_call:
-            declared = effects_of(_definition(params), params.name, self._backend.effects)
+            declared = effects_of(_definition(params), params.name, self._backend.options.effects)
             effects = config.effects if isinstance(config, ToolConfig) else declared
         repeats = is_call and is_repeated(_definition(params), params.name, effects)
         called = self._effect_of(run, params, name, effects, is_call=is_call)
@@ -258,7 +254,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                 called.returned(returned)
                 return {_RETURNED: returned}
             with tool_errors(changes.stored):
-                returned = await notes.returned(called.attempts(start, self._backend.retry))
+                returned = await notes.returned(called.attempts(start, self._backend.options.retry))
                 called.returned(returned)
                 return {_RETURNED: returned, **changes.stored(), **notes.dump()}
 
@@ -325,9 +321,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             effects=effects,
             parent_id=call_id,
             settle=self._settle,
-            limits=self._backend.limits,
+            limits=self._backend.options.limits,
             operation=operation,
-            on_change=self._backend.on_change,
+            on_change=self._backend.options.on_change,
         )
 
     def _typed(self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, recorded: Any) -> ResultT:
@@ -383,9 +379,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _settle(self, unsettled: Unsettled) -> Json | NotDone | None:
         """Call `reconcile` for the outcome of a call, and return it in the form of the journal."""
-        if self._backend.reconcile is None:
+        if self._backend.options.reconcile is None:
             return None
-        outcome = await self._backend.reconcile(unsettled)
+        outcome = await self._backend.options.reconcile(unsettled)
         if outcome is None or isinstance(outcome, NotDone):
             return outcome
         return cast("Json", to_jsonable_python(outcome))

@@ -47,7 +47,7 @@ from typing_extensions import override
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents.config import known_names
-from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of, started_toolset
+from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, question_of, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
@@ -129,29 +129,31 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             check_opened(ledger)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._ledger = ledger
-        self._effects: Mapping[str, Effects] = dict(effects or {})
-        if wrong := [name for name, value in self._effects.items() if value not in get_args(Effects)]:
-            value = self._effects[wrong[0]]
-            raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {value!r}")
+        for tool, value in (effects or {}).items():
+            if value not in get_args(Effects):
+                raise ValueError(f"effects of tool {tool!r} are 'none', 'idempotent' or 'once', not {value!r}")
         check_choice("on_change", on_change, OnChange)
         check_type("retry", retry, RetryPolicy | None, "RetryPolicy(retries=3)")
         for argument, limit in (("budget", budget), ("thread_budget", thread_budget)):
             check_type(argument, limit, AgentBudget | None, "AgentBudget(requests=20)")
-        self._is_checked = not self._effects
+        self._is_checked = not effects
         """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
-        self._reconcile = reconcile
         self._live = live
-        self._on_change: OnChange | None = on_change
-        self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
-        self._retry = retry
-        self._outages = outages
+        self._options = DurabilityOptions(
+            effects=dict(effects or {}),
+            reconcile=reconcile,
+            limits=BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget()),
+            retry=retry,
+            on_change=on_change,
+            outages=outages,
+        )
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         if self.name or agent.name:
             # Those that the agent was constructed with; others are checked when they are offered.
             toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
-            check_settings((tool.tool_def for toolset in toolsets for tool in toolset.tools.values()), self._effects)
+            check_settings((tool.tool_def for toolset in toolsets for tool in toolset.tools.values()), self._options.effects)
             return super().for_agent(agent)
         named = copy(self)
         named.name = "agent"
@@ -164,16 +166,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
-        return LedgerBackend(
-            self.name,
-            self._ledger,
-            effects=self._effects,
-            reconcile=self._reconcile,
-            limits=self._limits,
-            retry=self._retry,
-            on_change=self._on_change,
-            outages=self._outages,
-        )
+        return LedgerBackend(self.name, self._ledger, self._options)
 
     # ------------------------------------------------------------ models and toolsets of a run
 
@@ -410,7 +403,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         await run.open(self._ledger)
         if ctx.run_id is None:
             return await handler()
-        run.opened.share(Bounds).add(self._limits)
+        run.opened.share(Bounds).add(self._options.limits)
         run.opened.share(Outages).add(ends_run)
         part = run.of_agent(ctx.run_id, self.name, question_of(ctx))
         try:
@@ -430,7 +423,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             if (offered := tool_names(toolset)) is None:
                 return
             names |= offered
-        if unknown := [name for name in self._effects if name not in names]:
+        if unknown := [name for name in self._options.effects if name not in names]:
             who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
             raise SetupError(f"{who}{known_names(unknown[0], names)}")
         self._is_checked = True
