@@ -52,11 +52,7 @@ Standing: TypeAlias = Literal["open", "approved", "denied", "expired"]
 
 
 def check_agent(name: str, *, or_any: bool = False) -> str:
-    """Return the name of an agent, if it is valid.
-
-    Raises:
-        ValueError: the name of the agent is not valid.
-    """
+    """Return the name of an agent, if it is valid."""
     check_type("the name of an agent", name, str, "'clerk'")
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name

@@ -153,12 +153,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = Weak
 
 @asynccontextmanager
 async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
-    """Keep a ledger open for an `async with` block. Blocks that overlap share it.
-
-    Raises:
-        LedgerError: it cannot be opened.
-        ValueError: the URL is of an unknown kind.
-    """
+    """Keep a ledger open for an `async with` block. Blocks that overlap share it."""
     shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(file_of(url) or url, _Shared())
     async with shared.lock:
         if shared.ledger is None:

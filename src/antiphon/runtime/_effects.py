@@ -38,7 +38,6 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -70,6 +69,8 @@ from antiphon.runtime._rows import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from antiphon.runtime._course import Course
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import Operation
@@ -673,6 +674,8 @@ _THREADS = 64
 
 @cache
 def _executor() -> Executor:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (most programs have no such function)
+
     return ThreadPoolExecutor(_THREADS, "antiphon-function")
 
 

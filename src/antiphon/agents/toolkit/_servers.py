@@ -244,11 +244,7 @@ class ForeignTools:
         return not isinstance(self.toolset, PrefixedToolset) or name.startswith(f"{self.toolset.prefix}_")
 
     def _check_settings(self) -> None:
-        """Refuse settings of a tool that does not exist: a misspelled name would leave the tool without them.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
-        """
+        """Refuse settings of a tool that does not exist: a misspelled name would leave the tool without them."""
         for name in self.by_name:
             if not self.may_have(name):
                 what = f"by_name= has settings for tool {name!r}, and tool server {self.name!r} has none of that name"

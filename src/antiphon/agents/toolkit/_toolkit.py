@@ -227,9 +227,6 @@ class Toolkit:
         """Refuse a grant, a revocation or a rule for a tool that does not exist: a misspelled rule would ask nobody.
 
         Every use of the tools checks the names; patterns do so as soon as they are opened.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
         """
         permissions, rules = self.policy.permissions, self.policy.rules
         now = (permissions, rules, *(foreign.names for foreign in self._foreign))
@@ -248,9 +245,6 @@ class Toolkit:
 
         A name that a server may have is not refused before the server has listed its tools. With `or_built_in`, the name of a
         built-in tool that no agent has yet is accepted.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
         """
         check_type("the name of a tool", tool, str, "'calculator'")
         also = BUILTIN_TOOLS if or_built_in else ()
