@@ -6,13 +6,13 @@ In a handler of an actor, the run belongs to the handled message.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Token, copy_context
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -21,19 +21,16 @@ from typing_extensions import override
 from antiphon.durable._course import AgentRuns, RunPart
 from antiphon.durable._history import Recorded
 from antiphon.durable._opened import OnChange, OpenAnswers, Opened, errors_in
-from antiphon.durable._opening import OnBusy
+from antiphon.durable._opening import OnBusy, RunOptions
 from antiphon.durable._run import RUN, LedgerRun, run_scope
 from antiphon.durable._state import DepsState, Watch
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port
-from antiphon.messages.arguments import check_choice
-from antiphon.messages.json_values import JsonError
-from antiphon.messages.json_values import own as copied
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Admit, Journal
-from antiphon.runtime._reporting import Observer
+from antiphon.runtime._reporting import Observer, RunOperation, observed_run
 
 ResultT = TypeVar("ResultT")
 _LOG: Final = logging.getLogger("antiphon.durable")
@@ -198,37 +195,13 @@ def ledger_run(
     """
     if not isinstance(cast("object", id), str):
         raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")
-    check_choice("on_busy", on_busy, OnBusy)
-    check_choice("on_change", on_change, OnChange)
-    _check_input(input)
+    options = RunOptions(name, admit, observer, on_busy, input, on_change, required)
     watch = Watch(state, debug=debug)
     if not isinstance(thread_id, str) and not hasattr(cast("object", thread_id), "course"):
         raise TypeError(f"a run is of a thread, by its id, or of a handler's context, and not of {thread_id!r}")
     if not isinstance(thread_id, str):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
-    make = functools.partial(
-        LedgerRun,
-        thread_id,
-        id=id,
-        name=name,
-        admit=admit,
-        observer=observer,
-        required=required,
-        on_busy=on_busy,
-        input=input,
-        on_change=on_change,
-        watch=watch,
-    )
-    return RunBlock(thread_id, _in_program(make, ledger))
-
-
-def _check_input(value: object) -> None:
-    """Refuse an input that cannot be stored, where it is given."""
-    try:
-        copied(value)
-    except JsonError as exc:
-        place = "".join(f"[{step!r}]" for step in exc.path)
-        raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
+    return RunBlock(thread_id, _in_program(thread_id, id, ledger, options, watch))
 
 
 @asynccontextmanager
@@ -252,23 +225,26 @@ _agents: Final[WeakKeyDictionary[HandlerContext, AgentRuns]] = WeakKeyDictionary
 
 
 @asynccontextmanager
-async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
-    run = make()
+async def _in_program(
+    thread_id: str, id: str, ledger: Ledger | str | None, options: RunOptions, watch: Watch
+) -> AsyncGenerator[LedgerRun, None]:
+    run = LedgerRun(thread_id, id=id, options=options, watch=watch)
     run.loop = asyncio.get_running_loop()
-    with run.observed():
+    with _observed(run):
         try:
             if ledger is not None:
                 await run.open(ledger)
             with run_scope(run):
                 yield run
             run.check_parked()
+            block = f"the block of ledger_run({thread_id!r})"
             if not run.is_used:
                 reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
+                report_missing(f"{block} recorded nothing: {reason}", required=options.required)
             if run.is_open and (agents := run.opened.share(OpenAnswers).agents):
                 reason = f"while a stream of agent {agents[0]!r} is open, so the answer is not recorded; "
                 advice = "read it in the block, or give it to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
+                report_missing(f"{block} ends {reason}{advice}", required=options.required)
             else:
                 await run.close()
         except BaseException as exc:
@@ -276,6 +252,23 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
             raise
         finally:
             await run.leave()
+
+
+@contextmanager
+def _observed(run: LedgerRun) -> Generator[None, None, None]:
+    """Report a run to its observer, for a `with` block."""
+    if run.options.observer is None:
+        yield
+        return
+    operation = RunOperation(run.options.program, run.id)
+    with observed_run(run.options.observer, operation, run.thread_id) as activity:
+        try:
+            yield
+        finally:
+            if run.is_open:
+                opened = run.opened
+                attempt = None if opened.is_finished else opened.course.attempt
+                activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
 
 
 async def _end_with_error(run: LedgerRun, error: BaseException) -> None:

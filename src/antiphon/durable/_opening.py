@@ -14,7 +14,7 @@ import asyncio
 import sys
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
@@ -33,7 +33,7 @@ from antiphon.durable._history import (
     run_rows,
     waits_for_person,
 )
-from antiphon.durable._opened import FinishedJournal, Opened
+from antiphon.durable._opened import FinishedJournal, OnChange, Opened
 from antiphon.durable._tenure import BUSY, Tenure, tenure_of, to_the_end
 from antiphon.errors import (
     AppendRefusedError,
@@ -46,6 +46,9 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record, command_line
 from antiphon.messages import Json, current_port, is_name
+from antiphon.messages.arguments import check_choice
+from antiphon.messages.json_values import JsonError
+from antiphon.messages.json_values import own as copied
 from antiphon.messages.keys import again_id, as_key, park_id
 from antiphon.runtime._journal import Admit, Journal, observe
 from antiphon.runtime._lease import is_of_this_process
@@ -74,34 +77,48 @@ def program_name() -> str:
     return name if is_name(name) else "program"
 
 
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a program asks of its run: see `ledger_run`.
+
+    Raises:
+        ValueError: `on_busy` or `on_change` is not one of its values, or `input` is not JSON.
+    """
+
+    name: str | None = None
+    """The name of the program; None: that of the main module or file."""
+    admit: Admit | None = None
+    observer: Observer | None = None
+    on_busy: OnBusy = "join"
+    input: Json = None
+    """Recorded when the run starts. For a run that was started before, it must be the same, or None."""
+    on_change: OnChange | None = None
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("on_busy", self.on_busy, OnBusy)
+        check_choice("on_change", self.on_change, OnChange)
+        try:
+            copied(self.input)
+        except JsonError as exc:
+            place = "".join(f"[{step!r}]" for step in exc.path)
+            raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
+
+    @property
+    def program(self) -> str:
+        """The name of the program."""
+        return program_name() if self.name is None else self.name
+
+
 class Opening:
-    """What opens a run: the program's request, and the steps that fulfil it."""
+    """The steps that open a run, as a program asks for it."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        thread_id: str,
-        id: str,
-        *,
-        name: str | None = None,
-        admit: Admit | None = None,
-        observer: Observer | None = None,
-        on_busy: OnBusy = "join",
-        input: Json = None,
-    ) -> None:
-        """Make it. `admit` is called before each effect, and the observer is notified of each.
-
-        `input` is recorded when a run starts. For a run that was started before, it must be the same, or None.
-        """
+    def __init__(self, ledger: Ledger, thread_id: str, id: str, options: RunOptions) -> None:
         self._ledger = ledger
         self._thread_id = thread_id
         self._id = f"{thread_id}/{as_key(id)}"
-        self._program = program_name() if name is None else name
-        self._kind = f"{RUN_KIND}/{self._program}"
-        self._admit = admit
-        self._observer = observer
-        self._on_busy = on_busy
-        self._input = input
+        self._kind = f"{RUN_KIND}/{options.program}"
+        self._options = options
 
     async def open(self) -> Opened:
         """Start or continue the run, or read it if it has ended.
@@ -118,7 +135,7 @@ class Opening:
         while (finished := await self._finished()) is None:
             tenure = tenure_of(self._ledger, self._thread_id)
             if tenure.has(self._id):
-                if self._on_busy == "raise":
+                if self._options.on_busy == "raise":
                     raise await tenure.refusal()
                 await tenure.until_left(self._id)
                 continue
@@ -132,7 +149,7 @@ class Opening:
                 await self._until_free()
             except FencedError:
                 await to_the_end(tenure.leave(self._id, self._kind))
-                if self._on_busy == "raise":
+                if self._options.on_busy == "raise":
                     raise
                 # The thread is lost for all runs here, and can be claimed again only after they have ended.
                 await tenure.until_over()
@@ -148,18 +165,18 @@ class Opening:
             return None
         self._check_input(rows[0])
         journal = FinishedJournal(self._ledger)
-        observe(journal, self._observer)
+        observe(journal, self._options.observer)
         recorded = await Recorded.of_finished(self._ledger, self._thread_id, self._id, rows)
         return Opened(journal, RunCourse(self._thread_id, self._id, PROGRAM, 2), _no_park, self._id, recorded)
 
     def _check_input(self, run: Record) -> None:
         """Refuse another input than the recorded one. The thread is not marked: the caller is wrong, not the program."""
-        if self._input is not None and not says_the_same_value(input_of(run), self._input):
+        if self._options.input is not None and not says_the_same_value(input_of(run), self._options.input):
             raise HistoryMismatchError(f"run {self._id!r} was begun with another input: give this one another id", PROGRAM)
 
     async def _check_may_wait(self, busy: OwnedError) -> None:
         """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller."""
-        if self._on_busy == "raise":
+        if self._options.on_busy == "raise":
             raise OwnedError(busy.thread_id or "", busy.owner, busy.until, BUSY) from None
         for host in [status.host for status in await self._ledger.hosts()]:
             is_here = host.name == busy.owner and is_of_this_process(host)
@@ -188,8 +205,8 @@ class Opening:
         """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read."""
         journal = copy(tenure.journal)  # the thread is that of all its runs; what follows is of this one
         journal.deferred = []
-        journal.admit = self._admit or tenure.journal.admit
-        observe(journal, self._observer)
+        journal.admit = self._options.admit or tenure.journal.admit
+        observe(journal, self._options.observer)
         if await journal.own(self._thread_id, self._kind) > 1:
             await self._check_held()  # checked as the owner: no other host can pause it now
         rows = await run_rows(self._ledger, self._thread_id, self._id)  # no other host can start or end it
@@ -213,11 +230,11 @@ class Opening:
 
     async def _first(self, journal: Journal) -> Recorded:
         began = current_port().now()
-        if self._input is None:
+        if self._options.input is None:
             await journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
             return Recorded(began)
         # Stored before anything else: then another program can continue the run, wherever this one dies.
-        arguments: dict[str, Json] = {"program": self._program, "input": self._input}
+        arguments: dict[str, Json] = {"program": self._options.program, "input": self._options.input}
         row = begun(RUN, self._id, thread_id=self._thread_id, arguments=arguments)
         (record,) = await journal.write(self._thread_id, [row])
         return Recorded(began, input_of(record))  # as stored: a later process gets the same value

@@ -29,8 +29,8 @@ from typing_extensions import override
 
 from antiphon.durable._course import MARK, AgentRuns, Namesake, Place, RunCourse, RunPart, asked, place_of
 from antiphon.durable._history import QUESTION, RETURNED
-from antiphon.durable._opened import OnChange, Opened, block_ended
-from antiphon.durable._opening import OnBusy, Opening, program_name
+from antiphon.durable._opened import Opened, block_ended
+from antiphon.durable._opening import Opening, RunOptions
 from antiphon.durable._state import Watch
 from antiphon.durable._steps import Patches, RunEffect, RunStep, StepOrder
 from antiphon.durable._tenure import file_of, shared_ledger, to_the_end
@@ -49,9 +49,9 @@ from antiphon.messages.keys import as_key
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effects, call_plain, check_function
 from antiphon.runtime._journal import Admit, Journal
-from antiphon.runtime._reporting import Observer, RunOperation, observed_run
 
 JsonT = TypeVar("JsonT", bound=Json)
+_NO_OPTIONS: Final = RunOptions()
 
 RUN: ContextVar[LedgerRun | None] = ContextVar("antiphon.run", default=None)
 _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.effect", default=None)
@@ -86,15 +86,9 @@ class LedgerRun:
         thread_id: str,
         *,
         id: str = "run",
-        name: str | None = None,
+        options: RunOptions = _NO_OPTIONS,
         agent: str | None = None,
         depth: int = 0,
-        admit: Admit | None = None,
-        observer: Observer | None = None,
-        required: bool = False,
-        on_busy: OnBusy = "join",
-        input: Json = None,
-        on_change: OnChange | None = None,
         watch: Watch | None = None,
         agents: AgentRuns | None = None,
         opened: Opened | None = None,
@@ -102,12 +96,7 @@ class LedgerRun:
         """Make it; `opened` is what a part, or the run of a handler, belongs to."""
         self.thread_id = thread_id
         self.id = id
-        self.required = required
-        """Whether it is an error if something in it is not recorded."""
-        self._name = name
-        self._on_change: OnChange | None = on_change
-        self._on_busy: OnBusy = on_busy
-        self._input = input
+        self.options = options
         self._around = current_run()
         """The run whose block is around this one, or whose part this is."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -123,8 +112,6 @@ class LedgerRun:
         """How many requests and tool calls its agents have made."""
         self.replayed = 0
         """How many were skipped, because the ledger has their outcomes."""
-        self._admit = admit
-        self._observer = observer
         self._opened: Opened | None = opened
         self._opening = Lock()
         self._stack = AsyncExitStack()
@@ -135,7 +122,7 @@ class LedgerRun:
         """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
         """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
-        self.is_used = input is not None
+        self.is_used = options.input is not None
         """Whether anything was recorded or read in it."""
         self.run_id: str | None = None
         """Of a run of an agent: its id for the agent, and in its messages."""
@@ -398,26 +385,20 @@ class LedgerRun:
         if self._opened is None:
             if self._around is not None and not self._around._has_left:
                 self._around.check_parked()  # what a program does in a run of its own instead would be done twice, too
+            options = self.options
             if (trial := _trial.get()) is not None:
                 self._url = ledger if isinstance(ledger, str) else None
-                ledger, self._admit = trial.ledger, trial.admit
+                ledger, options = trial.ledger, replace(options, admit=trial.admit)
             if not isinstance(ledger, str):
                 check_opened(ledger)
             else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            opened = await Opening(
-                ledger,
-                self.thread_id,
-                self.id,
-                name=self._name,
-                admit=self._admit,
-                observer=self._observer,
-                on_busy="raise" if self._is_nested(ledger) else self._on_busy,
-                input=self._input,
-            ).open()
+            if self._is_nested(ledger):
+                options = replace(options, on_busy="raise")
+            opened = await Opening(ledger, self.thread_id, self.id, options).open()
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
-            self._opened = replace(opened, on_change=self._on_change, is_program=True)
+            self._opened = replace(opened, on_change=options.on_change, is_program=True)
             if self._parked is not None:
                 self.course.work.note_parked(self._parked)
             if is_trial():
@@ -506,21 +487,6 @@ class LedgerRun:
         Each refers to this run. Without this, only a garbage collection frees them, with every message that they hold.
         """
         self._parts.clear()
-
-    @contextmanager
-    def observed(self) -> Generator[None, None, None]:
-        """Report it to the observer, for a `with` block."""
-        if self._observer is None:
-            yield
-            return
-        operation = RunOperation(program_name() if self._name is None else self._name, self.id)
-        with observed_run(self._observer, operation, self.thread_id) as activity:
-            try:
-                yield
-            finally:
-                if (opened := self._opened) is not None:
-                    attempt = None if opened.is_finished else opened.course.attempt
-                    activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
 
     def returns(self, value: Json) -> None:
         """Set the value that its program returns: it is recorded with the end of the run."""

@@ -51,7 +51,7 @@ from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import count_step, is_observed
 from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_stored_errors
-from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
+from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
@@ -154,13 +154,10 @@ async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: s
     await run.open(ledger)
     if context is None or context.run_id is None:
         return run
-    return run.of_agent(context.run_id, agent, question_of(context))
-
-
-def question_of(context: RunContext[Any]) -> str | None:
-    """Return a digest of the question of an agent, which tells agents of one name apart that run side by side."""
+    # A digest of its question tells agents of one name apart that run side by side.
     question = context.prompt
-    return None if question is None else short_hash(to_jsonable_python(question, fallback=type))
+    digest = None if question is None else short_hash(to_jsonable_python(question, fallback=type))
+    return run.of_agent(context.run_id, agent, digest)
 
 
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
@@ -209,8 +206,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             nonlocal was_done
             was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
-                async with time_limit(asked.seconds_left, key):
-                    response: Any = await asked.attempts(start, self._backend.options.outages)
+                response: Any = await asked.attempts(start, self._backend.options.outages)
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             dumped = self._operation.result_codec.dump(cast("ResultT", response))
             return asked.answered(cast("dict[str, Any]", dumped), cost)

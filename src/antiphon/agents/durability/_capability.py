@@ -47,7 +47,7 @@ from typing_extensions import override
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents.config import known_names
-from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, question_of, run_of, started_toolset
+from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
@@ -400,12 +400,11 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None:
             return await handler()
         self._check_effects()
-        await run.open(self._ledger)
-        if ctx.run_id is None:
+        part = await run_of(ctx, self._ledger, self.name)
+        if part is run:  # it has no id, so nothing of it can be recorded as its own
             return await handler()
         run.opened.share(Bounds).add(self._options.limits)
         run.opened.share(Outages).add(ends_run)
-        part = run.of_agent(ctx.run_id, self.name, question_of(ctx))
         try:
             with run.agent_at_work(part, ctx.prompt):
                 result = await observed_agent(part, ctx, self.name, handler)

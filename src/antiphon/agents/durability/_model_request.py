@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -190,16 +190,9 @@ def _too_large() -> UnexpectedModelBehavior:
     return UnexpectedModelBehavior("the model's answer is too large to be written down, and has parts that cannot be cut")
 
 
-def time_limit(seconds: float | None, where: str) -> AbstractAsyncContextManager[None]:
-    """Return the block of a request that is cancelled after some seconds; None: never.
-
-    It raises `BudgetExceededError` if it was cancelled.
-    """
-    return nullcontext() if seconds is None else _limited(seconds, where)
-
-
 @asynccontextmanager
-async def _limited(seconds: float, where: str) -> AsyncGenerator[None, None]:
+async def _time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
+    """Cancel a block after some seconds, with a `BudgetExceededError`; None: never."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -434,33 +427,30 @@ class ModelRequestEffect(RunStep):
 
         Raises:
             StoppedError: the attempts are used up. The request stays open, so that the next run of the program asks again.
+            BudgetExceededError: they took longer than the budgets leave.
         """
-        failures = 0
-        while True:
-            try:
-                return await ask()
-            except (DeliveryError, LedgerError):
-                raise
-            except Exception as exc:
-                failures += 1
-                pause = None if outages is None else outages.pause(exc, failures)
-                if outages is None:
+        failures, seconds = 0, self._talk.spending.seconds_left(self._limits, current_port().now())
+        async with _time_limit(seconds, self.key):
+            while True:
+                try:
+                    return await ask()
+                except (DeliveryError, LedgerError):
                     raise
-                if pause is None:
-                    if (stopped := outages.stop(exc)) is not None:
-                        raise stopped from exc
-                    mark_tried(exc, failures)
-                    raise
-                failure = error_text(exc)
-            await asyncio.sleep(pause)
-            await self.begin_after(failure)
+                except Exception as exc:
+                    failures += 1
+                    pause = None if outages is None else outages.pause(exc, failures)
+                    if outages is None:
+                        raise
+                    if pause is None:
+                        if (stopped := outages.stop(exc)) is not None:
+                            raise stopped from exc
+                        mark_tried(exc, failures)
+                        raise
+                    failure = error_text(exc)
+                await asyncio.sleep(pause)
+                await self.begin_after(failure)
 
     # ------------------------------------------------------------ the answer
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The time that the budgets leave for the model, in seconds; None: no limit."""
-        return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: Unit, cost: Decimal | None) -> Json:
         """Process an answer, and return the outcome for the journal."""

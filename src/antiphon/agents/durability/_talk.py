@@ -112,17 +112,12 @@ class ThreadTalk:
         """Read the thread, the first time only."""
         if self._is_read:
             return
-        async with (
-            self._reading
-        ):  # parallel agents wait until all of it is read: with half of it, they would exceed their budgets
+        async with self._reading:  # parallel agents wait for all of it: with half of it, they would exceed their budgets
             if not self._is_read:
-                await self._read(run)
+                self.spending.run.began = run.opened.recorded.began
+                async for record in run.ledger.read(run.thread_id):
+                    self.read_row(record, run.opened.root)
                 self._is_read = True
-
-    async def _read(self, run: LedgerRun) -> None:
-        self.spending.run.began = run.opened.recorded.began
-        async for record in run.ledger.read(run.thread_id):
-            self.read_row(record, run.opened.root)
 
     def read_row(self, record: Record, root: str) -> None:
         """Read a row of the thread; `root` is the run that reads it."""

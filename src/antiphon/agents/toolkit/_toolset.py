@@ -135,7 +135,7 @@ class AgentToolset(AbstractToolset[Any]):
         is_of_program = run is not None and (not run.is_open or run.opened.tenure is not None)
         if run is not None and is_of_program and current_effect() is None and not is_durable:
             reason = f"agent {self._agent!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability"
-            report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.required)
+            report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.options.required)
 
     def _shown(self, tool: ToolkitTool) -> ToolsetTool[object]:
         definition = ToolDefinition(
