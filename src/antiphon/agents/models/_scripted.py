@@ -36,9 +36,10 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._script import Rule, Scene, Script, Turn, as_text, filled, load_script, scene_of
+from antiphon.agents.models._script import Rule, Scene, Script, Turn, filled, load_script, scene_of
 from antiphon.errors import ModelError
 from antiphon.messages import current_port
+from antiphon.messages.json_values import as_text
 
 # ---------------------------------------------------------------- a value for a schema
 

@@ -35,7 +35,7 @@ from antiphon.agents.tools._formats import text_in
 from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages.keys import as_key
 from antiphon.retrieval import KnowledgeBase, Passage, Retriever, read_html
 
@@ -197,11 +197,7 @@ def _memory(record: Record) -> MemoryMatch:
 
 def _text(message: Message) -> str:
     payload = message.payload
-    if isinstance(payload, PartsPayload):
-        return "\n".join(part.text for part in payload.parts if isinstance(part, TextPart))
-    if isinstance(payload, OptionResultPayload):
-        return str(payload.error_message or payload.result or "")
-    return ""
+    return str(payload.error_message or payload.result or "") if isinstance(payload, OptionResultPayload) else message.text
 
 
 # ---------------------------------------------------------------- the web

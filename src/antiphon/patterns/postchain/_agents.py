@@ -44,6 +44,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
+from antiphon.messages.json_values import as_text
 from antiphon.patterns.cast import (
     RESTS,
     Answer,
@@ -66,7 +67,7 @@ from antiphon.patterns.postchain._config import (
     recorded_prompt,
 )
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
-from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, NumberedSources, recorded, text_of
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, NumberedSources, recorded
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
 from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
 
@@ -437,7 +438,7 @@ def _result(
         confidence = typed.get("judgement", {}).get("confidence")  # without one, the phase decides
         fields |= typed
     else:
-        text = text_of(answer.output)
+        text = as_text(answer.output)
         confidence = _TOOL_CONFIDENCE if any("result" in call for call in calls) else _TEXT_CONFIDENCE
         if not isinstance(answer.output, str):
             fields["data"] = to_jsonable_python(answer.output, fallback=str)
