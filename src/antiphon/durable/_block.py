@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._course import AgentRuns, RunPart
+from antiphon.durable._course import RunPart
 from antiphon.durable._history import Recorded
-from antiphon.durable._opened import OnChange, OpenAnswers, Opened, errors_in
+from antiphon.durable._opened import AgentRuns, OnChange, OpenAnswers, Opened, errors_in
 from antiphon.durable._opening import OnBusy, RunOptions
 from antiphon.durable._run import RUN, LedgerRun, run_scope
 from antiphon.durable._state import DepsState, Watch

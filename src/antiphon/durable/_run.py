@@ -27,9 +27,9 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._course import MARK, AgentRuns, Namesake, Place, RunCourse, RunPart, asked, place_of
+from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked, place_of
 from antiphon.durable._history import QUESTION, RETURNED
-from antiphon.durable._opened import Opened, block_ended
+from antiphon.durable._opened import AgentRuns, Namesake, Opened, block_ended
 from antiphon.durable._opening import Opening, RunOptions
 from antiphon.durable._state import Watch
 from antiphon.durable._steps import Patches, RunEffect, RunStep, StepOrder

@@ -7,32 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from antiphon.errors import WithdrawnError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from antiphon.errors import FencedError, ParkedError
-    from antiphon.messages import Message
+    from antiphon.errors import FencedError
     from antiphon.runtime._delivery import DeliveryState
-
-
-class OpenWork:
-    """What one attempt at a course has open, and why it starts nothing more. The next attempt has another one."""
-
-    open_effects: tuple[Message, ...] = ()
-    """The rows of effects that it has started and not ended."""
-    parked: ParkedError | None = None
-    """Why it starts nothing more: an effect waits for a person."""
-    parked_in: frozenset[str] = frozenset()
-    """The effects in which that effect is. They get no outcome, whatever their functions make of the error."""
-    doubt: ParkedError | None = None
-    """Why it changes nothing more: an effect that must not be done twice has no outcome."""
-
-    def note_parked(self, error: ParkedError, inside: Iterable[str] = ()) -> None:
-        """Note that one of its effects waits for a person; `inside` are the effects and parts of its course around it."""
-        self.parked, self.parked_in = self.parked or error, self.parked_in.union(inside)
-
-    def note_doubt(self, error: ParkedError) -> None:
-        """Note that one of its effects may have been done."""
-        self.doubt = self.doubt or error
+    from antiphon.runtime._work import OpenWork
 
 
 class Course(Protocol):

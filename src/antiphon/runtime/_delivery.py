@@ -38,20 +38,18 @@ from asyncio import get_running_loop
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
 from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
-from antiphon.runtime._course import OpenWork
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
+from antiphon.runtime._work import Halt, Work
 
 if TYPE_CHECKING:
-    from antiphon.errors import DeliveryError, FencedError, ParkedError
+    from antiphon.errors import DeliveryError, FencedError
     from antiphon.ledger import Record
 
 
@@ -133,63 +131,6 @@ class Callers:
             self.waiter.set_result(result) if error is None else self.waiter.set_exception(error)
         for duplicate in self.duplicates:
             duplicate.settle(result, error)
-
-
-class Halt(StrEnum):
-    """Why a handler is stopped that is not to end."""
-
-    INTERRUPTED = "interrupted"
-    """Its actor restarts or stops. A part of REDELIVER and LEAVE: it runs again, here or in the next system."""
-    LEFT_TO_NEXT = "left to next"
-    """The system closes, and the answer that it waits for will not come. A part of LEAVE, whatever it returns."""
-
-
-class Work(OpenWork):
-    """One attempt of the handler: its task, and what it has done. A parked effect is a part of LEAVE, whatever it returns."""
-
-    task: asyncio.Task[None] | None = None
-    """The task that runs it, and that may be cancelled; None: it does not run, or its outcome is being written."""
-    halt: Halt | None = None
-    cancellations: int = 0
-    """How often the task was cancelled because the answer is not wanted or the thread was lost. A part of END and EVICT: the
-    task goes on with the next message, and does not count them (`Task.uncancel`)."""
-    keys: tuple[str, ...] = ()
-    """The keys that it has used."""
-    unnamed_count: int = 0
-    """How many messages and effects it has started without a key."""
-    deferred_rows: tuple[Message, ...] = ()
-    """Rows that are written together with its next one."""
-    marks: Mapping[str, str] = MappingProxyType({})
-    """The listing fields of the thread, written with its next row."""
-    is_unsure: bool = False
-    """Whether the ledger may have open rows of it that are not in `open_effects`. A part of END, which reads them then."""
-
-    def next_key(self, name: str | None = None) -> str:
-        """Return the key of its next message or effect: the same in every attempt."""
-        if name is None:
-            self.unnamed_count += 1
-            return str(self.unnamed_count)
-        if not keys.is_key(name):
-            raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
-        self.keys += (name,)
-        count = self.keys.count(name)
-        return keys.counted(name, count)
-
-    def resume_parked(self, error: ParkedError) -> None:
-        """Let it start more: it waits for the person itself. After another parked effect, it still may not."""
-        if self.parked is error:
-            self.parked, self.parked_in = None, frozenset()
-
-    def take_deferred(self) -> tuple[tuple[Message, ...], Mapping[str, str]]:
-        """Return the deferred rows and marks, and forget them."""
-        rows, marks = self.deferred_rows, self.marks
-        if rows or marks:
-            self.deferred_rows, self.marks = (), MappingProxyType({})
-        return rows, marks
-
-    def put_back_deferred(self, rows: tuple[Message, ...], marks: Mapping[str, str]) -> None:
-        """Let the next row take rows and marks along that were taken, and perhaps not written."""
-        self.deferred_rows, self.marks = (*rows, *self.deferred_rows), {**marks, **self.marks}
 
 
 _LEFT_OR_MERGED = (Phase.LEFT, Phase.MERGED)

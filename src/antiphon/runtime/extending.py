@@ -5,7 +5,7 @@ run of an agent has no actor, and writes the same rows as a handler. These names
 keep their meaning.
 """
 
-from antiphon.runtime._course import Course, OpenWork
+from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effect, GivenUp, Park, Run, call_plain, check_function, confirmed, start_confirmed
 from antiphon.runtime._exchange import error_response, from_wire, response_type
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
@@ -40,6 +40,7 @@ from antiphon.runtime._rows import (
 )
 from antiphon.runtime._settings import GOES_ON, STOPPED
 from antiphon.runtime._supervision import Directive, concerned, decide
+from antiphon.runtime._work import OpenWork
 
 __all__ = [
     "AGAIN",
