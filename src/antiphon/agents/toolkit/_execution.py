@@ -240,8 +240,9 @@ def _medium(value: object) -> MediaPart | None:
     if isinstance(value, MediaPart):
         return value
     if isinstance(value, BinaryContent):
-        kinds: dict[Modality, bool] = {"image": value.is_image, "audio": value.is_audio, "video": value.is_video}
-        modality: Modality = next((kind for kind, is_it in kinds.items() if is_it), "document")
+        modality: Modality = (
+            "image" if value.is_image else "audio" if value.is_audio else "video" if value.is_video else "document"
+        )
         return MediaPart(modality=modality, url=value.data_uri, mime=value.media_type)
     if isinstance(value, FileUrl):
         return MediaPart(modality=_MODALITIES.get(type(value), "document"), url=value.url)
