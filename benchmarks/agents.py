@@ -28,7 +28,7 @@ from antiphon.durable import ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message
-from antiphon.runtime.extending import Journal
+from antiphon.runtime._journal import Journal
 from benchmarks._harness import Goal, Table, waited
 
 __all__ = ["tables"]

@@ -17,7 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
-from antiphon.ledger import Host, Ledger, Mastering, MasterKey, ThreadFilter, open_ledger
+from antiphon.ledger import Host, Ledger, MasterKey, ThreadFilter, open_ledger
+from antiphon.ledger._encryption import Mastering
 from antiphon.service import list_approvals
 from benchmarks._harness import Goal, Sample, Table, waited, worked
 from benchmarks._messages import Said, cases

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic_ai.models import Model
 
-from antiphon.agents import model
-from antiphon.agents.models import Call, Rule, Script, ScriptedModel, Turn
+from antiphon.agents.models import Call, Rule, Script, ScriptedModel, Turn, model
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

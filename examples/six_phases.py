@@ -2,11 +2,11 @@
 
 import asyncio
 
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.protocol import PHASES, AgentConfig
 from antiphon.protocol.flows import find_flow
+from antiphon.retrieval import KnowledgeBase
 
 TEA = "Green tea is steeped at 80 degrees for two minutes. Black tea is steeped at 95 degrees for four."
 

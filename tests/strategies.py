@@ -21,7 +21,8 @@ from antiphon import (
     TextPart,
     Usage,
 )
-from antiphon.messages import Tool, is_name
+from antiphon.messages import Tool
+from antiphon.messages._names import is_name
 
 HOSTILE = ["\x00", "\x7f", "\u202e", "\u200b", "\ufeff", "\U000e0041", "e\u0301", "\u2028", "\\", '"', "\n", "😀", "ﷺ"]
 RESERVED = ["kind", "type", "schema", "epoch", "seq", "thread", "$ref", "lc", "antiphon", "conversation", "__class__", ""]

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 from tests.trees import tree_of, trees_with
@@ -43,6 +44,21 @@ def _isort_key(name: str) -> tuple[int, str]:
     """Constants, classes, functions; each in order: as the formatter sorts them."""
     kind = 0 if name.isupper() else 1 if name[0].isupper() else 2
     return kind, name
+
+
+@pytest.mark.slow
+def test_a_public_name_is_offered_in_one_place() -> None:
+    """The top of the package repeats those of the first hour; the service is private, and all that a front door imports."""
+    places: dict[tuple[str, int], list[str]] = {}
+    for name in PUBLIC:
+        module = importlib.import_module(name)
+        values = [(each, getattr(module, each)) for each in module.__all__ if name != "antiphon.service"]
+        for each, value in values:
+            if isinstance(value, type | FunctionType):
+                places.setdefault((each, id(value)), []).append(name)
+
+    assert len(places) > 300
+    assert [(each, names) for (each, _), names in places.items() if len(names) > 1] == []
 
 
 def test_the_top_of_the_package_offers_what_users_need() -> None:
@@ -129,7 +145,8 @@ import sys, antiphon
 assert "antiphon.agents" not in sys.modules
 from antiphon import LedgerDurability, Toolkit, ledger_run, model
 from antiphon import agents, durable
-assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, agents.Toolkit, durable.ledger_run)
+from antiphon.agents import toolkit
+assert (LedgerDurability, Toolkit, ledger_run) == (agents.LedgerDurability, toolkit.Toolkit, durable.ledger_run)
 assert model("scripted").model_name.startswith("scripted")
 assert {"LedgerDurability", "Toolkit", "ledger_run", "model"} <= set(dir(antiphon))
 """

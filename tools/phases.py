@@ -1,6 +1,7 @@
 """Write the picture of the phases of a delivery into docs/architecture.md, from the table in the source."""
 
 from pathlib import Path
+from textwrap import wrap
 
 from antiphon.runtime._states import TRANSITIONS
 
@@ -13,9 +14,9 @@ def picture() -> str:
     lines: list[str] = []
     for phase, events in TRANSITIONS.items():
         stays = [event.value for event, after in events.items() if after is phase]
-        moves = [f"{event.value} ─▶ {after.value}" for event, after in events.items() if after is not phase]
+        moves = [f"{event.value}→{after.value}" for event, after in events.items() if after is not phase]
         parts = [*moves, *([f"nothing changes it: {', '.join(stays)}"] if stays else [] if moves else ["the end"])]
-        lines += [f"{phase.value if number == 0 else '':<14}{part}" for number, part in enumerate(parts)]
+        lines += wrap("  ".join(parts), 110, initial_indent=f"{phase.value:<14}", subsequent_indent=" " * 14)
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 

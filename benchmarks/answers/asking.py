@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from antiphon import open_ledger, service
-from antiphon.patterns.postchain import NOT_IN_SOURCES
+from antiphon.patterns.postchain._retrieval import NOT_IN_SOURCES
 from benchmarks.answers._questions import HERE, SETS, Gold, Question, plain, read_documents, read_questions
 
 __all__ = ["report"]

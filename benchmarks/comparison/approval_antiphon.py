@@ -5,8 +5,8 @@ from scripts_pydantic_ai import scripted
 from world import FOLDER, INSTRUCTIONS, ON_CHANGE, is_paid, pay, start, until
 
 from antiphon import open_ledger
-from antiphon.agents import LedgerDurability, Toolkit
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import current_effect, ledger_run
 from antiphon.service import list_parked, settle_call
 

@@ -11,9 +11,9 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.usage import RunUsage
 
 from antiphon.agents import LedgerDurability
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
+from antiphon.retrieval import KnowledgeBase
 
 INSTRUCTIONS = "Answer from the documents only."
 DOCUMENTS = {

@@ -1,6 +1,6 @@
 from antiphon.agents import LedgerDurability as LedgerDurability
-from antiphon.agents import Toolkit as Toolkit
-from antiphon.agents import model as model
+from antiphon.agents.models import model as model
+from antiphon.agents.toolkit import Toolkit as Toolkit
 from antiphon.checks import Finding as Finding
 from antiphon.checks import Repaired as Repaired
 from antiphon.checks import check as check

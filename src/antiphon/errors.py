@@ -21,9 +21,8 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── LedgerUnavailableError    locked, full or failing; try again later
 │   │   └── LedgerFullError       there is no space left on its disk; make some, then try again
 │   ├── LedgerCorruptError        .seq: the stored data was changed; do not continue
-│   ├── EncryptionError           a thread is encrypted, or is not; do as it says
+│   ├── EncryptionError           .code: a thread is encrypted, or is not, or another master key wraps its key; do as it says
 │   │   ├── NoMasterKeyError      the ledger was opened without its master key; give it
-│   │   ├── WrongMasterKeyError   .actual .expected: another master key wraps the keys; give that one
 │   │   ├── ForgottenError        the key of the thread was deleted; its messages can no longer be read
 │   │   └── NotSearchableError    an encrypted thread is in no index; read it instead
 │   └── LedgerFormatError         not a ledger, or written by a newer antiphon; check the file
@@ -35,15 +34,13 @@ AntiphonError                     .retryable: may the same operation succeed lat
 │   ├── MissingKeyError           .variables: set one of them, or choose a model without a key
 │   ├── MissingExtraError         .install: a package is not installed; also a ModuleNotFoundError
 │   └── LocalModelError           the local model's file is missing or differs, or its server does not start; do as it says
-├── EffectError                   raised in an effect to report its outcome
-│   ├── FailedError               .code .details: it failed; the caller gets a RefusedError
-│   └── UnknownOutcomeError       unknown outcome; an effect that must not repeat is parked
+├── FailedError                   .code .details: raise it in an effect that failed; the caller gets a RefusedError
+├── UnknownOutcomeError           raise it in an effect whose outcome is unknown; one that must not repeat is parked
 ├── ServiceError                  .thread_id .code: a command or request cannot do what was asked; do as it says
 │   ├── PlaceError                the thread or ledger has no such place, or does not continue from there; name another
 │   ├── ThreadEndedError          .status: the thread has ended; ask a new question in it instead
 │   ├── ThreadBusyError           .status .owner: it has not finished; wait until it has, then try again
-│   └── NotWaitingError           .code: no such approval or parked call waits for this person; list those that wait
-│       └── AlreadyAnsweredError  .decision .by: the approval has its answer
+│   └── NotWaitingError           .code .decision .by: no approval or parked call waits for this person; list those that do
 ├── RetrievalError                .source .code: a document cannot be added or searched
 │   └── DocumentError             the file has no text, is damaged or too large, or no package reads it; do as it says
 ├── CalculationError              not arithmetic, or too large; also a ValueError
@@ -80,7 +77,6 @@ from typing import Any, Literal, TypeAlias
 __all__ = [
     "ActorFailedError",
     "ActorStoppedError",
-    "AlreadyAnsweredError",
     "AntiphonError",
     "AppendConflictError",
     "AppendRefusedError",
@@ -91,7 +87,6 @@ __all__ = [
     "DeliveryError",
     "DialectError",
     "DocumentError",
-    "EffectError",
     "EffectFailedError",
     "EncodeError",
     "EncryptionError",
@@ -140,7 +135,6 @@ __all__ = [
     "UnknownOutcomeError",
     "UnknownThreadError",
     "WithdrawnError",
-    "WrongMasterKeyError",
 ]
 
 
@@ -388,6 +382,11 @@ class LedgerCorruptError(LedgerError):
 class EncryptionError(LedgerError):
     """A thread or ledger is encrypted, and what was asked for needs its key; or it is not encrypted, and has no key."""
 
+    def __init__(self, reason: str, thread_id: str | None = None, *, code: str = "") -> None:
+        super().__init__(reason, thread_id)
+        self.code = code
+        """WRONG_MASTER_KEY: the given master key is not the one that wraps the keys of the ledger. Nothing was written."""
+
 
 class NoMasterKeyError(EncryptionError):
     """The ledger was opened without the master key that this thread needs. Nothing was written."""
@@ -397,19 +396,6 @@ class NoMasterKeyError(EncryptionError):
         what = "it is encrypted" if thread_id is not None else "the ledger is encrypted"
         super().__init__(f"{what}, and no master key is given; {advice}", thread_id)
         self.args = (thread_id,)
-
-
-class WrongMasterKeyError(EncryptionError):
-    """The given master key is not the one that wraps the keys of the ledger. Nothing was written."""
-
-    def __init__(self, actual: str, expected: str, thread_id: str | None = None) -> None:
-        reason = f"the master key that is given ({actual}) is not the one that wraps its keys ({expected}); give that one"
-        super().__init__(reason, thread_id)
-        self.args = (actual, expected, thread_id)
-        self.actual = actual
-        """The id of the key that is given."""
-        self.expected = expected
-        """The id of the key that is needed."""
 
 
 class ForgottenError(EncryptionError):
@@ -509,11 +495,7 @@ class LocalModelError(ModelError):
 # ---------------------------------------------------------------- effects
 
 
-class EffectError(AntiphonError):
-    """Raised in the function of an effect, to report its outcome."""
-
-
-class FailedError(EffectError):
+class FailedError(AntiphonError):
     """Raise it in `run` to fail an effect with a specific code and details: the caller gets a `RefusedError`."""
 
     def __init__(self, reason: str, code: str, *, details: object = None, retryable: bool = False) -> None:
@@ -524,7 +506,7 @@ class FailedError(EffectError):
         self.retryable = retryable
 
 
-class UnknownOutcomeError(EffectError):
+class UnknownOutcomeError(AntiphonError):
     """Raise it in `run` if it is unknown whether the effect happened: an effect that must not repeat is parked."""
 
 
@@ -598,18 +580,17 @@ class ThreadBusyError(ServiceError):
 class NotWaitingError(ServiceError):
     """No such approval or parked call waits, or not for this person.
 
-    `code` is EXPIRED if nobody has answered the approval in time: the program asks again if it calls the tool again. It is
-    NOT_APPROVER if this person may not answer it; the text says who may.
+    `code` is ALREADY_ANSWERED if the approval has its answer, which counts: another answer changes nothing. It is EXPIRED if
+    nobody has answered in time: the program asks again if it calls the tool again. It is NOT_APPROVER if this person may not
+    answer it; the text says who may.
     """
 
-
-class AlreadyAnsweredError(NotWaitingError):
-    """The approval has its answer, which counts. Another answer changes nothing."""
-
-    def __init__(self, reason: str, thread_id: str, decision: str, by: str) -> None:
-        super().__init__(reason, thread_id, decision, by)
+    def __init__(
+        self, reason: str, thread_id: str | None = None, *, code: str = "", decision: str | None = None, by: str | None = None
+    ) -> None:
+        super().__init__(reason, thread_id, code=code)
         self.decision = decision
-        """`approved` or `denied`."""
+        """`approved` or `denied`, if it has its answer."""
         self.by = by
         """The person who answered."""
 

@@ -15,14 +15,16 @@ from tests.ledger.histories import said
 
 from antiphon import Conversation, System, Toolkit, check, handles, open_ledger, repair
 from antiphon.agents import LedgerDurability, listen
-from antiphon.agents.toolkit import ApprovalRule, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
 from antiphon.durable import LedgerRun, allow_change, check_runs, durable_stream, ledger_run, program, runs
+from antiphon.durable._approvals import find_approval
 from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
-from antiphon.ledger import command_line, record_reward, rewards_of
+from antiphon.ledger import record_reward, rewards_of
+from antiphon.ledger._open import command_line
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.patterns._decisions import decisions_of
 from antiphon.patterns.cast import AgentSpec, Cast
-from antiphon.patterns.decisions import decisions_of
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain

@@ -7,7 +7,8 @@ import pytest
 from tests.checks.said import calls, codes, finding, gives, mended, mended_for, says, warnings
 
 from antiphon import Conversation, decode, encode
-from antiphon.checks import TARGETS, Target
+from antiphon.checks import TARGETS
+from antiphon.checks._targets import Target
 from antiphon.messages import Tool
 
 ASK = says("user", "How warm is it?")

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+QUICK = Path(__file__).with_name("quick.toml")
 ANSWER = "Green tea is steeped at 80 degrees."
 WRONG = {
     "wrong": (b"<html>hello</html>", "text/html"),
@@ -59,8 +61,9 @@ class FakeOpenAI:
         return [each.digest for each in self.asked if each.is_answered]
 
     def environment(self) -> dict[str, str]:
-        """Return what a command needs to ask it."""
-        return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "sk-fake", "ANTIPHON_MODEL": "", "ANTIPHON_CONFIG": ""}
+        """Return what a command needs to ask it. The waits between attempts are tested elsewhere, in virtual time."""
+        named = {"ANTIPHON_MODEL": "", "ANTIPHON_CONFIG": str(QUICK)}
+        return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "sk-fake", **named}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,6 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Retry-After-Ms", "1")  # the SDK's own retries wait as long as they are told
         self.end_headers()
         self.wfile.write(body)
 

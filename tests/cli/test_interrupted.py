@@ -255,9 +255,7 @@ def test_a_provider_that_fails_stops_the_run_and_resume_goes_on(fake: FakeOpenAI
     """After three paid phases: what a person sees is the provider's own word, and the command that goes on."""
     place = Place(fake, tmp_path, "postchain")
     fake.failure, fake.fails_after = failure, 3
-    quick = tmp_path / "quick.toml"  # the waits between the attempts of a phase are tested elsewhere, in virtual time
-    quick.write_text("backoff = 0\n")
-    stopped = place.begin("--config", str(quick)).wait()
+    stopped = place.begin().wait()
     assert (stopped.exit_code, len(fake.answered)) == (4, 3), stopped.text
     assert "stopped: the model of 'observation' cannot be asked" in stopped.text
     fake.failure = None

@@ -16,7 +16,8 @@ from tests.forked import Forked
 from antiphon import TextPart
 from antiphon.cli import _ledger
 from antiphon.cli._live import program_name
-from antiphon.ledger import SYSTEM_PATTERN, Ledger
+from antiphon.ledger import Ledger
+from antiphon.ledger._listing import SYSTEM_PATTERN
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07 a\u202eb \u200b[red]c[/red] :smile:"
 

@@ -18,9 +18,10 @@ from tests.strategies import messages
 from antiphon import Conversation, MediaPart, TextPart, dumps, loads
 from antiphon.cli._import import histories
 from antiphon.cli._live import program_name
-from antiphon.ledger import SYSTEM_PATTERN, Ledger
+from antiphon.ledger import Ledger
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Tool
-from antiphon.patterns.decisions import export_transitions
+from antiphon.patterns._decisions import export_transitions
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.dialects.samples import SAMPLES
 from antiphon import decode, encode
 from antiphon.dialects import detect, names
 from antiphon.errors import DecodeError
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 
 @pytest.mark.parametrize(

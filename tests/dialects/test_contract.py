@@ -13,7 +13,7 @@ from tests.dialects.samples import SAMPLES
 from antiphon import Conversation, Message, PartsPayload, TextPart, dumps
 from antiphon.dialects import decode, encode, get, meaning, names
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 from antiphon.testing import check_dialect
 
 

@@ -18,7 +18,7 @@ from tests.providers.samples import DIALECTS, samples
 
 from antiphon import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages.json_values import JsonError, canonical, parse
+from antiphon.messages._json_values import JsonError, canonical, parse
 
 INPUTS = int(os.environ.get("ANTIPHON_FUZZ", "5000"))
 BODIES: dict[str, list[Any]] = {

@@ -16,8 +16,9 @@ from tests.providers.samples import samples
 from tests.providers.types import as_request, problems
 
 from antiphon import Conversation, check, decode, encode
-from antiphon.dialects import FACETS, Encoded, meaning
-from antiphon.messages.json_values import canonical
+from antiphon.dialects import Encoded, meaning
+from antiphon.dialects._losses import FACETS
+from antiphon.messages._json_values import canonical
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects" / "index.md"
 FORMATS = (*SAMPLES, *PROVIDERS)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import strategies as core
 
-from antiphon import decode, encode
-from antiphon.dialects import atlas, choir, marsys
+from antiphon import decode, encode, protocol
+from antiphon.dialects import atlas, marsys
 from antiphon.dialects.agent_framework import message_builder as build
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 names = st.sampled_from(["a", "bob", "w-1", "search"])
 maybe_name = st.none() | names
@@ -32,7 +32,7 @@ def same(name: str, units: list[Any]) -> None:
 
 types = st.sampled_from(["CREATE_THREAD", "HEARTBEAT", "MESSAGE", "THREAD_RESULT", "THREAD_CREATED", "CUSTOM", "ERROR"])
 requests = st.builds(
-    choir.Message,
+    protocol.Message,
     id=names,
     type=types.filter(lambda kind: kind != "ERROR"),
     data=objects,
@@ -40,16 +40,18 @@ requests = st.builds(
     receiver=maybe_name,
 )
 responses = st.builds(
-    choir.Response, id=names, type=types.filter(lambda kind: kind != "ERROR"), data=objects, message_id=maybe_id
+    protocol.Response, id=names, type=types.filter(lambda kind: kind != "ERROR"), data=objects, message_id=maybe_id
 )
-failures = st.builds(choir.ErrorResponse, words, error_code=maybe_name, message_id=maybe_id, data=objects, sender=maybe_name)
+failures = st.builds(
+    protocol.ErrorResponse, words, error_code=maybe_name, message_id=maybe_id, data=objects, sender=maybe_name
+)
 
 
 @pytest.mark.slow
 @given(st.lists(st.one_of(requests, responses, failures), max_size=4))
 def test_choir(messages: list[Any]) -> None:
     """CH-043, CH-044, CH-045"""
-    units = [json.loads(choir.serialize_message(message)) for message in messages]
+    units = [json.loads(protocol.serialize_message(message)) for message in messages]
     same("choir", [{**unit, "id": f"m{number}"} for number, unit in enumerate(units)])
 
 

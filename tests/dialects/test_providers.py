@@ -10,7 +10,7 @@ from tests.providers.types import as_request, problems
 
 from antiphon import Conversation, Message, PartsPayload, TextPart, check, decode, encode
 from antiphon.dialects import Projection, meaning
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini", "pydantic-ai")
 NOTHING_SAID = frozenset({"AP305"})

@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Literal, Optional  # noqa: UP035 (the docume
 import pytest
 from pydantic import BaseModel, HttpUrl
 
-from antiphon import messages
-from antiphon.dialects import agent_framework, atlas, choir, marsys
+from antiphon import messages, protocol
+from antiphon.dialects import agent_framework, atlas, marsys
 from antiphon.dialects.agent_framework import constants, message_builder
 from antiphon.messages import MessageBuilder
 
@@ -107,7 +107,7 @@ def test_our_examples_have_every_shape_of_the_documents() -> None:
 # ---------------------------------------------------------------- the documents themselves
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
-FORMATS = {"000": choir, "001": marsys, "002": messages, "003": agent_framework, "004": atlas}
+FORMATS = {"000": protocol, "001": marsys, "002": messages, "003": agent_framework, "004": atlas}
 IMPORTS = {
     "src.agents.memory": marsys,
     "agent_framework.constants": constants,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder, PartsPayload, TextPart
 from antiphon.ledger import Ledger, Record, open_ledger
-from antiphon.ledger.sqlite import SqliteLedger
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 ResultT = TypeVar("ResultT")
 

@@ -22,8 +22,8 @@ from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
 from antiphon.ledger import Fold, Host, Ledger, Limit, PermitWants, Record, TermEntry, TermIndex, ThreadFilter
 from antiphon.ledger._hosts import BootClock
-from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import _words
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 from antiphon.ledger.sqlite._sql import Connection
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort

@@ -27,8 +27,9 @@ from tests.runtime.actors import Ping, Pong
 from tests.telemetry.watch import Watch
 
 from antiphon.errors import DeliveryError
-from antiphon.ledger import STANDARD_REDACTION, Ledger, Redacting, Snapshot
-from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, Snapshot
+from antiphon.ledger._redaction import Redacting
+from antiphon.ledger.postgres._ledger import PostgresLedger
 from antiphon.runtime import Actor, Context, ModelOperation, Settings, System, describe, handles
 from antiphon.server import ServerLimits, ServeSettings, serving
 from antiphon.server._api import ENDPOINTS

@@ -12,7 +12,8 @@ from tests.postgres import Server
 from antiphon.ledger import Head, Ledger, MasterKey, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
-from antiphon.testing import LEDGER_CHECKS, check_ledger
+from antiphon.testing import check_ledger
+from antiphon.testing._ledger import LEDGER_CHECKS
 
 
 @pytest.mark.slow

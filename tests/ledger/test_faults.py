@@ -27,7 +27,8 @@ from antiphon.ledger import Ledger
 from antiphon.ledger._admission import admit
 from antiphon.ledger.sqlite import _driver
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -198,7 +199,7 @@ def test_a_writer_that_takes_long_hides_nothing_from_a_tail(tmp_path: Path, reco
 PROCESS = """
 import asyncio, sys
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
-from antiphon.testing import content_of
+from antiphon.testing._events import content_of
 from tools.soak.witness import Witness
 from tests.ledger.histories import at, said
 

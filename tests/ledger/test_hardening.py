@@ -14,9 +14,9 @@ from antiphon import Message, OptionCallPayload, Usage
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
 from antiphon.ledger import STANDARD_REDACTION, Fold, Host, Ledger, Record, Snapshot, ThreadSummary, Verification
 from antiphon.ledger._sql import branches, verify
-from antiphon.ledger.sqlite import SqliteLedger
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 HOST = Host("host", "1", ("x",), 600.0, "instance")
 STORES = pytest.mark.parametrize("store", ["memory", "sqlite"])

@@ -20,9 +20,9 @@ asyncpg = pytest.importorskip("asyncpg")
 
 from antiphon.ledger._sql import hosts  # noqa: E402
 from antiphon.ledger._sql.statements import Verb, moment  # noqa: E402
-from antiphon.ledger.postgres import PostgresLedger  # noqa: E402 (after the check that its driver is there)
 from antiphon.ledger.postgres._connection import Session  # noqa: E402
 from antiphon.ledger.postgres._driver import answered  # noqa: E402
+from antiphon.ledger.postgres._ledger import PostgresLedger  # noqa: E402 (after the check that its driver is there)
 
 FEW, MANY = 3, 40
 

@@ -18,8 +18,8 @@ from tests.postgres import Server
 from tests.runtime.actors import virtually
 
 from antiphon.errors import StoppedError
-from antiphon.ledger import ALL_MODELS, Host, Ledger, Limit, LimitStatus, PermitWants, open_ledger
-from antiphon.ledger._permits import LimitState, _Holding
+from antiphon.ledger import Host, Ledger, Limit, LimitStatus, PermitWants, open_ledger
+from antiphon.ledger._permits import ALL_MODELS, LimitState, _Holding
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime._lease import Lease
 from antiphon.runtime._permits import Permits

@@ -22,9 +22,10 @@ from tests.ledger.histories import answered, called, everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, command_line, open_ledger
+from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, open_ledger
+from antiphon.ledger._open import command_line
 from antiphon.ledger._sql import branches
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _schema, _verify
+from antiphon.ledger.postgres import _appends, _connection, _schema, _verify
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Pool, Session, shown_url, translated
 from antiphon.ledger.postgres._group_append import (
@@ -39,6 +40,7 @@ from antiphon.ledger.postgres._group_append import (
     ONE_UNSURE,
     assembled,
 )
+from antiphon.ledger.postgres._ledger import PostgresLedger
 from antiphon.ledger.postgres._schema import FORMAT
 from antiphon.ledger.postgres._search import vector_of
 from antiphon.testing import check_ledger

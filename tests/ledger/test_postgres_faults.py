@@ -43,11 +43,13 @@ from antiphon.ledger._signals import Hints
 from antiphon.ledger._sql import hosts, lists, rows
 from antiphon.ledger._sql.appends import CarefulAppends
 from antiphon.ledger._sql.statements import Lock
-from antiphon.ledger.postgres import PostgresLedger, _appends, _connection, _driver, _group_append, _search, _terms
+from antiphon.ledger.postgres import _appends, _connection, _driver, _group_append, _search, _terms
 from antiphon.ledger.postgres._appends import Appender, WaitingAppend
 from antiphon.ledger.postgres._connection import Session
 from antiphon.ledger.postgres._driver import lock_of
-from antiphon.testing import check_ledger, content_of
+from antiphon.ledger.postgres._ledger import PostgresLedger
+from antiphon.testing import check_ledger
+from antiphon.testing._events import content_of
 
 THREADS = ("a", "b", "c")
 WRITERS = 2

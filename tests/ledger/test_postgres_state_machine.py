@@ -11,7 +11,7 @@ from tests.ledger.test_state_machine import Ledgers
 from tests.postgres import Server
 
 from antiphon.ledger import Ledger, Record, Tailed
-from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger.postgres._ledger import PostgresLedger
 
 
 class PostgresLedgers(Ledgers):

@@ -14,8 +14,9 @@ from tests.ledger.histories import called, everything, fill, said, with_ledger
 from antiphon.errors import LedgerCorruptError, LedgerFormatError
 from antiphon.ledger import Fold, Host, Ledger, Verification
 from antiphon.ledger._sql.rows import key_of, number_of
-from antiphon.ledger.sqlite import SqliteLedger, _schema
+from antiphon.ledger.sqlite import _schema
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 from antiphon.ledger.sqlite._sql import Connection
 
 COUNT: Fold[int] = Fold("count", 0, lambda state, message: state + 1, lambda state: state, lambda value: int(str(value)))

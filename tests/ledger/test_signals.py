@@ -22,8 +22,8 @@ import antiphon.ledger._signals as signals_module
 import antiphon.ledger.postgres._ledger as ledger_module
 import antiphon.runtime._hosting as hosting_module
 from antiphon.errors import SetupError
-from antiphon.ledger import Host, Ledger, NoSignals, Signalling, open_ledger, signal_subject
-from antiphon.ledger._signals import NatsSignals
+from antiphon.ledger import Host, Ledger, open_ledger
+from antiphon.ledger._signals import NatsSignals, NoSignals, Signalling, signal_subject
 from antiphon.messages import Message, MessageBuilder, OptionCallPayload
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles

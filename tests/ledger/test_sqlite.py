@@ -20,7 +20,8 @@ from antiphon import MediaPart, Message, MessageBuilder, OptionResultBuilder, Pa
 from antiphon.errors import AppendRefusedError, LedgerError, LedgerFormatError, LedgerUnavailableError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger._sql import rows
-from antiphon.ledger.sqlite import SqliteLedger, _appends, _connection, _writer
+from antiphon.ledger.sqlite import _appends, _connection, _writer
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 # ---------------------------------------------------------------- opening
 

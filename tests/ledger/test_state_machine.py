@@ -32,7 +32,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Fold, Host, Ledger, Record, Snapshot, ThreadFilter
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.sqlite import SqliteLedger
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 from antiphon.messages import use_port
 from antiphon.testing import CountingPort
 

@@ -21,7 +21,7 @@ from tests.postgres import Server
 
 from antiphon.errors import AntiphonError
 from antiphon.ledger import Head, Host, Ledger, TermEntry, TermIndex, ThreadFilter
-from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger.postgres._ledger import PostgresLedger
 from antiphon.messages import use_port
 from antiphon.server import ServerLimits, ServeSettings, serving
 from antiphon.server._api import ENDPOINTS

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from antiphon.messages import Conversation, MessageBuilder, OptionResultBuilder
-from antiphon.messages.arguments import check_choice, check_each, check_type
+from antiphon.messages._arguments import check_choice, check_each, check_type
 
 
 def test_an_argument_of_another_type_is_refused_with_what_was_expected() -> None:

@@ -19,9 +19,11 @@ from tests import strategies
 
 from antiphon import Conversation, DataPart, MediaPart, Message, OptionCallPayload, PartsPayload, TextPart, dumps, loads
 from antiphon.errors import DecodeError
-from antiphon.messages import HOUSE_VERSION, Limits, OptionResultPayload, Tool, _house, current_limits, use_limits
+from antiphon.messages import Limits, OptionResultPayload, Tool, _house, use_limits
+from antiphon.messages._json_values import write
+from antiphon.messages._model import HOUSE_VERSION
+from antiphon.messages._settings import current_limits
 from antiphon.messages._unchecked import house_bytes
-from antiphon.messages.json_values import write
 
 SAMPLES = Path(__file__).parent / "house"
 MIB = 1024 * 1024

@@ -21,7 +21,7 @@ from tests import strategies
 
 from antiphon import DataPart, OptionCallPayload
 from antiphon.messages import JsonArray, JsonObject, Limits, thaw, use_limits
-from antiphon.messages.json_values import JsonError, copy_checked, current_limits, own, unpacked
+from antiphon.messages._json_values import JsonError, copy_checked, current_limits, own, unpacked
 
 
 class Colour(Enum):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.messages import is_name, keys
+from antiphon.messages import _keys as keys
+from antiphon.messages._names import is_name
 
 steps = st.text(min_size=1, max_size=20).filter(keys.is_key)
 

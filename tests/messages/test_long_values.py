@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.messages import JsonObject, Limits, OptionResultPayload, use_limits
-from antiphon.messages.json_values import write
-from antiphon.messages.long_values import cut, cut_text
+from antiphon.messages._json_values import write
+from antiphon.messages._long_values import cut, cut_text
 
 LEAF = st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=400)

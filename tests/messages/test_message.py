@@ -29,8 +29,8 @@ from antiphon import (
     Usage,
     dumps,
 )
-from antiphon.messages import RESERVED_POLICIES, Limits, RoleHint, use_limits, use_port
-from antiphon.messages._message import is_surely_small
+from antiphon.messages import Limits, RoleHint, use_limits, use_port
+from antiphon.messages._message import RESERVED_POLICIES, is_surely_small
 from antiphon.messages._unchecked import house_bytes
 from antiphon.testing import CountingPort
 

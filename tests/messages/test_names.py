@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from antiphon import ForeignPart, MediaPart, Message, OptionCallPayload, PartsPayload
-from antiphon.messages import Name, Tool, is_name
+from antiphon.messages import Tool
+from antiphon.messages._names import Name, is_name
 
 GOOD = ["user", "a", "agent one", "kind/key", "call_0|fc_1", "研究员", "Zoë", "Ærøskøbing", "x̂", "বাংলা", "😀", "x" * 512]
 BAD = {

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.messages.test_conversation import answer, call, histories, ids, say
 
 from antiphon import Conversation, MediaPart, Message, OptionResultPayload, PartsPayload, TextPart, dumps
-from antiphon.messages import estimate_tokens
+from antiphon.messages._log import estimate_tokens
 from antiphon.messages._unchecked import house_bytes
 
 TALK = Conversation(

@@ -15,7 +15,8 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError, UnknownOutcomeError
 from antiphon.ledger import open_ledger

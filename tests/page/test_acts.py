@@ -21,7 +21,8 @@ from tests.runtime.actors import Ping, Pong
 from tests.server.running import Served, say, served
 
 from antiphon import OptionCallPayload, OptionResultPayload, service
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError, UnknownOutcomeError
 from antiphon.ledger import Ledger

@@ -16,8 +16,9 @@ from tests.patterns.killed import Witness, serve
 
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger
-from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain
+from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.postchain._context import thread_of_message
+from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.protocol import AgentConfig
 
 MOVE, _, PHASE = os.environ.get("ANTIPHON_TEST_MOVE", "none@").partition("@")

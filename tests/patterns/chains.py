@@ -12,13 +12,13 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from tests.loops import run
 from typing_extensions import override
 
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, JsonObject, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.patterns.postchain import ChainConfig, PostChain
-from antiphon.protocol import response_type_of
-from antiphon.runtime.extending import enclosure_of
+from antiphon.protocol._messages import response_type_of
+from antiphon.retrieval import KnowledgeBase
+from antiphon.runtime._rows import enclosure_of
 
 __all__ = ["QUESTION", "Teller", "Witness", "branch", "chain_on", "enclosed", "known", "run", "said_in", "types_of"]
 

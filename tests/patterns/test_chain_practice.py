@@ -13,15 +13,16 @@ from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_
 from tests.patterns.test_life import Held
 
 from antiphon import open_ledger
-from antiphon.agents import Toolkit
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
-from antiphon.patterns.postchain import LIFE, ChainConfig, ChainEvent, PostChain, event_of
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, PostChain
+from antiphon.patterns.postchain._chain import event_of
+from antiphon.patterns.postchain._lifecycle import LIFE, history_of
 from antiphon.patterns.postchain._lifecycle import PastTurn as LifeTurn
-from antiphon.patterns.postchain._lifecycle import history_of
 from antiphon.patterns.postchain._retrieval import goals_in
 from antiphon.protocol import PHASES, AgentConfig, Phase, ProcessWithAgent
 from antiphon.runtime import Settings, system_thread

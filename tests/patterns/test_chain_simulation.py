@@ -14,7 +14,8 @@ from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionResultPayload
-from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain, ThreadLife
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
 from antiphon.protocol import PHASES, CreateThread, PauseThread, ResumeThread, StartThread, TerminateThread
 from antiphon.protocol.flows import find_flow
 from antiphon.testing import Faults, Simulated, World, simulate

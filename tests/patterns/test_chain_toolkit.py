@@ -16,12 +16,12 @@ from tests.patterns.chains import NotingLedger, branch, run, said_in
 from tests.patterns.test_pause import EVERY, _finished, _settled, check_nothing_begins_while_it_rests
 
 from antiphon import open_ledger
-from antiphon.agents import Toolkit
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
-from antiphon.agents.toolkit import ApprovalRule, answer, pending_approvals
+from antiphon.agents.toolkit import ApprovalRule, Toolkit, answer, pending_approvals
 from antiphon.errors import ConfigError, RefusedError, ServiceError, SetupError, UnguardedToolError
-from antiphon.ledger import Ledger, command_line
+from antiphon.ledger import Ledger
+from antiphon.ledger._open import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps, loads, use_port
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain, rerun

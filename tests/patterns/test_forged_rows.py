@@ -23,11 +23,13 @@ from tests.patterns.chains import chain_on
 from tests.strategies import messages as any_messages
 
 from antiphon.agents import LedgerDurability
-from antiphon.agents.toolkit import Toolkit, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
+from antiphon.durable._approvals import find_approval
 from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
-from antiphon.ledger import Head, Ledger, Record, ThreadJournal, from_outside, is_foreign, open_ledger
+from antiphon.ledger import Head, Ledger, Record, ThreadJournal, is_foreign, open_ledger
 from antiphon.ledger._records import genesis, link, to_micros
+from antiphon.ledger._request import from_outside
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     DataPart,
@@ -42,10 +44,10 @@ from antiphon.messages import (
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers._calls import _failed
 from antiphon.patterns.peers._letters import letter_of
-from antiphon.patterns.postchain import LIFE, ThreadLife
 from antiphon.patterns.postchain._config import current_agent, prepared_agent
 from antiphon.patterns.postchain._context import config_thread
-from antiphon.patterns.team_files import TeamFile
+from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
+from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.protocol import AgentConfig, Reply, Request
 from antiphon.runtime import Actor, Context, Recovered, System, handles
 

@@ -10,7 +10,8 @@ from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Message, OptionCallPayload, PartsPayload, TextPart
-from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain, ThreadLife
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
 from antiphon.protocol import PHASES
 
 MOVES = ("start", "pause", "resume", "terminate", "status")

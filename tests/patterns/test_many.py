@@ -16,7 +16,7 @@ from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, PartsPayload, TextPart
-from antiphon.patterns.cast import read_answer
+from antiphon.patterns.cast._pattern import read_answer
 from antiphon.patterns.postchain import ChainConfig, ChainResult, PostChain
 from antiphon.protocol import PHASES
 from antiphon.protocol.flows import find_flow

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, said_in
 
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.errors import ConfigError
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain import (
@@ -34,6 +33,7 @@ from antiphon.patterns.postchain._context import operations_from, operations_to
 from antiphon.patterns.postchain._phases import let_go
 from antiphon.patterns.postchain._retrieval import entities_in, goals_in, quote_of, relevance
 from antiphon.protocol import PHASES, AgentConfig
+from antiphon.retrieval import KnowledgeBase
 
 
 def _asked(rows: list[Message], option: str) -> list[dict[str, Any]]:

@@ -3,9 +3,10 @@
 import pytest
 from tests.patterns.chains import QUESTION, Teller, Witness, chain_on, known
 
-from antiphon.patterns.postchain import ChainConfig, IntentionPhaseActor, rerun
+from antiphon.patterns.postchain import ChainConfig, rerun
 from antiphon.patterns.postchain import _phases as phases
 from antiphon.patterns.postchain._context import PhasePrompt
+from antiphon.patterns.postchain._phases import IntentionPhaseActor
 from antiphon.protocol import AgentConfig
 
 

@@ -17,8 +17,7 @@ from tests.patterns.teams.crews import agent, phase, plan, play
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
 from antiphon import service
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError, RefusedError, WithdrawnError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Message, current_port

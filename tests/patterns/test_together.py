@@ -8,12 +8,13 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together
 from antiphon.patterns.peers import Peers, PeerSpec
-from antiphon.patterns.postchain import LIFE, ChainConfig, PostChain
+from antiphon.patterns.postchain import ChainConfig, PostChain
+from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
 from antiphon.protocol import PHASES, AgentConfig

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.agents import LedgerDurability, RetryPolicy, Toolkit, agent_program
+from antiphon.agents import LedgerDurability, RetryPolicy, agent_program
 from antiphon.agents.models import model
-from antiphon.agents.toolkit import Grant
-from antiphon.agents.toolkit.atlas import AgentToolkit
+from antiphon.agents.toolkit import Grant, Toolkit
+from antiphon.agents.toolkit._atlas import AgentToolkit
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import SetupError
 from antiphon.ledger import open_ledger

@@ -10,13 +10,11 @@ from pydantic import ValidationError
 from tests.protocol.samples import SAMPLES, Sample
 
 from antiphon.protocol import (
-    CATALOGUE,
     AgentConfig,
     AgentInvoked,
     AgentResponse,
     ContextPrepared,
     CreateThread,
-    Entry,
     Error,
     ErrorAcknowledged,
     ErrorCode,
@@ -42,10 +40,10 @@ from antiphon.protocol import (
     ThreadState,
     ThreadStatus,
     UpdateAgentConfig,
-    find_entry,
-    optional_fields,
-    required_fields,
 )
+from antiphon.protocol._catalogue import CATALOGUE
+from antiphon.protocol._messages import Entry, find_entry
+from antiphon.protocol._values import optional_fields, required_fields
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects" / "choir.md"
 NOON = datetime(2023, 7, 15, 12, tzinfo=UTC)

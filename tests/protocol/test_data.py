@@ -4,7 +4,9 @@ from typing import Literal
 
 import pytest
 
-from antiphon.protocol import CATALOGUE, Message, Notice, Reply, Request, find_entry, validate_message
+from antiphon.protocol import Message, Notice, Reply, Request, validate_message
+from antiphon.protocol._catalogue import CATALOGUE
+from antiphon.protocol._messages import find_entry
 
 
 class Translated(Reply, frozen=True, type="TEST_TRANSLATED"):

@@ -10,7 +10,9 @@ from tests.protocol.samples import SAMPLES, Sample
 from tests.protocol.strategies import envelopes
 from tests.strategies import json_objects
 
-from antiphon.protocol import PHASES, ErrorResponse, Message, Phase, Response, find_entry, required_fields, validate_message
+from antiphon.protocol import PHASES, ErrorResponse, Message, Phase, Response, validate_message
+from antiphon.protocol._messages import find_entry
+from antiphon.protocol._values import required_fields
 
 PHASE = {"thread_id": "t", "phase_type": "action", "input": "x"}
 

@@ -3,7 +3,8 @@
 import pytest
 
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.retrieval import LIKELY, FoundAnswer, KnowledgeBase, Passage, find_answers, rate_answers
+from antiphon.retrieval import LIKELY, FoundAnswer, KnowledgeBase, Passage, find_answers
+from antiphon.retrieval._answers import rate_answers
 
 PARTS = """# Manual
 

@@ -11,8 +11,8 @@ from pypdf import PdfWriter
 
 from antiphon.errors import DocumentError
 from antiphon.ledger import open_ledger
-from antiphon.retrieval import KnowledgeBase, files_in, read_document
-from antiphon.retrieval._documents import passages_of
+from antiphon.retrieval import KnowledgeBase, read_document
+from antiphon.retrieval._documents import files_in, passages_of
 from antiphon.service import add_files
 
 PAGE = b"""<html><head><title>Shop</title><style>p {color: red}</style></head><body>

@@ -16,8 +16,9 @@ from tests.retrieval.test_documents import pdf
 
 from antiphon.errors import DocumentError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.retrieval import Kind, KnowledgeBase, _documents, read_document, read_html
+from antiphon.retrieval import Kind, KnowledgeBase, _documents, read_document
 from antiphon.retrieval._documents import passages_of
+from antiphon.retrieval._html import read_html
 
 SIZE = 1 << 15
 SECONDS = 0.1

@@ -11,8 +11,9 @@ import pytest
 from tests.retrieval.texts import PROTOCOL, TEXTS
 
 from antiphon.ledger import Ledger, open_ledger
-from antiphon.retrieval import LANGUAGES, KnowledgeBase, PassageFilter, Retriever, detect_language, open_retriever
+from antiphon.retrieval import KnowledgeBase, PassageFilter, Retriever, open_retriever
 from antiphon.retrieval import _retriever as module
+from antiphon.retrieval._language import LANGUAGES, detect_language
 
 Opened = Callable[[], Any]
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.retrieval.texts import PROTOCOL, TEXTS
 
-from antiphon.retrieval import quote, relevance
-from antiphon.retrieval._quotes import units_of
+from antiphon.retrieval import quote
+from antiphon.retrieval._quotes import relevance, units_of
 
 TABLE = """## Prices
 

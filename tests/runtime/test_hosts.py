@@ -30,7 +30,8 @@ from antiphon.protocol import ErrorNotification, Stop
 from antiphon.runtime import Actor, Context, Settings, System, handles
 from antiphon.runtime import _lease as lease_module
 from antiphon.runtime._elsewhere import RemoteAnswers
-from antiphon.runtime.extending import Lease, read_take_overs
+from antiphon.runtime._hosting import read_take_overs
+from antiphon.runtime._lease import Lease
 
 pytestmark = pytest.mark.virtual_time
 

@@ -18,14 +18,14 @@ from tests.runtime.counts import count
 from tools.soak.witness import Evidence, check_witness, gather_evidence
 from typing_extensions import override
 
-from antiphon.agents.toolkit import Approval, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Approval, answer, pending_approvals
 from antiphon.durable import LedgerRun, ledger_run
-from antiphon.durable._approvals import approval_id
-from antiphon.errors import AlreadyAnsweredError, DeliveryError, LedgerUnavailableError, NotWaitingError, ParkedError
+from antiphon.durable._approvals import approval_id, find_approval
+from antiphon.errors import DeliveryError, LedgerUnavailableError, NotWaitingError, ParkedError
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast._handling import left_open
 from antiphon.protocol import PauseThread, ResumeThread, TerminateThread
 from antiphon.runtime import Actor, Context, Effects, Settings, System, handles
 from antiphon.runtime import _recovery as recovery_module
@@ -267,8 +267,9 @@ async def test_of_two_people_who_answer_at_once_one_counts_and_the_other_is_told
         )
         await asyncio.sleep(20)
         decided = cast("Approval", await find_approval(ledger, waiting.id)).standing(waiting.digest)
-        (told,) = [each for each in said if isinstance(each, AlreadyAnsweredError)]
-        assert (told.thread_id, told.decision, told.by) == ("t", decided, "ada" if decided == "approved" else "grace")
+        (told,) = [each for each in said if isinstance(each, NotWaitingError)]
+        assert (told.thread_id, told.code, told.decision) == ("t", "ALREADY_ANSWERED", decided)
+        assert told.by == ("ada" if decided == "approved" else "grace")
         assert str(told) == f"{waiting.id!r} is answered already: {told.by!r} {decided} it"
         assert await _result(ledger, "m") == ("paid" if decided == "approved" else "denied")
 

@@ -20,13 +20,14 @@ from antiphon.errors import (
     ParkedError,
     RefusedError,
     ReplyTimeoutError,
+    UnknownOutcomeError,
     WithdrawnError,
 )
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.protocol import Reply, Request
-from antiphon.runtime import Actor, Context, System, UnknownOutcomeError, handles
-from antiphon.runtime.extending import confirmed
+from antiphon.runtime import Actor, Context, System, handles
+from antiphon.runtime._effects import confirmed
 
 
 class Paid(Reply, frozen=True, type="ONE_START_PAID"):

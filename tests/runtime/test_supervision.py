@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.runtime import Backoff, Supervision
-from antiphon.runtime.extending import Directive, concerned, decide
+from antiphon.runtime._supervision import Directive, concerned, decide
 
 _NO_JITTER = Backoff(first=1.0, factor=2.0, most=30.0, jitter=0.0)
 

@@ -14,9 +14,9 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload
 from antiphon.runtime import Actor, Context, Effects, Recovered, Settings, System, handles
 from antiphon.runtime._delivery import DeliveryState
+from antiphon.runtime._rows import begun, ended
 from antiphon.runtime._send import Sender
 from antiphon.runtime._states import Event
-from antiphon.runtime.extending import begun, ended
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,7 +12,7 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
 from antiphon.protocol import GetThreadStatus, PauseThread
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime.extending import LIFE_ACTOR
+from antiphon.runtime._gates import LIFE_ACTOR
 
 pytestmark = pytest.mark.virtual_time
 

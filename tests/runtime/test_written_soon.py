@@ -19,7 +19,9 @@ from antiphon.ledger import Record
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionResultPayload, dumps
 from antiphon.runtime import Budget, Settings
-from antiphon.runtime.extending import Journal, Lease, begun, ended
+from antiphon.runtime._journal import Journal
+from antiphon.runtime._lease import Lease
+from antiphon.runtime._rows import begun, ended
 
 THREAD = "t"
 P = ParamSpec("P")

@@ -24,7 +24,7 @@ from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, P
 from antiphon.patterns.postchain import PostChain
 from antiphon.server._api import ENDPOINTS, Lines
 from antiphon.server._serving import ALL
-from antiphon.service._overview import _dump
+from antiphon.service._overview import OVERVIEW_THREAD, _dump
 
 pytestmark = pytest.mark.slow
 
@@ -397,7 +397,7 @@ async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_
         assert found["total"]["messages"] == before["total"]["messages"] + 3
         assert found["by_model"]["big"]["input_tokens"] == 15
         assert [each["thread_id"] for each in (await _get(server, "/api/threads", model="big"))["threads"]] == ["b"]
-        kept = await server.ledger.replay(service.OVERVIEW_THREAD)
+        kept = await server.ledger.replay(OVERVIEW_THREAD)
         assert len(kept) == 0
 
 
@@ -417,7 +417,7 @@ async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_
         await read._restore()
         assert (await read.overview()).total.messages == 2
     older = MemoryLedger()
-    await older.append(service.OVERVIEW_THREAD, (), snapshot=Snapshot("overview/2", _dump(book._state)), pattern="system")
+    await older.append(OVERVIEW_THREAD, (), snapshot=Snapshot("overview/2", _dump(book._state)), pattern="system")
     fresh = service.OverviewBook(older)
     await fresh._restore()
     assert (await fresh.overview()).total.messages == 0

@@ -13,9 +13,9 @@ from tests.postgres import Server
 from antiphon import open_ledger, protocol
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.postgres import PostgresLedger
+from antiphon.ledger.postgres._ledger import PostgresLedger
 from antiphon.messages import Message, PartsPayload, TextPart, current_port
-from antiphon.runtime.extending import from_wire
+from antiphon.runtime._exchange import from_wire
 from antiphon.service import answer_approval, cluster_status, list_approvals, pause_thread
 
 pytest.importorskip("apsw")

@@ -15,7 +15,8 @@ from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.postchain._chain import ChainEvents
-from antiphon.service import ChainRunner, Followed, OnText, TextDelta, chain_text, follow, replay_thread
+from antiphon.service import ChainRunner, Followed, follow, replay_thread
+from antiphon.service._following import OnText, TextDelta, chain_text
 
 pytest.importorskip("apsw")
 

@@ -36,13 +36,13 @@ async def _ledger() -> MemoryLedger:
 async def test_the_index_has_a_number_for_each_message_in_each_column() -> None:
     found = await service.thread_index(await _ledger(), "t")
 
-    assert [service.INDEX_LANES[each] for each in found.lane] == ["talk", "talk", "effect", "effect", "talk", "talk"]
-    assert [service.INDEX_KINDS[each] for each in found.kind] == ["said", "called", "called", "failed", "answered", "called"]
+    assert [found.lanes[each] for each in found.lane] == ["talk", "talk", "effect", "effect", "talk", "talk"]
+    assert [found.kinds[each] for each in found.kind] == ["said", "called", "called", "failed", "answered", "called"]
     assert [found.names[each] for each in found.sender] == ["ada", "planner", "runtime", "runtime", "search", "planner"]
     receivers = ["planner", "search", "fetch", "runtime", "planner", "APPROVE"]
     assert [found.names[each] for each in found.receiver] == receivers
     assert found.pair == (0, 5, 4, 3, 2, 0)
-    assert [service.INDEX_MARKS[each] for each in found.mark] == ["", "", "", "", "", "approval"]
+    assert [found.marks[each] for each in found.mark] == ["", "", "", "", "", "approval"]
     assert found.open == ((6, "o"),)
     assert (found.first, found.next, found.millis[0]) == (1, None, 0)
 

@@ -18,10 +18,10 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, use_port
 from antiphon.protocol import AgentResponse, AgentResult, ProcessWithAgent
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime._rows import attempted, begun
-from antiphon.runtime.extending import AGAIN, APPROVE
-from antiphon.service import INDEX_MARKS, every_span, every_step, mark_words, sequence, thread_index, timeline
+from antiphon.runtime._rows import AGAIN, APPROVE, attempted, begun
+from antiphon.service import every_span, every_step, mark_words, sequence, thread_index, timeline
 from antiphon.service._sequence import APPROVE as OWN_APPROVE
+from antiphon.service._values import INDEX_MARKS
 from antiphon.testing import CountingPort
 
 

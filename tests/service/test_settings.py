@@ -9,8 +9,8 @@ from antiphon.errors import SettingsError, SetupError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, PartsPayload
 from antiphon.patterns.postchain import ChainConfig
-from antiphon.service import RunSettings, UsedFile, distrust, open_chain, read_budget, settings_of, trust_named
-from antiphon.service._settings import chain_config, record_settings, team_path
+from antiphon.service import distrust, open_chain, read_budget, settings_of, trust_named
+from antiphon.service._settings import RunSettings, UsedFile, chain_config, record_settings, team_path
 
 TEAM = """pattern = "peers"
 [mcp.clock]

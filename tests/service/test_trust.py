@@ -6,16 +6,8 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.service import (
-    distrust,
-    is_trusted,
-    is_trusted_content,
-    trust_content,
-    trust_file,
-    trust_folder,
-    trust_list,
-    trusted_files,
-)
+from antiphon.service import distrust, is_trusted_content, trust_content, trust_list, trusted_files
+from antiphon.service._trust import is_trusted, trust_file, trust_folder
 
 
 @pytest.fixture(autouse=True)

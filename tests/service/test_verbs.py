@@ -25,15 +25,14 @@ from antiphon.service import (
     ExportForm,
     ForkPlace,
     TeamListeners,
+    _values,
     answer_approval,
-    check_continues,
     choose_model,
     compare_threads,
     delete_threads,
     export_lines,
     find_thread,
     fork_thread,
-    hostless_reason,
     list_approvals,
     list_parked,
     list_threads,
@@ -51,7 +50,9 @@ from antiphon.service import (
     thread_status,
     with_branches,
 )
+from antiphon.service._branches import check_continues
 from antiphon.service._runs import with_open_runs
+from antiphon.service._threads import hostless_reason
 
 pytest.importorskip("apsw")
 
@@ -63,7 +64,8 @@ async def chatted() -> MemoryLedger:
 
 
 def test_every_value_of_the_service_is_frozen() -> None:
-    values = [value for name in dir(antiphon.service) if isinstance(value := getattr(antiphon.service, name), type)]
+    values = [value for value in vars(_values).values() if isinstance(value, type) and value.__module__ == _values.__name__]
+    values += [value for name in dir(antiphon.service) if isinstance(value := getattr(antiphon.service, name), type)]
     own = [each for each in values if dataclasses.is_dataclass(each) and each.__module__.startswith("antiphon.service")]
     assert len(own) > 15
     assert all(each.__dataclass_params__.frozen for each in own)  # type: ignore[attr-defined]

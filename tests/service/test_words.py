@@ -17,11 +17,12 @@ from tests.cli.fake_openai import ANSWER, fake_openai
 from tests.forked import Forked
 from tests.nats import FaultySignals, LocalSignals, running_nats
 
-from antiphon.ledger import Host, Ledger, open_ledger, signal_subject
-from antiphon.ledger._signals import NatsSignals
+from antiphon.ledger import Host, Ledger, open_ledger
+from antiphon.ledger._signals import NatsSignals, signal_subject
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.service import Followed, OnText, TextDelta, ThreadText, follow
+from antiphon.service import Followed, ThreadText, follow
 from antiphon.service import _live_text as live_text
+from antiphon.service._following import OnText, TextDelta
 from antiphon.service._live_text import offering_text
 from antiphon.service._trust import trust_list
 

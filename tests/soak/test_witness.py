@@ -14,7 +14,8 @@ from tools.soak.witness import Evidence, Row, Witness, check_witness, gather_evi
 from antiphon import Message
 from antiphon.errors import FencedError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 # ---------------------------------------------------------------- a run that is whole
 

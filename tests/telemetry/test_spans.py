@@ -29,9 +29,11 @@ from antiphon.runtime import (
     handles,
     system_thread,
 )
-from antiphon.runtime.extending import Effect, Journal, Lease, OpenWork, observe
-from antiphon.telemetry import Telemetry
-from antiphon.telemetry._telemetry import read_traceparent
+from antiphon.runtime._effects import Effect
+from antiphon.runtime._journal import Journal, observe
+from antiphon.runtime._lease import Lease
+from antiphon.runtime._work import OpenWork
+from antiphon.telemetry._telemetry import Telemetry, read_traceparent
 
 SECRET = "the walrus was Paul"
 

@@ -18,15 +18,15 @@ from typing import Any, Final, cast
 
 from tools.soak.witness import Witness
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import LedgerError
 from antiphon.ledger import Epoch, Host, Ledger, Record, TakenThread, open_ledger
 from antiphon.messages import Message
-from antiphon.patterns.cast import left_open
+from antiphon.patterns.cast._handling import left_open
 from antiphon.protocol import Reply, Request
 from antiphon.runtime import Actor, Context, Settings, System, handles, run
-from antiphon.testing import content_of
+from antiphon.testing._events import content_of
 
 APPROVER: Final = "grace"
 """The person who answers."""

@@ -37,11 +37,12 @@ from tools.soak.host import APPROVER, PROCESS, Order
 from tools.soak.witness import Breach, Evidence, Witness, check_witness, gather_evidence, read_events
 
 from antiphon.agents.toolkit import answer, pending_approvals
-from antiphon.errors import AlreadyAnsweredError, LedgerError, SetupError
+from antiphon.errors import LedgerError, NotWaitingError, SetupError
 from antiphon.ledger import Ledger, Record, open_ledger
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.service._up import LOCK, LocalDatabase, locked, place_database
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 ResultT = TypeVar("ResultT")
 
@@ -385,8 +386,11 @@ class Soak(Site):
                     continue
                 order = f"m{str(approval.arguments['what']).rpartition(' ')[2]}"
                 approved = self.answers.setdefault(order, self._thinking.random() >= _DENIES)
-                with suppress(AlreadyAnsweredError):  # an answer that was not acknowledged
+                try:
                     await answer(self.posting(ledger), approval.id, principal=APPROVER, approved=approved)
+                except NotWaitingError as exc:
+                    if exc.code != "ALREADY_ANSWERED":  # an answer that was not acknowledged
+                        raise
 
         await self._repeat_until(stop, _LOOK, answer_some)
 

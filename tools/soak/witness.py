@@ -25,7 +25,8 @@ import orjson
 from pydantic import TypeAdapter
 
 from antiphon.ledger import Ledger
-from antiphon.testing import Event, What, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import What, content_of
 
 # ---------------------------------------------------------------- events
 

@@ -11,7 +11,7 @@ from pydantic_ai.durable_exec import BaseDurabilityCapability
 from antiphon.agents._observers import leaves_of
 from antiphon.durable import LedgerRun, RunProgram
 from antiphon.durable._block import report_missing
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 ResultT = TypeVar("ResultT")
 

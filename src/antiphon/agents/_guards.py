@@ -42,8 +42,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from antiphon.errors import UnguardedToolError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, thaw
-from antiphon.messages.keys import parent_of
-from antiphon.runtime.extending import APPROVE
+from antiphon.messages._keys import parent_of
+from antiphon.runtime._rows import APPROVE
 
 if TYPE_CHECKING:
     pass

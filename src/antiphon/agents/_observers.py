@@ -23,7 +23,8 @@ from pydantic_ai.messages import AgentStreamEvent
 from pydantic_ai.tools import RunContext
 
 from antiphon.durable._run import LedgerRun, at_end, current_effect, current_run
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.runtime import AgentOperation
 
 # ---------------------------------------------------------------- operations

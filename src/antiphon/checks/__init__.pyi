@@ -5,11 +5,5 @@ from antiphon.checks._findings import Severity as Severity
 from antiphon.checks._findings import is_left_out as is_left_out
 from antiphon.checks._findings import projected as projected
 from antiphon.checks._targets import TARGETS as TARGETS
-from antiphon.checks._targets import Accepted as Accepted
-from antiphon.checks._targets import Spelling as Spelling
-from antiphon.checks._targets import Target as Target
 from antiphon.checks._verbs import check as check
 from antiphon.checks._verbs import repair as repair
-from antiphon.checks._view import PLACEHOLDER as PLACEHOLDER
-from antiphon.checks._view import same_utterance as same_utterance
-from antiphon.checks._view import usual_role as usual_role

@@ -8,7 +8,7 @@ from antiphon.checks._findings import Fact, Path, own_block, said_on_wire
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._view import View, is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
-from antiphon.messages.json_values import JsonError, parse
+from antiphon.messages._json_values import JsonError, parse
 
 _LISTS: Mapping[str, frozenset[str]] = {
     "openai-chat": frozenset({"tool_calls", "content"}),

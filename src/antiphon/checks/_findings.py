@@ -36,7 +36,6 @@ from antiphon.messages import (
     ForeignPart,
     MediaPart,
     Message,
-    Metadata,
     OptionCallPayload,
     Part,
     ReasoningPart,
@@ -44,6 +43,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
+from antiphon.messages._content import Metadata
 from antiphon.messages._unchecked import EMPTY, plain_of
 
 # ---------------------------------------------------------------- findings and changes

@@ -9,7 +9,9 @@ from antiphon.checks._findings import is_left_out, mentions, own_block, with_par
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
-from antiphon.messages import MediaPart, Metadata, OptionCallPayload, Part, TextPart, payload_size, thaw
+from antiphon.messages import MediaPart, OptionCallPayload, Part, TextPart, thaw
+from antiphon.messages._content import Metadata
+from antiphon.messages._log import payload_size
 
 _CACHE_MARK = "cache_control"
 

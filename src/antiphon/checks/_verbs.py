@@ -11,8 +11,9 @@ from antiphon.checks._request import NAMING, REQUEST
 from antiphon.checks._rule import CheckRule, Edits, Trouble
 from antiphon.checks._targets import TARGETS, Target
 from antiphon.checks._view import View
-from antiphon.messages import NO_LIMITS, Conversation, Message, use_limits
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages import Conversation, Message, use_limits
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.messages._settings import NO_LIMITS
 
 # The order of repair: a later rule sees the changes of an earlier one.
 RULES: tuple[CheckRule, ...] = (*PAIRING, *PROOFS, *NAMING, *MEDIA, *REQUEST, *CONTENT, *ORDER)

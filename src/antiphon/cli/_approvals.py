@@ -15,7 +15,7 @@ from antiphon.cli._output import deliver, print_json, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_indented, print_table, styled
 from antiphon.cli._threads import NameOption
 from antiphon.errors import NotWaitingError
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

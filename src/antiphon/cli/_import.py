@@ -25,7 +25,8 @@ from antiphon.cli._output import print_json
 from antiphon.cli._screen import bar, check_unused, fail, note, open_console, print_table
 from antiphon.dialects import decode
 from antiphon.errors import AppendRefusedError, DecodeError
-from antiphon.messages import Conversation, Message, is_name, loads
+from antiphon.messages import Conversation, Message, loads
+from antiphon.messages._names import is_name
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

@@ -23,7 +23,7 @@ from antiphon.cli._screen import fail, note
 from antiphon.dialects import decode, detect, names
 from antiphon.errors import DialectError
 from antiphon.messages import Conversation
-from antiphon.messages.json_values import JsonError, parse
+from antiphon.messages._json_values import JsonError, parse
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger

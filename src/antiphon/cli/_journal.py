@@ -17,7 +17,7 @@ from antiphon.cli._ledger import ledger_in_use, missing_ledger, with_ledger
 from antiphon.cli._output import print_json
 from antiphon.cli._screen import fail, open_console, print_table, wheel
 from antiphon.cli._verify import read_heads
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 
 if TYPE_CHECKING:
     from antiphon.ledger import Head, Ledger, Record, ThreadJournal, ThreadSummary, WrappedKey

@@ -152,7 +152,7 @@ def read_document(path: Path, encoding: str = "utf-8") -> Document:
 
 
 def _check_language(code: str) -> None:
-    from antiphon.retrieval import LANGUAGES  # noqa: PLC0415 (needs the extra `retrieval`)
+    from antiphon.retrieval._language import LANGUAGES  # noqa: PLC0415 (needs the extra `retrieval`)
 
     if code not in LANGUAGES:
         fail(f"--language is one of {', '.join(LANGUAGES)}, not {code!r}; without it, the language is detected", code=2)

@@ -18,7 +18,7 @@ import typer
 from antiphon import service
 from antiphon.cli._screen import fail, note, note_console, print_table
 from antiphon.dialects import Loss, detect
-from antiphon.messages.json_values import JsonError, parse, write
+from antiphon.messages._json_values import JsonError, parse, write
 
 COMPLETED: Final = 0
 FAILED: Final = 1

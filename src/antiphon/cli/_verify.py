@@ -16,10 +16,11 @@ from antiphon.cli._input import read_file
 from antiphon.cli._ledger import JsonOption, LedgerOption, MaybeThreadArgument, with_ledger
 from antiphon.cli._output import ForceOption, deliver, has_keys, print_json
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, wheel
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Head, Ledger, SigningKey, Verification
+    from antiphon.ledger import Head, Ledger, Verification
+    from antiphon.ledger._encryption import SigningKey
 
 
 SignerOption: TypeAlias = Annotated[
@@ -166,7 +167,7 @@ def read_heads(path: Path, signer: Path | None = None) -> tuple[Head, ...]:
 
 def _signed_rows(name: str, value: Any, signer: Path | None) -> Any:
     """Return the rows of a file of heads, after its signature was checked."""
-    from antiphon.ledger import is_signed  # noqa: PLC0415 (only where a ledger is used)
+    from antiphon.ledger._encryption import is_signed  # noqa: PLC0415 (only where a ledger is used)
 
     match value:
         case {"heads": list(), "signer": str(public), "signature": str(signature)}:
@@ -192,7 +193,7 @@ def _public_key(path: Path) -> str:
 
 
 def _signing_key(path: Path) -> SigningKey:
-    from antiphon.ledger import SigningKey  # noqa: PLC0415 (only where a ledger is used)
+    from antiphon.ledger._encryption import SigningKey  # noqa: PLC0415 (only where a ledger is used)
 
     try:
         return SigningKey.from_file(path)
@@ -215,7 +216,8 @@ def make(
     ] = False,
 ) -> None:
     """Create a key file that only you can read: a master key, for ANTIPHON_KEY_FILE, or a key for signatures."""
-    from antiphon.ledger import MasterKey, SigningKey  # noqa: PLC0415 (only where a ledger is used)
+    from antiphon.ledger import MasterKey  # noqa: PLC0415 (only where a ledger is used)
+    from antiphon.ledger._encryption import SigningKey  # noqa: PLC0415 (only where a ledger is used)
 
     _write_new(file, SigningKey.generate() if signing else MasterKey.generate(), mode=0o600)
     if signing:

@@ -3,7 +3,6 @@ from antiphon.dialects._api import Encoded as Encoded
 from antiphon.dialects._api import Loss as Loss
 from antiphon.dialects._api import Losses as Losses
 from antiphon.dialects._assembler import Delta as Delta
-from antiphon.dialects._losses import FACETS as FACETS
 from antiphon.dialects._losses import meaning as meaning
 from antiphon.dialects._registry import Detected as Detected
 from antiphon.dialects._registry import Projection as Projection

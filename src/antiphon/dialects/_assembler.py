@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, Self, TypeAlias, cas
 
 from antiphon.dialects._reading import kind_of
 from antiphon.messages import Json
-from antiphon.messages.json_values import JsonError, freeze, parse, write
+from antiphon.messages._json_values import JsonError, freeze, parse, write
 
 DeltaKind: TypeAlias = Literal["text", "reasoning", "call", "arguments", "refusal", "signature", "citation", "usage", "finish"]
 

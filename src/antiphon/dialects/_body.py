@@ -21,7 +21,8 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
-from antiphon.checks import TARGETS, projected, same_utterance
+from antiphon.checks import TARGETS, projected
+from antiphon.checks._view import same_utterance
 from antiphon.dialects._losses import Piece, Written
 from antiphon.dialects._order import arrange
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
@@ -30,8 +31,8 @@ from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.errors import DecodeError
 from antiphon.messages import Conversation, Message, Tool, Usage, thaw
+from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY
-from antiphon.messages.json_values import plain
 
 # ---------------------------------------------------------------- a body, and the functions of a format
 

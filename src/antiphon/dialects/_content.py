@@ -22,8 +22,8 @@ from antiphon.messages import (
     Part,
     TextPart,
 )
+from antiphon.messages._json_values import JsonError, parse, plain, write
 from antiphon.messages._unchecked import json_text_of
-from antiphon.messages.json_values import JsonError, parse, plain, write
 
 
 def json_text(value: object) -> str:

@@ -40,8 +40,8 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
+from antiphon.messages._json_values import JsonError, parse
 from antiphon.messages._unchecked import EMPTY, plain_of
-from antiphon.messages.json_values import JsonError, parse
 
 FACETS = (
     "speaker",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.checks import same_utterance
+from antiphon.checks._view import same_utterance
 from antiphon.messages import Conversation, Message
 
 

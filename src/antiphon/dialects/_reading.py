@@ -18,22 +18,12 @@ from pydantic import ValidationError
 from typing_extensions import TypedDict
 
 from antiphon.errors import DecodeError
-from antiphon.messages import (
-    NO_LIMITS,
-    Lane,
-    Limits,
-    Message,
-    Part,
-    Payload,
-    Tool,
-    Usage,
-    current_limits,
-    is_name,
-    thaw,
-)
+from antiphon.messages import Lane, Limits, Message, Part, Payload, Tool, Usage, thaw
 from antiphon.messages import _unchecked as unchecked
+from antiphon.messages._json_values import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
+from antiphon.messages._names import is_name
+from antiphon.messages._settings import NO_LIMITS, current_limits
 from antiphon.messages._unchecked import EMPTY, plain_of
-from antiphon.messages.json_values import JsonError, canonical, copy_checked, is_shallow, own, parse, unpacked, write
 
 _SAMPLE = 20
 _NONE: Mapping[str, Any] = MappingProxyType({})

@@ -22,8 +22,9 @@ from antiphon.dialects._api import Dialect, Encoded, Losses, Path, Places
 from antiphon.dialects._body_dialect import BodyDialect
 from antiphon.dialects._reading import parsed
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, Message, PartsPayload, dumps, loads, new_id
-from antiphon.messages.json_values import parse, write
+from antiphon.messages import Conversation, Message, PartsPayload, dumps, loads
+from antiphon.messages._json_values import parse, write
+from antiphon.messages._settings import new_id
 
 # ---------------------------------------------------------------- the registry
 

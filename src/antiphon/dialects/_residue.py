@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, cast
 from antiphon.dialects._reading import as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Message, PartsPayload, thaw
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 _Path: TypeAlias = tuple[str | int, ...]
 

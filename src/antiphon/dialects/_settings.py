@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from antiphon.messages import Conversation, thaw
-from antiphon.messages.json_values import plain
+from antiphon.messages._json_values import plain
 
 MODEL: Final = "model"
 _STOP: Final = "stop"

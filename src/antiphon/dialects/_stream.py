@@ -23,7 +23,8 @@ from antiphon.dialects._assembler import AnswerAssembler, AssemblerBase, Delta, 
 from antiphon.dialects._reading import as_object, parsed
 from antiphon.dialects._registry import get
 from antiphon.errors import DecodeError, DialectError, StreamCutError, StreamFailedError
-from antiphon.messages import Conversation, current_limits, thaw
+from antiphon.messages import Conversation, thaw
+from antiphon.messages._settings import current_limits
 
 # ---------------------------------------------------------------- events
 

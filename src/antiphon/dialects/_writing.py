@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from antiphon.checks import Spelling, Target, usual_role
+from antiphon.checks._targets import Spelling, Target
+from antiphon.checks._view import usual_role
 from antiphon.dialects._reading import notes_of
 from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
+from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY, plain_of
-from antiphon.messages.json_values import plain
 
 
 @dataclass(slots=True)

@@ -22,10 +22,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
-from antiphon.errors import AlreadyAnsweredError, AppendRefusedError, NotWaitingError
-from antiphon.ledger import Ledger, Record, Tailed, check_opened, command_line
+from antiphon.errors import AppendRefusedError, NotWaitingError
+from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger._open import command_line
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import (
-    RESERVED_POLICIES,
     RUNTIME_POLICY,
     Json,
     JsonObject,
@@ -35,7 +36,8 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
+from antiphon.messages._message import RESERVED_POLICIES
 from antiphon.runtime._rows import APPROVE
 
 ANY: Final = "*"
@@ -235,8 +237,8 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     """Answer a question, under a name.
 
     Raises:
-        AlreadyAnsweredError: it has an answer, which counts.
-        NotWaitingError: there is no such question, this person may not answer it, or nobody has answered it in time.
+        NotWaitingError: it has an answer, which counts; there is no such question, this person may not answer it, or nobody
+            has answered it in time.
     """
     asked = await find_approval(ledger, id)
     if asked is None:
@@ -262,7 +264,8 @@ def _answered(approval: Approval) -> NotWaitingError:
     if approval.answer is None or decision == "expired":
         return NotWaitingError(f"{approval.id!r} was closed without an answer", approval.thread_id, code="EXPIRED")
     by = approval.answer.policy
-    return AlreadyAnsweredError(f"{approval.id!r} is answered already: {by!r} {decision} it", approval.thread_id, decision, by)
+    reason = f"{approval.id!r} is answered already: {by!r} {decision} it"
+    return NotWaitingError(reason, approval.thread_id, code="ALREADY_ANSWERED", decision=decision, by=by)
 
 
 def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | None) -> Message:

@@ -33,9 +33,10 @@ import orjson
 from antiphon.durable._course import recorded_arguments
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload
-from antiphon.messages.keys import as_key, base_of, changed_id, is_below, parent_of
+from antiphon.messages._keys import as_key, base_of, changed_id, is_below, parent_of
 from antiphon.runtime._rows import AGAIN, PARK, RUN
 
 Choice: TypeAlias = Literal["continue", "restart"]

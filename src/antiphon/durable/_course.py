@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from antiphon.errors import EffectFailedError, FencedError, RefusedError
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload
-from antiphon.messages.keys import as_key, child_id, counted
+from antiphon.messages._keys import as_key, child_id, counted
 from antiphon.runtime._course import Course
 from antiphon.runtime._work import OpenWork
 

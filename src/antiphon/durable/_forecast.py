@@ -16,7 +16,8 @@ from antiphon.durable._recovery import AT_ONCE
 from antiphon.durable._run import Trial, trial_scope
 from antiphon.durable._status import RunStatus, runs
 from antiphon.errors import HistoryMismatchError, ParkedError
-from antiphon.ledger import Ledger, check_opened
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime._rows import text_of
 

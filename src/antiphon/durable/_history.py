@@ -11,7 +11,7 @@ from antiphon.durable._budget import kind_of
 from antiphon.durable._course import MARK, Mark
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import base_of, is_below, parent_of
+from antiphon.messages._keys import base_of, is_below, parent_of
 from antiphon.runtime._rows import APPROVE, PARK, REOPEN, option_of
 
 RUN_KIND: Final = "run"

@@ -33,7 +33,7 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Json, Message, OptionCallPayload, current_port
-from antiphon.messages.keys import as_key, base_of, counted, failed_id, is_below, last_key, parent_of, park_id
+from antiphon.messages._keys import as_key, base_of, counted, failed_id, is_below, last_key, parent_of, park_id
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Journal

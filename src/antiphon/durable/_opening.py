@@ -44,12 +44,14 @@ from antiphon.errors import (
     RefusedError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record, command_line
-from antiphon.messages import Json, current_port, is_name
-from antiphon.messages.arguments import check_choice
-from antiphon.messages.json_values import JsonError
-from antiphon.messages.json_values import own as copied
-from antiphon.messages.keys import again_id, as_key, park_id
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger._open import command_line
+from antiphon.messages import Json, current_port
+from antiphon.messages._arguments import check_choice
+from antiphon.messages._json_values import JsonError
+from antiphon.messages._json_values import own as copied
+from antiphon.messages._keys import again_id, as_key, park_id
+from antiphon.messages._names import is_name
 from antiphon.runtime._journal import Admit, Journal, observe
 from antiphon.runtime._lease import is_of_this_process
 from antiphon.runtime._reporting import Observer

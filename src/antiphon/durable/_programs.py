@@ -20,9 +20,11 @@ from antiphon.durable._opening import OnBusy
 from antiphon.durable._run import LedgerRun
 from antiphon.errors import HistoryMismatchError, SetupError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_limits, is_name
-from antiphon.messages.arguments import check_each
-from antiphon.messages.json_values import copy_checked
+from antiphon.messages import Json
+from antiphon.messages._arguments import check_each
+from antiphon.messages._json_values import copy_checked
+from antiphon.messages._names import is_name
+from antiphon.messages._settings import current_limits
 from antiphon.runtime._rows import is_too_large
 
 ResultT = TypeVar("ResultT")

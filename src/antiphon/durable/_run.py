@@ -42,10 +42,11 @@ from antiphon.errors import (
     ParkedError,
     StoppedError,
 )
-from antiphon.ledger import Ledger, Record, check_opened
+from antiphon.ledger import Ledger, Record
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
-from antiphon.messages.arguments import check_choice
-from antiphon.messages.keys import as_key
+from antiphon.messages._arguments import check_choice
+from antiphon.messages._keys import as_key
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Effects, call_plain, check_function
 from antiphon.runtime._journal import Admit, Journal

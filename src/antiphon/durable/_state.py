@@ -21,8 +21,9 @@ import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from antiphon.errors import HistoryMismatchError, SetupError
-from antiphon.messages import Json, current_limits
-from antiphon.messages.arguments import check_type
+from antiphon.messages import Json
+from antiphon.messages._arguments import check_type
+from antiphon.messages._settings import current_limits
 
 DepsT = TypeVar("DepsT")
 

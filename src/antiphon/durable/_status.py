@@ -26,7 +26,9 @@ from antiphon.durable._approvals import Approval
 from antiphon.durable._changes import is_of
 from antiphon.durable._history import FAILED, RUN_KIND
 from antiphon.errors import BudgetExceededError
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary, check_opened, command_line
+from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.ledger._open import command_line
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.runtime._rows import AGAIN, PARK, RUN, STOP, option_of, park_reason, stopped_error
 from antiphon.runtime._settings import STOPPED

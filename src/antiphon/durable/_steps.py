@@ -18,9 +18,9 @@ from antiphon.durable._course import asked, place_of, reached_in, recorded_argum
 from antiphon.durable._history import RecordedStep
 from antiphon.durable._opened import OnChange, Opened
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
-from antiphon.ledger import command_line
+from antiphon.ledger._open import command_line
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import base_of, child_id, parent_of, park_id, patch_id
+from antiphon.messages._keys import base_of, child_id, parent_of, park_id, patch_id
 from antiphon.runtime._effects import Effect, Effects
 from antiphon.runtime._rows import park_reason, says_the_same_value
 

@@ -1,23 +1,19 @@
 """The ledger: its contract, its stores, and the values that they take and return."""
 
 from antiphon.ledger._contract import Ledger
-from antiphon.ledger._encryption import WITHHELD, EncryptionStatus, Mastering, MasterKey, SigningKey, WrappedKey, is_signed
+from antiphon.ledger._encryption import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
-from antiphon.ledger._listing import SYSTEM_PATTERN, cursor_order
-from antiphon.ledger._open import command_line, open_ledger
-from antiphon.ledger._permits import ALL_MODELS, START_WITHIN, Limit, LimitStatus, PermitGrant, PermitHolder, PermitWants
+from antiphon.ledger._open import open_ledger
+from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitHolder, PermitWants
 from antiphon.ledger._records import Record
-from antiphon.ledger._redaction import STANDARD_REDACTION, Redacting, Redaction, RedactionRules
-from antiphon.ledger._request import from_outside, is_foreign, is_not_executed
-from antiphon.ledger._signals import SIGNALS_VARIABLE, NoSignals, Signalling, Signals, signal_subject
-from antiphon.ledger._terms import MOST_TERMS, TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
-from antiphon.ledger._unopened import check_opened
+from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction, RedactionRules
+from antiphon.ledger._request import is_foreign, is_not_executed
+from antiphon.ledger._signals import Signals
+from antiphon.ledger._terms import TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
-    Diagnosed,
-    Diagnosis,
     Diff,
     Fold,
     Head,
@@ -36,18 +32,10 @@ from antiphon.ledger._values import (
 from antiphon.ledger._verbs import Reward, record_reward, rewards_of
 
 __all__ = [
-    "ALL_MODELS",
-    "MOST_TERMS",
-    "SIGNALS_VARIABLE",
     "STANDARD_REDACTION",
-    "START_WITHIN",
-    "SYSTEM_PATTERN",
-    "WITHHELD",
     "CallOrder",
     "CallPage",
     "Damage",
-    "Diagnosed",
-    "Diagnosis",
     "Diff",
     "EncryptionStatus",
     "Epoch",
@@ -61,19 +49,14 @@ __all__ = [
     "Limit",
     "LimitStatus",
     "MasterKey",
-    "Mastering",
-    "NoSignals",
     "PermitGrant",
     "PermitHolder",
     "PermitWants",
     "Record",
-    "Redacting",
     "Redaction",
     "RedactionRules",
     "Reward",
-    "Signalling",
     "Signals",
-    "SigningKey",
     "Snapshot",
     "Tailed",
     "TakenThread",
@@ -95,15 +78,9 @@ __all__ = [
     "Why",
     "Woken",
     "WrappedKey",
-    "check_opened",
-    "command_line",
-    "cursor_order",
-    "from_outside",
     "is_foreign",
     "is_not_executed",
-    "is_signed",
     "open_ledger",
     "record_reward",
     "rewards_of",
-    "signal_subject",
 ]

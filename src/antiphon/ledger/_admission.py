@@ -31,7 +31,7 @@ from antiphon.ledger._encryption import ThreadKey
 from antiphon.ledger._records import ORPHAN, OpenCalls, Pairing, Record, genesis, link
 from antiphon.ledger._request import AppendEntry, AppendRequest, not_executed
 from antiphon.messages import Message, dumps
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 
 # `antiphon.checks` reports the same faults of an existing history under these codes.
 RESULT_BEFORE_CALL = "AP103"

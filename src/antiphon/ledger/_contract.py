@@ -389,7 +389,7 @@ class Ledger(Protocol):
     async def rotate(self, new: MasterKey) -> int:
         """Wrap the keys of all threads with another master key, and return how many. Messages are not rewritten.
 
-        Processes that use the old master key get `WrongMasterKeyError` from then on.
+        Processes that use the old master key get an `EncryptionError` from then on.
 
         Raises:
             NoMasterKeyError: the ledger was opened without its master key.

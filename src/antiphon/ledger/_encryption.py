@@ -45,7 +45,6 @@ from antiphon.errors import (
     LedgerCorruptError,
     NoMasterKeyError,
     NotSearchableError,
-    WrongMasterKeyError,
 )
 from antiphon.ledger._records import OpenCall
 
@@ -176,13 +175,13 @@ class MasterKey:
         Raises:
             ForgottenError: `forget` deleted it.
             LedgerCorruptError: it was altered.
-            WrongMasterKeyError: another master key wraps it.
+            EncryptionError: another master key wraps it.
         """
         name = thread_id or None
         if wrapped.wrapped is None:
             raise ForgottenError(thread_id)
         if wrapped.master != self.id:
-            raise WrongMasterKeyError(self.id, wrapped.master, name)
+            raise wrong_master_key(self.id, wrapped.master, name)
         try:
             return self._unwrap(wrapped.wrapped, thread_id)
         except ValueError as exc:
@@ -465,7 +464,7 @@ class Keyring:
             ForgottenError: `forget` deleted it.
             LedgerCorruptError: it was altered.
             NoMasterKeyError: no master key is given.
-            WrongMasterKeyError: another master key wraps it.
+            EncryptionError: another master key wraps it.
         """
         cached = self._keys.get((thread_id, wrapped))
         return cached or self._remember(thread_id, wrapped, ThreadKey(thread_id, self._unwrapped(thread_id, wrapped)))
@@ -487,7 +486,7 @@ class Keyring:
             ForgottenError: `forget` deleted the key of the thread.
             LedgerCorruptError: a key was altered.
             NoMasterKeyError: the thread is encrypted, or new in an encrypted ledger, and no master key is given.
-            WrongMasterKeyError: another master key wraps the keys of the ledger.
+            EncryptionError: another master key wraps the keys of the ledger.
         """
         if wrapped is None and is_new and (self.master is not None or ledger_key is not None):
             self.needed(thread_id)
@@ -539,6 +538,12 @@ class Keyring:
 def not_searchable(thread_id: str) -> NotSearchableError:
     """Return the error for a search in an encrypted thread."""
     return NotSearchableError("it is encrypted, and an index of its words would be readable; read it instead", thread_id)
+
+
+def wrong_master_key(actual: str, expected: str, thread_id: str | None = None) -> EncryptionError:
+    """Return the error for a master key that is not the one that wraps the keys: the id of each."""
+    reason = f"the master key that is given ({actual}) is not the one that wraps its keys ({expected}); give that one"
+    return EncryptionError(reason, thread_id, code="WRONG_MASTER_KEY")
 
 
 def not_indexable(name: str) -> NotSearchableError:

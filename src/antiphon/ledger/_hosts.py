@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import orjson
 
 from antiphon.ledger._records import from_micros
-from antiphon.messages import current_port, is_name
+from antiphon.messages import current_port
+from antiphon.messages._names import is_name
 
 _LONGEST_LEASE = 24 * 3600.0
 """Seconds: no host takes over the threads of a dead host before its lease has ended."""

@@ -18,7 +18,7 @@ from antiphon.ledger._admission import State, move_of
 from antiphon.ledger._ownership import unfit_of
 from antiphon.ledger._records import from_micros
 from antiphon.ledger._values import CallOrder, Head, ThreadCount, ThreadOrder, ThreadSummary
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 # ---------------------------------------------------------------- summaries, pages, cursors
 

@@ -14,10 +14,10 @@ from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
 from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger._unopened import Unopened
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 if TYPE_CHECKING:
-    from antiphon.ledger.postgres import PostgresLedger
+    from antiphon.ledger.postgres._ledger import PostgresLedger
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -71,7 +71,7 @@ def open_ledger(
         ModuleNotFoundError: a package that the store or the signals need is not installed.
         SetupError: the URL of the signals is wrong, or their server refuses the user or the password.
         TypeError: `redaction` or `master_key` has the wrong type.
-        WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
+        EncryptionError: the keys of the ledger are wrapped by another master key.
         ValueError: the URL is not one of the forms above, or it has no tenants and one is given; or the master key is not
             valid.
     """
@@ -121,7 +121,7 @@ async def _opened(
         name = shown.removeprefix("sqlite:").removeprefix("//")
         hint = f"; for a file, {_SQLITE}{name}" if name.strip("/") and ":" not in name else ""
         raise ValueError(f"a ledger's URL is memory:, {_SQLITE}path or {_POSTGRES[0]}host/database, not {shown!r}{hint}")
-    from antiphon.ledger.sqlite import SqliteLedger  # noqa: PLC0415 (as above)
+    from antiphon.ledger.sqlite._ledger import SqliteLedger  # noqa: PLC0415 (as above)
 
     async with SqliteLedger.open(
         path, create=create, redaction=redaction, busy_timeout=busy_timeout, master_key=master_key
@@ -131,7 +131,7 @@ async def _opened(
 
 def _postgres() -> type[PostgresLedger]:
     try:
-        from antiphon.ledger.postgres import PostgresLedger  # noqa: PLC0415 (an extra)
+        from antiphon.ledger.postgres._ledger import PostgresLedger  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as exc:
         text = 'a ledger in PostgreSQL needs asyncpg: pip install "antiphon[postgres]"'
         raise ModuleNotFoundError(text, name=exc.name) from exc

@@ -34,7 +34,7 @@ import orjson
 from antiphon.errors import LedgerCorruptError
 from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._redaction import LedgerRedaction
-from antiphon.messages import is_name
+from antiphon.messages._names import is_name
 
 ALL_MODELS: Final = "*"
 """In place of a model name: all models together."""

@@ -19,7 +19,8 @@ from typing import NamedTuple, TypeAlias
 
 from typing_extensions import override
 
-from antiphon.messages import NO_LIMITS, Message, OptionResultPayload, loads
+from antiphon.messages import Message, OptionResultPayload, loads
+from antiphon.messages._settings import NO_LIMITS
 
 # ---------------------------------------------------------------- records and their chain
 

@@ -48,8 +48,9 @@ from antiphon.ledger._secrets import (
     plain_key,
     rules_of,
 )
-from antiphon.messages import NO_LIMITS, Message, dumps, loads
-from antiphon.messages.json_values import parse, write
+from antiphon.messages import Message, dumps, loads
+from antiphon.messages._json_values import parse, write
+from antiphon.messages._settings import NO_LIMITS
 
 _MEDIUM: Final = re.compile(r"data:[^\s,]*;base64,\S*", re.IGNORECASE)
 _MEDIUM_INSIDE: Final = re.compile(r"data:[\w.+/;=-]{0,200};base64,[A-Za-z0-9+/=_-]*", re.IGNORECASE)

@@ -32,8 +32,6 @@ from antiphon.ledger._records import to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redaction
 from antiphon.ledger._values import Snapshot
 from antiphon.messages import (
-    NO_LIMITS,
-    RESERVED_POLICIES,
     RUNTIME_POLICY,
     ForeignPart,
     Json,
@@ -44,13 +42,15 @@ from antiphon.messages import (
     PartsPayload,
     current_port,
     dumps,
-    is_name,
     loads,
     thaw,
 )
+from antiphon.messages._arguments import check_type
+from antiphon.messages._json_values import parse, write
+from antiphon.messages._message import RESERVED_POLICIES
+from antiphon.messages._names import is_name
+from antiphon.messages._settings import NO_LIMITS
 from antiphon.messages._unchecked import house_bytes, stored_form
-from antiphon.messages.arguments import check_type
-from antiphon.messages.json_values import parse, write
 
 # ---------------------------------------------------------------- messages from outside
 

@@ -23,7 +23,8 @@ from typing import Protocol, runtime_checkable
 
 from antiphon.errors import DecodeError, RetrievalError
 from antiphon.ledger._records import Record
-from antiphon.messages import NO_LIMITS, Message, loads
+from antiphon.messages import Message, loads
+from antiphon.messages._settings import NO_LIMITS
 
 MOST_TERMS = 400
 """Terms of one search: the statement of a store has a limit. A caller chooses the best of a longer question."""

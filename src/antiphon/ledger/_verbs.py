@@ -22,7 +22,6 @@ from antiphon.ledger._signals import Signals
 from antiphon.ledger._unopened import check_opened
 from antiphon.ledger._values import Diff, Fold, Head, ThreadJournal, ThreadSummary
 from antiphon.messages import (
-    RESERVED_POLICIES,
     RUNTIME_POLICY,
     Conversation,
     DataPart,
@@ -35,7 +34,8 @@ from antiphon.messages import (
     Transition,
     current_port,
 )
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
+from antiphon.messages._message import RESERVED_POLICIES
 
 if TYPE_CHECKING:
     from antiphon.ledger._contract import Ledger

@@ -24,8 +24,9 @@ from antiphon.ledger._records import OpenCall, OpenCalls, Pairing, Record, link,
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.ledger._request import check_name
 from antiphon.ledger._values import Damage, Head, ThreadJournal, ThreadStanding
-from antiphon.messages import NO_LIMITS, Message, loads
-from antiphon.messages.keys import kind_of
+from antiphon.messages import Message, loads
+from antiphon.messages._keys import kind_of
+from antiphon.messages._settings import NO_LIMITS
 
 # ---------------------------------------------------------------- verification
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
+from antiphon.messages._arguments import check_type
 from antiphon.messages._content import (
     DataPart,
     MediaPart,
@@ -28,13 +29,12 @@ from antiphon.messages._content import (
 )
 from antiphon.messages._message import Message, RoleHint
 from antiphon.messages._settings import current_port
-from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from antiphon.messages.json_values import Json
+    from antiphon.messages._json_values import Json
 
 
 _ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, FailFast, Field, Strict, StrictBool, String
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
+from antiphon.messages._json_values import Json
 from antiphon.messages._model import EMPTY, WORST, JsonField, Model, without_default
 from antiphon.messages._names import HIDDEN, Name
-from antiphon.messages.json_values import Json
 
 # ---------------------------------------------------------------- parts
 

@@ -22,7 +22,9 @@ from pydantic import FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.messages._content import Kind, Metadata, MetadataField, Text
+from antiphon.messages._json_values import Json
 from antiphon.messages._log import (
     MessageLog,
     estimate_tokens,
@@ -37,8 +39,6 @@ from antiphon.messages._message import Lane, Message
 from antiphon.messages._model import EMPTY, JsonField, Model, house_bytes, without_default
 from antiphon.messages._names import Name
 from antiphon.messages._settings import current_limits
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.messages.json_values import Json
 
 _HEADER_ROOM = 64
 """Bytes that a conversation's first line takes besides its header."""

@@ -26,14 +26,14 @@ from pydantic import ValidationError
 from pydantic_core import SchemaValidator, core_schema
 
 from antiphon.errors import DecodeError
+from antiphon.messages._arguments import check_type
 from antiphon.messages._content import DATA_URLS, OptionResultPayload
 from antiphon.messages._conversation import Conversation, Header
+from antiphon.messages._json_values import JsonError, fits, parse
 from antiphon.messages._message import Message, count_values, most_values, read_time, stored_form
 from antiphon.messages._model import EMPTY, HOUSE_KEY, HOUSE_MARK, HOUSE_VERSION, JsonField, house_bytes
 from antiphon.messages._names import ASCII_NAME, NAME_LENGTH
 from antiphon.messages._settings import Limits, current_limits, use_limits
-from antiphon.messages.arguments import check_type
-from antiphon.messages.json_values import JsonError, fits, parse
 
 _HEADER = b'"conversation":'
 _WIDEST = 64

@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Self
 
+from antiphon.messages._arguments import check_type
 from antiphon.messages._content import MediaPart
 from antiphon.messages._message import Message
 from antiphon.messages._model import house_bytes
-from antiphon.messages.arguments import check_type
 
 # ---------------------------------------------------------------- the log
 

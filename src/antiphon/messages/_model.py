@@ -1,6 +1,6 @@
 """The base of every value in the core: a frozen Pydantic model with private JSON, compared by its house form.
 
-A field annotated `JsonField(...)` stores its value in the instance's `__dict__`, in the form that `json_values.own` returns.
+A field annotated `JsonField(...)` stores its value in the instance's `__dict__`, in the form that `_json_values.own` returns.
 Reading the attribute goes through a descriptor that returns a frozen view. Validation and `model_dump` use `__dict__`, so they
 are not affected. Ways that would expose the stored value (`dict(model)`, an unchecked `model_copy`) are overridden here.
 
@@ -16,9 +16,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages._names import is_name
-from antiphon.messages._settings import NO_LIMITS, use_limits
-from antiphon.messages.json_values import (
+from antiphon.messages._json_values import (
     JsonError,
     JsonObject,
     Path,
@@ -30,6 +28,8 @@ from antiphon.messages.json_values import (
     with_big_ints,
     write,
 )
+from antiphon.messages._names import is_name
+from antiphon.messages._settings import NO_LIMITS, use_limits
 
 EMPTY = cast("Any", b"{}")
 """The default of a JSON object field, in its stored form: text, which needs no copy per instance."""

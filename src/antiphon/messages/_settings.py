@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import uuid_utils
 
+from antiphon.messages._arguments import check_type
 from antiphon.messages._names import is_name
-from antiphon.messages.arguments import check_type
 
 if TYPE_CHECKING:
     from collections.abc import Generator

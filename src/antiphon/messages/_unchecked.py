@@ -13,7 +13,7 @@ module guarantees for every value that it passes:
 - *sequences* (`parts`, `to`, `citations`) are tuples;
 - *JSON* is either parsed (plain `dict`, `list`, `str`, `int`, `float`, `bool`, None; no tuple, no view, no NaN, integers of at
   most 4,300 digits), and the caller keeps no reference through which it could change; or it is the `bytes` that
-  `json_values.own` and `JsonField.take` return. It is within the limits of depth and nodes. `arguments` is an object;
+  `_json_values.own` and `JsonField.take` return. It is within the limits of depth and nodes. `arguments` is an object;
   `metadata` is an object of objects, with names as its keys;
 - a result has error fields if and only if it is an error;
 - the message as a whole is within `Limits`. If the size of the input does not show that, call `check_size`.

@@ -1,4 +1,3 @@
-from antiphon.protocol._catalogue import CATALOGUE as CATALOGUE
 from antiphon.protocol._catalogue import AgentConfigUpdated as AgentConfigUpdated
 from antiphon.protocol._catalogue import AgentInvoked as AgentInvoked
 from antiphon.protocol._catalogue import AgentResponse as AgentResponse
@@ -38,7 +37,6 @@ from antiphon.protocol._catalogue import ThreadStarted as ThreadStarted
 from antiphon.protocol._catalogue import ThreadStatus as ThreadStatus
 from antiphon.protocol._catalogue import ThreadTerminated as ThreadTerminated
 from antiphon.protocol._catalogue import UpdateAgentConfig as UpdateAgentConfig
-from antiphon.protocol._messages import Entry as Entry
 from antiphon.protocol._messages import ErrorResponse as ErrorResponse
 from antiphon.protocol._messages import Message as Message
 from antiphon.protocol._messages import Notice as Notice
@@ -46,9 +44,6 @@ from antiphon.protocol._messages import Reply as Reply
 from antiphon.protocol._messages import Request as Request
 from antiphon.protocol._messages import Response as Response
 from antiphon.protocol._messages import deserialize_message as deserialize_message
-from antiphon.protocol._messages import enclosed_messages as enclosed_messages
-from antiphon.protocol._messages import find_entry as find_entry
-from antiphon.protocol._messages import response_type_of as response_type_of
 from antiphon.protocol._messages import serialize_message as serialize_message
 from antiphon.protocol._messages import validate_message as validate_message
 from antiphon.protocol._values import PHASES as PHASES
@@ -57,13 +52,9 @@ from antiphon.protocol._values import AgentContext as AgentContext
 from antiphon.protocol._values import AgentResult as AgentResult
 from antiphon.protocol._values import ChatTurn as ChatTurn
 from antiphon.protocol._values import ErrorCode as ErrorCode
-from antiphon.protocol._values import Object as Object
 from antiphon.protocol._values import Phase as Phase
 from antiphon.protocol._values import PhaseContext as PhaseContext
 from antiphon.protocol._values import PhaseOutput as PhaseOutput
 from antiphon.protocol._values import PreparedContext as PreparedContext
 from antiphon.protocol._values import ThreadState as ThreadState
 from antiphon.protocol._values import ToolCall as ToolCall
-from antiphon.protocol._values import Value as Value
-from antiphon.protocol._values import optional_fields as optional_fields
-from antiphon.protocol._values import required_fields as required_fields

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
 from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 from antiphon.protocol._messages import response_type_of
 
 ANYTHING: Mapping[str, str] = {"said": "parts", "called": "option_call", "answered": "option_result"}

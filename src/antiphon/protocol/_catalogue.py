@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from antiphon.messages import Count, Text
+from antiphon.messages._content import Count, Text
 from antiphon.protocol._messages import Entry, Notice, Reply, Request, entries
 from antiphon.protocol._values import (
     NOTHING,

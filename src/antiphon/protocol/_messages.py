@@ -31,9 +31,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import override
 
 from antiphon.errors import DecodeError
-from antiphon.messages import Json, JsonObject, Text, current_port, new_id, thaw
-from antiphon.messages.arguments import check_type
-from antiphon.messages.json_values import JsonError, parse
+from antiphon.messages import Json, JsonObject, current_port, thaw
+from antiphon.messages._arguments import check_type
+from antiphon.messages._content import Text
+from antiphon.messages._json_values import JsonError, parse
+from antiphon.messages._settings import new_id
 from antiphon.protocol._values import NOTHING, PHASES, Frozen, Object, Open, Timestamp, required_fields
 
 # ---------------------------------------------------------------- envelopes

@@ -25,9 +25,10 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Strict
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
-from antiphon.messages import Json, JsonObject, Text
+from antiphon.messages import Json, JsonObject
+from antiphon.messages._content import Text
+from antiphon.messages._json_values import canonical, freeze, plain, unpacked
 from antiphon.messages._unchecked import JsonField
-from antiphon.messages.json_values import canonical, freeze, plain, unpacked
 
 # ---------------------------------------------------------------- frozen values that keep unknown keys
 

@@ -18,7 +18,6 @@ from typing import Any, cast
 from antiphon.protocol._automaton import (
     Choice,
     Flow,
-    FlowWatch,
     Pattern,
     Repeat,
     Sequence,
@@ -33,12 +32,7 @@ from antiphon.protocol._values import PHASES
 
 __all__ = [
     "FLOWS",
-    "Choice",
     "Flow",
-    "FlowWatch",
-    "Pattern",
-    "Repeat",
-    "Sequence",
     "Step",
     "Verdict",
     "choice",

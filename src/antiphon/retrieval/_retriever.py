@@ -27,7 +27,8 @@ from math import log
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from antiphon.errors import AppendConflictError, AppendRefusedError, NotSearchableError, UnknownThreadError
-from antiphon.ledger import MOST_TERMS, Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches, ThreadFilter
+from antiphon.ledger import Ledger, Record, TermEntry, TermIndex, TermMatch, TermMatches, ThreadFilter
+from antiphon.ledger._terms import MOST_TERMS
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._documents import KINDS, Kind, TextPiece, kind_of, passages_of
 from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, related_stems, telling_words, terms_in

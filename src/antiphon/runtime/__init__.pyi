@@ -1,16 +1,12 @@
-from antiphon.errors import FailedError as FailedError
-from antiphon.errors import UnknownOutcomeError as UnknownOutcomeError
 from antiphon.runtime._actor import Actor as Actor
 from antiphon.runtime._actor import ActorSystem as ActorSystem
 from antiphon.runtime._actor import Context as Context
 from antiphon.runtime._actor import handles as handles
 from antiphon.runtime._effects import ActorState as ActorState
 from antiphon.runtime._effects import Effects as Effects
-from antiphon.runtime._journal import Admit as Admit
 from antiphon.runtime._kernel import run as run
 from antiphon.runtime._recovery import Parked as Parked
 from antiphon.runtime._recovery import Recovered as Recovered
-from antiphon.runtime._recovery import timer_due as timer_due
 from antiphon.runtime._reporting import Activity as Activity
 from antiphon.runtime._reporting import AgentOperation as AgentOperation
 from antiphon.runtime._reporting import DeadLetter as DeadLetter
@@ -28,7 +24,6 @@ from antiphon.runtime._reporting import tag as tag
 from antiphon.runtime._settings import Address as Address
 from antiphon.runtime._settings import Backoff as Backoff
 from antiphon.runtime._settings import Budget as Budget
-from antiphon.runtime._settings import RuntimePort as RuntimePort
 from antiphon.runtime._settings import Settings as Settings
 from antiphon.runtime._settings import Supervision as Supervision
 from antiphon.runtime._settings import ThreadLimit as ThreadLimit

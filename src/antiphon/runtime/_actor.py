@@ -50,7 +50,7 @@ from weakref import WeakSet
 
 from antiphon.errors import AntiphonError, DeliveryError, WithdrawnError
 from antiphon.messages import Json, JsonObject, Message, OptionResultPayload
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.protocol import ErrorCode, Heartbeat, HeartbeatResponse, Notice, Reply, Request, Response, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._course import Handling

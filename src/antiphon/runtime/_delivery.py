@@ -42,7 +42,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, ReplyTimeoutError, WithdrawnError
-from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, keys, thaw
+from antiphon.messages import DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, current_port, thaw
+from antiphon.messages import _keys as keys
 from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError

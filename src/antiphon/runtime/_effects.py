@@ -51,8 +51,8 @@ from antiphon import errors
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Fold
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
+from antiphon.messages._keys import child_id, renamed
 from antiphon.messages._unchecked import MUCH
-from antiphon.messages.keys import child_id, renamed
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import EffectRun
 from antiphon.runtime._rows import (

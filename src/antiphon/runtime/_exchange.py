@@ -28,12 +28,12 @@ from antiphon.messages import (
     PartsPayload,
     TextPart,
     current_port,
-    is_name,
-    keys,
     thaw,
 )
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import child_id
+from antiphon.messages import _keys as keys
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import child_id
+from antiphon.messages._names import is_name
 from antiphon.protocol import (
     ErrorCode,
     ErrorNotification,
@@ -46,11 +46,10 @@ from antiphon.protocol import (
     Retry,
     Stop,
     Supervise,
-    find_entry,
-    response_type_of,
     validate_message,
 )
 from antiphon.protocol import Message as WireMessage
+from antiphon.protocol._messages import find_entry, response_type_of
 from antiphon.runtime._delivery import DeliveryState, Envelope, new_envelope
 from antiphon.runtime._rows import OWN, chosen_code, error_fields, error_of, notice_in, option_of, stored_code
 from antiphon.runtime._settings import SYSTEM, system_thread

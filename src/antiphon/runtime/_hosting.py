@@ -34,7 +34,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, ThreadFilter
+from antiphon.ledger import ThreadFilter
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_port, thaw
 from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._lease import has_other_build, takes_another_build, unfit_reason

@@ -27,7 +27,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import SYSTEM_PATTERN, Epoch, Ledger, Record, Redaction
+from antiphon.ledger import Epoch, Ledger, Record, Redaction
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Message
 from antiphon.runtime._points import Point, reached
 from antiphon.runtime._reporting import Hooks

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
-from antiphon.messages.keys import is_below, parent_of, park_id, withdrawn_id
+from antiphon.messages._keys import is_below, parent_of, park_id, withdrawn_id
 from antiphon.runtime._rows import AGAIN, DELIVER, PARK, STOP, TIMER, begun, ended, option_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from antiphon import protocol
 from antiphon.errors import LedgerError, RefusedError, WithdrawnError
 from antiphon.messages import Message, current_port, thaw
-from antiphon.protocol import Reply, Request, Value
+from antiphon.protocol import Reply, Request
+from antiphon.protocol._values import Value
 from antiphon.runtime._actor import Actor, Context, handles
 from antiphon.runtime._gates import LIFE, LIFE_ACTOR, Gates, GateState, LifeState
 from antiphon.runtime._leftovers import thread_endings

@@ -24,7 +24,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 
 from antiphon.errors import HostError, LedgerError, StoppedError
-from antiphon.ledger import ALL_MODELS, START_WITHIN, Limit, PermitGrant, PermitWants
+from antiphon.ledger import Limit, PermitGrant, PermitWants
+from antiphon.ledger._permits import ALL_MODELS, START_WITHIN
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from antiphon import errors
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
-from antiphon.messages.keys import child_id
+from antiphon.messages._keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
 from antiphon.runtime._exchange import SYSTEM_TYPES
 from antiphon.runtime._leftovers import is_asked_of_itself, leftovers, owner_of

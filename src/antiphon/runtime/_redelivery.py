@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from antiphon import errors
 from antiphon.messages import RUNTIME_POLICY, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import again_id, base_of, is_below, parent_of, park_id, renamed, reopen_id, settled_id
+from antiphon.messages._keys import again_id, base_of, is_below, parent_of, park_id, renamed, reopen_id, settled_id
 from antiphon.protocol import ErrorCode, Retry
 from antiphon.protocol import Message as WireMessage
 from antiphon.runtime._exchange import from_wire

@@ -37,7 +37,7 @@ from antiphon._listeners import Guard
 from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import Json, Message, OptionResultPayload, Usage, current_port
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.runtime._rows import origin_of, text_of
 
 if TYPE_CHECKING:

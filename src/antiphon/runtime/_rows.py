@@ -47,13 +47,13 @@ from antiphon.messages import (
     OptionCallPayload,
     OptionResultPayload,
     PartsPayload,
-    current_limits,
     current_port,
     thaw,
 )
-from antiphon.messages.json_values import fits
-from antiphon.messages.keys import attempt_id, begun_id, ended_id, is_below
-from antiphon.messages.long_values import cut, cut_text
+from antiphon.messages._json_values import fits
+from antiphon.messages._keys import attempt_id, begun_id, ended_id, is_below
+from antiphon.messages._long_values import cut, cut_text
+from antiphon.messages._settings import current_limits
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record

@@ -51,7 +51,7 @@ from antiphon.errors import (
     WithdrawnError,
 )
 from antiphon.messages import Message, OptionResultPayload
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 from antiphon.protocol import Notice, Restart, Retry
 from antiphon.runtime._delivery import Deadlines, DeliveryState, Envelope, Recent
 from antiphon.runtime._exchange import error_result, result_of

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from antiphon.messages import Port, current_port, is_name
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import key_of, kind_of
+from antiphon.messages import Port, current_port
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import key_of, kind_of
+from antiphon.messages._names import is_name
 
 if TYPE_CHECKING:
     from antiphon.ledger import ThreadSummary

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from antiphon._listeners import Listener, listener
 from antiphon.errors import DeliveryError, RefusedError, UndeliverableError
-from antiphon.ledger import check_opened
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Json, Message
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import kind_of
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import kind_of
 from antiphon.protocol import (
     ErrorCode,
     Notice,

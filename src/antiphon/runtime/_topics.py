@@ -34,9 +34,11 @@ from antiphon.errors import (
     LedgerUnavailableError,
     OwnedError,
 )
-from antiphon.ledger import SYSTEM_PATTERN, Fold
+from antiphon.ledger import Fold
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
-from antiphon.protocol.flows import Flow, FlowWatch, Verdict
+from antiphon.protocol._automaton import FlowWatch
+from antiphon.protocol.flows import Flow, Verdict
 from antiphon.runtime._exchange import response_type
 from antiphon.runtime._lease import ProcessHost, process_host
 from antiphon.runtime._reporting import LOG, log_fields, log_text

@@ -24,7 +24,7 @@ from antiphon.errors import (
     ActorStoppedError,
     UndeliverableError,
 )
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 from antiphon.protocol import Notice
 from antiphon.runtime._actor import Actor
 from antiphon.runtime._delivery import DeliveryState

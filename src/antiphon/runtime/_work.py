@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from antiphon.messages import keys
+from antiphon.messages import _keys
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,11 +71,11 @@ class Work(OpenWork):
         if name is None:
             self.unnamed_count += 1
             return str(self.unnamed_count)
-        if not keys.is_key(name):
+        if not _keys.is_key(name):
             raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
         self.keys += (name,)
         count = self.keys.count(name)
-        return keys.counted(name, count)
+        return _keys.counted(name, count)
 
     def resume_parked(self, error: ParkedError) -> None:
         """Let it start more: it waits for the person itself. After another parked effect, it still may not."""

@@ -10,7 +10,7 @@ from antiphon import __version__, service
 from antiphon.dialects import names as dialect_names
 from antiphon.errors import PlaceError
 from antiphon.ledger import ThreadFilter
-from antiphon.messages import is_name
+from antiphon.messages._names import is_name
 from antiphon.server import _values as v
 from antiphon.server._access import Access, Caller, RequestKeys
 from antiphon.server._answers import Problem

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from antiphon import decode, service
 from antiphon.errors import AntiphonError
 from antiphon.messages import current_port
-from antiphon.protocol import enclosed_messages
+from antiphon.protocol._messages import enclosed_messages
 from antiphon.server import _events
 from antiphon.server import _values as v
 from antiphon.server._answers import Problem, absent, openai_error, problem_of

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from antiphon import service
 from antiphon.errors import AntiphonError, LedgerError, SetupError
 from antiphon.messages import Limits
-from antiphon.messages.json_values import JsonError, fits, is_shallow, parse
+from antiphon.messages._json_values import JsonError, fits, is_shallow, parse
 from antiphon.server import _compatible, _events
 from antiphon.server import _values as v
 from antiphon.server._access import (

@@ -23,7 +23,8 @@ from antiphon.messages import Conversation
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger
-    from antiphon.patterns.cast import Pattern, TaskInput
+    from antiphon.patterns.cast import Pattern
+    from antiphon.patterns.cast._pattern import TaskInput
     from antiphon.service import ChainEvent
     from antiphon.service._running import ChainRunner, RunReport
     from antiphon.service._settings import RunSettings
@@ -70,7 +71,7 @@ def read_models(teams: Sequence[Path] = ()) -> tuple[ServedModel, ...]:
     }
     for path in teams:
         name = path.resolve().parent.name if path.stem == _TEAM else path.stem
-        from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
         if name in models:
             raise SetupError(f"{path}: there is a model {name!r} already; rename the file")
@@ -150,7 +151,7 @@ class ServedModels:
         return task
 
     async def _answer(self, exchange: ModelExchange, on_text: OnAnswer | None) -> RunReport:
-        from antiphon.patterns.cast import TaskInput  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.patterns.cast._pattern import TaskInput  # noqa: PLC0415 (needs the extra `agents`)
 
         task, served = TaskInput.of(exchange.conversation), self._served[exchange.model]
         is_known = await self._ledger.thread(exchange.thread_id) is not None

@@ -19,7 +19,7 @@ async def list_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tup
 
 async def open_approval(ledger: Ledger, approval_id: str) -> ApprovalValue | None:
     """Return the approval of an id that waits for an answer; None if none does."""
-    from antiphon.agents.toolkit import find_approval  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.durable._approvals import find_approval  # noqa: PLC0415 (needs the extra `agents`)
 
     approval = await find_approval(ledger, approval_id)
     return ApprovalValue.of(approval) if approval is not None and approval.answer is None else None
@@ -31,8 +31,8 @@ async def answer_approval(
     """Approve or deny exactly that call, under a name. The thread continues when its program runs.
 
     Raises:
-        AlreadyAnsweredError: it has an answer, which counts; the error names it.
-        NotWaitingError: there is no such approval, this person may not answer it, or nobody has answered it in time.
+        NotWaitingError: it has an answer, which counts; there is no such approval, this person may not answer it, or nobody
+            has answered it in time.
     """
     from antiphon.agents.toolkit import answer  # noqa: PLC0415 (needs the extra `agents`)
 

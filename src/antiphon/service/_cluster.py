@@ -9,7 +9,8 @@ from typing import Final
 from antiphon import protocol
 from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, current_port
-from antiphon.runtime.extending import APPROVE, PARK, has_work, read_take_overs
+from antiphon.runtime._hosting import read_take_overs
+from antiphon.runtime._rows import APPROVE, PARK, has_work
 from antiphon.service._schedules import SCHEDULE_KIND
 from antiphon.service._threads import CHAIN_KIND, RUN_KIND, all_threads
 from antiphon.service._values import ClusterValue, HostValue, LimitValue, StuckThreadValue

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, OwnedError, RestoreRefusedError, SetupError, ThreadMovedError
-from antiphon.ledger import SYSTEM_PATTERN, Head, Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.service._threads import find_thread, is_forgotten
 
 _PAGE = 1000

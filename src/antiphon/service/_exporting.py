@@ -16,7 +16,7 @@ from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
 from antiphon.ledger import Ledger, Record, ThreadSummary
 from antiphon.messages import Conversation, Message, dumps
-from antiphon.messages.json_values import write
+from antiphon.messages._json_values import write
 from antiphon.service._values import EncodedValue, LossValue
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
 
 async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
     """Return about how many bytes the decisions of a thread take: each repeats the messages before it."""
-    from antiphon.patterns.decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns._decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
 
     sizes: dict[str, int] = {}
     """By message: later decisions observe it again, and so do agents that quote it."""
@@ -107,7 +107,7 @@ async def _decisions(
     ledger: Ledger, thread: ThreadSummary, form: ExportForm, on_losses: OnLosses | None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what `export_transitions` returns; in another dialect, with the messages encoded."""
-    from antiphon.patterns.decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns._decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)
 
     if form.dialect == "house":
         async for plain in export_transitions(ledger, thread.thread_id, window=form.window):
@@ -219,7 +219,7 @@ async def add_files(
 
 
 def _bytes_of(path: Path) -> bytes:
-    from antiphon.retrieval import LARGEST_DOCUMENT  # noqa: PLC0415
+    from antiphon.retrieval._documents import LARGEST_DOCUMENT  # noqa: PLC0415
 
     with path.open("rb") as file:
         return file.read(LARGEST_DOCUMENT + 1)  # no more: a device has no size, and no end

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from antiphon.errors import AppendRefusedError, LedgerUnavailableError, PlaceError
-from antiphon.ledger import Ledger, Record, Tailed, cursor_order
+from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger._listing import cursor_order
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port
 from antiphon.service._threads import find_thread
 

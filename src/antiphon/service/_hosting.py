@@ -325,7 +325,8 @@ async def _tell_ready(ledger: Ledger, name: str, ready: Callable[[HostStatus], N
 
 
 def _teams(ledger: Ledger, teams: Sequence[Path], model: str | None) -> list[Pattern]:
-    from antiphon.patterns.team_files import TeamFile, open_team  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.team_files import open_team  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.service._settings import trusted_code  # noqa: PLC0415
 
     named: dict[str, Path] = {}

@@ -19,14 +19,16 @@ from antiphon.ledger import HostStatus, Ledger, ThreadSummary
 from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
 from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
-from antiphon.runtime.extending import LIFE_ACTOR, STOPPED, error_response
+from antiphon.runtime._exchange import error_response
+from antiphon.runtime._gates import LIFE_ACTOR
+from antiphon.runtime._settings import STOPPED
 from antiphon.service._runs import list_runs, with_open_runs
 from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason
 from antiphon.service._values import StatusValue
 
 if TYPE_CHECKING:
     from antiphon.durable import Choice
-    from antiphon.patterns.postchain import ThreadLife
+    from antiphon.patterns.postchain._lifecycle import ThreadLife
 
 _FAILED: Final = "failed"
 _CHAIN: Final = "postchain"
@@ -107,7 +109,7 @@ def _living_owner(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str | N
 async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None) -> ThreadLife | None:
     """Return the life of a thread of six phases; None for any other thread."""
     try:
-        from antiphon.patterns.postchain import LIFE  # noqa: PLC0415 (needs the extra `agents`)
+        from antiphon.patterns.postchain._lifecycle import LIFE  # noqa: PLC0415 (needs the extra `agents`)
     except ModuleNotFoundError:  # without it, there are no such threads
         return None
     summary = await ledger.thread(thread_id)
@@ -161,9 +163,9 @@ def load_agents() -> None:
 
 _LAZY_NAMES: Final = {
     "RunStatus": "antiphon.durable",
-    "model_names": "antiphon.agents.models",
+    "model": "antiphon.agents.models",
     "pending_approvals": "antiphon.agents.toolkit",
-    "LIFE": "antiphon.patterns.postchain",
+    "LIFE": "antiphon.patterns.postchain._lifecycle",
     "PostChain": "antiphon.patterns.postchain",
     "waiting_for": "antiphon.durable",
 }
@@ -252,7 +254,8 @@ async def resume_elsewhere(ledger: Ledger, thread_id: str) -> bool:
     tools = None if life is None or life.is_over else await own_tools(ledger, thread_id, life)
     if life is None or tools is None:
         return False
-    from antiphon.patterns.postchain import PostChain, post_request  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain import PostChain  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain._gateway import post_request  # noqa: PLC0415 (needs the extra `agents`)
 
     request = {"type": protocol.ResumeThread.message_type, "data": {"thread_id": thread_id}}
     if await living_owner(ledger, await find_thread(ledger, thread_id)) is None:
@@ -314,8 +317,9 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
 
     None: there is none.
     """
-    from antiphon.agents.tools import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
-    from antiphon.patterns.postchain import GO_ON_WITH, prepared_agent  # noqa: PLC0415
+    from antiphon.agents.tools._builtin import BUILTIN_TOOLS  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.postchain._cast import GO_ON_WITH  # noqa: PLC0415
+    from antiphon.patterns.postchain._config import prepared_agent  # noqa: PLC0415
 
     if own_phases := [phase for phase in life.order if phase not in protocol.PHASES]:
         return f"the phase {own_phases[0]!r}"

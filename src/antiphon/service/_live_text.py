@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from antiphon.errors import LedgerError, SetupError
-from antiphon.ledger import signal_subject
-from antiphon.messages import is_name
+from antiphon.ledger._signals import signal_subject
+from antiphon.messages._names import is_name
 from antiphon.service._following import MOST_DELTAS, OnText, TextDelta, TextQueue, TextSource
 from antiphon.service._trust import trust_list
 

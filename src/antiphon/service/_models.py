@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai import RunContext, Tool, ToolDefinition
 
-from antiphon.agents.config import read_config
-from antiphon.agents.models import LocalServer, find_weights, install_weights, model, model_names
-from antiphon.agents.tools import calculate, calculator
+from antiphon.agents._config import read_config
+from antiphon.agents.models import model
+from antiphon.agents.models._local_server import LocalServer, find_weights, install_weights
+from antiphon.agents.models._named import model_names
+from antiphon.agents.tools import calculator
+from antiphon.agents.tools._calculator import calculate
 from antiphon.errors import CalculationError, LocalModelError, MissingExtraError, ModelError, UnknownModelError
 from antiphon.protocol import AgentConfig, Phase
 

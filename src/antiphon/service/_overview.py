@@ -17,7 +17,8 @@ from decimal import Decimal
 from math import ceil, log
 from typing import Any, Final, cast
 
-from antiphon.ledger import Fold, Ledger, Record, cursor_order
+from antiphon.ledger import Fold, Ledger, Record
+from antiphon.ledger._listing import cursor_order
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.service._following import follow
 from antiphon.service._threads import thread_of

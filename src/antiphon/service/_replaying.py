@@ -11,9 +11,11 @@ from typing import Any
 from antiphon.errors import AntiphonError, LedgerError, PlaceError
 from antiphon.ledger import Ledger, Record, ThreadFilter
 from antiphon.messages import OptionResultPayload, thaw
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, event_of, forecast, rerun
-from antiphon.patterns.team_files import TeamFile, open_team
-from antiphon.runtime.extending import LIFE_ACTOR
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, forecast, rerun
+from antiphon.patterns.postchain._chain import event_of
+from antiphon.patterns.team_files import open_team
+from antiphon.patterns.team_files._team_file import TeamFile
+from antiphon.runtime._gates import LIFE_ACTOR
 from antiphon.service._models import ChainOptions, chain_options
 from antiphon.service._settings import chain_config, settings_of, trusted_code
 from antiphon.service._threads import RUN_KIND, all_threads, find_thread, list_threads, thread_of

@@ -32,11 +32,14 @@ from antiphon.errors import (
 from antiphon.ledger import Ledger, Record, Tailed, ThreadSummary
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, TextPart, current_port
 from antiphon.patterns.cast import Outcome, Pattern
-from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain, contribution, event_of
-from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.patterns.postchain import ChainConfig, ChainEvent, ChainResult, PostChain
+from antiphon.patterns.postchain._chain import event_of
+from antiphon.patterns.postchain._retrieval import contribution
+from antiphon.patterns.team_files import open_team
+from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.protocol import PHASES
 from antiphon.runtime import ActorView, DeadLetter, Settings
-from antiphon.runtime.extending import STOPPED
+from antiphon.runtime._settings import STOPPED
 from antiphon.service._branches import ForkPlace, check_continues, fork_thread
 from antiphon.service._following import OnText, TextDelta, TextSource, chain_text
 from antiphon.service._life import chain_life, check_chain, check_not_ended, living_owner, own_tools

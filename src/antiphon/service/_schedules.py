@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from antiphon.errors import NotWaitingError, RefusedError, SetupError
-from antiphon.ledger import SYSTEM_PATTERN, Ledger, ThreadFilter
+from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Message, OptionCallPayload, current_port, thaw
 from antiphon.protocol import Notice, Reply, Request
-from antiphon.runtime import Actor, ActorState, Context, handles, timer_due
+from antiphon.runtime import Actor, ActorState, Context, handles
+from antiphon.runtime._recovery import timer_due
 from antiphon.service._threads import all_threads
 
 if TYPE_CHECKING:

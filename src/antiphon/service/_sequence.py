@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
-from antiphon.runtime.extending import AGAIN, APPROVE, PARK
+from antiphon.runtime._rows import AGAIN, APPROVE, PARK
 from antiphon.service._threads import find_thread
 from antiphon.service._transcript import in_one_line
 

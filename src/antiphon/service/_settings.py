@@ -20,7 +20,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from antiphon.agents.config import read_config, read_small
+from antiphon.agents._config import read_config, read_small
 from antiphon.durable import waiting_for
 from antiphon.errors import ConfigError, OwnedError, ServiceError, SettingsError, SetupError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Record
@@ -251,7 +251,7 @@ def team_path(settings: RunSettings) -> Path:
     Raises:
         SettingsError: it has changed or is gone, or its commands or its folder are not trusted.
     """
-    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
     file = settings.team
     if file is None:
@@ -275,7 +275,7 @@ def trust_named(team: Path, files: Path | None) -> None:
     Raises:
         ConfigError: the file cannot be read, or is invalid.
     """
-    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
     with suppress(SetupError):
         if TeamFile.read(team).runs_code:
@@ -322,7 +322,7 @@ def code_files(path: Path) -> tuple[CodeFile, ...]:
     """
     if path.suffix == ".py":
         return (CodeFile(path, _data(path)),)
-    from antiphon.patterns.team_files import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
+    from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
     team = TeamFile.read(path)
     commands = tuple(shlex.join(server.command) for server in team.mcp.values() if server.command)

@@ -12,8 +12,6 @@ from typing import Final, cast
 
 from antiphon.errors import EncryptionError, ForgottenError, PlaceError, ServiceError, UnknownThreadError
 from antiphon.ledger import (
-    Diagnosed,
-    Diagnosis,
     Hit,
     HostStatus,
     Ledger,
@@ -22,9 +20,10 @@ from antiphon.ledger import (
     ThreadFilter,
     ThreadOrder,
     ThreadSummary,
-    command_line,
     record_reward,
 )
+from antiphon.ledger._open import command_line
+from antiphon.ledger._values import Diagnosed, Diagnosis
 from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
 
 RUN_KIND: Final = "run/"

@@ -33,10 +33,10 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
+from antiphon.messages._json_values import JsonObject
 from antiphon.messages._names import HIDDEN
-from antiphon.messages.json_values import JsonObject
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
-from antiphon.runtime.extending import APPROVE
+from antiphon.runtime._rows import APPROVE
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from antiphon.messages import current_port, thaw
-from antiphon.messages.json_values import with_big_ints
+from antiphon.messages._json_values import with_big_ints
 
 if TYPE_CHECKING:
     from antiphon.agents.toolkit import Approval

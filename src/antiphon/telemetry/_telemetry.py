@@ -38,7 +38,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 from typing_extensions import override
 
 from antiphon import __version__
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 from antiphon.runtime import (
     Activity,
     AgentOperation,

@@ -1,11 +1,6 @@
 from antiphon.testing._conformance import check_dialect as check_dialect
 from antiphon.testing._events import Event as Event
-from antiphon.testing._events import What as What
-from antiphon.testing._events import content_of as content_of
-from antiphon.testing._ledger import LEDGER_CHECKS as LEDGER_CHECKS
-from antiphon.testing._ledger import MakeLedger as MakeLedger
 from antiphon.testing._ledger import check_ledger as check_ledger
-from antiphon.testing._simulate import Drive as Drive
 from antiphon.testing._simulate import Faults as Faults
 from antiphon.testing._simulate import Host as Host
 from antiphon.testing._simulate import Simulated as Simulated

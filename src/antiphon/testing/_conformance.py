@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from antiphon.dialects import Dialect, Encoded, get, meaning, names
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 _UNKNOWN = "x-not-known"
 _EDIT = " (edited)"

@@ -12,9 +12,6 @@ from typing import Any, TypeAlias
 
 from antiphon import errors
 from antiphon.ledger import (
-    ALL_MODELS,
-    SYSTEM_PATTERN,
-    WITHHELD,
     Fold,
     Host,
     Ledger,
@@ -31,6 +28,9 @@ from antiphon.ledger import (
     ThreadOrder,
     Woken,
 )
+from antiphon.ledger._encryption import WITHHELD
+from antiphon.ledger._listing import SYSTEM_PATTERN
+from antiphon.ledger._permits import ALL_MODELS
 from antiphon.ledger._redaction import LedgerRedaction
 from antiphon.messages import (
     Conversation,

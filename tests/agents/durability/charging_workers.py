@@ -30,7 +30,7 @@ from antiphon.durable import current_effect, ledger_run
 from antiphon.errors import ParkedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.ledger.sqlite import SqliteLedger
+from antiphon.ledger.sqlite._ledger import SqliteLedger
 
 
 def say(text: str) -> None:

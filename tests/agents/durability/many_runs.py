@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 from pydantic_ai import Agent
 from tests.agents.toolkit.kit import call, script
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import Conversation, MessageBuilder

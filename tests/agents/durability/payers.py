@@ -14,8 +14,9 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import LedgerDurability, NotDone, Toolkit
-from antiphon.agents.durability import Unsettled
+from antiphon.agents import LedgerDurability, NotDone
+from antiphon.agents.durability._tool_call import Unsettled
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import LedgerRun, RunProgram, current_effect, ledger_run
 from antiphon.ledger import Ledger
 from antiphon.runtime import Effects, System

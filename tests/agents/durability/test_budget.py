@@ -23,7 +23,8 @@ from antiphon.durable import ledger_run
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger import Limit, open_ledger
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import SystemPort, use_port
+from antiphon.messages import use_port
+from antiphon.messages._settings import SystemPort
 
 
 def looker(ledger: Any, desk: Desk, **budgets: Any) -> Agent[None, str]:

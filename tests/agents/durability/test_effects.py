@@ -12,14 +12,14 @@ from pydantic_ai import Agent
 from pydantic_ai.exceptions import UserError
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, NotDone, Toolkit, Unsettled
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents import LedgerDurability, NotDone, Unsettled
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import LedgerRun, _opening, current_effect, current_run, ledger_run, runs
-from antiphon.errors import EffectFailedError, FencedError, ParkedError
+from antiphon.errors import EffectFailedError, FencedError, ParkedError, UnknownOutcomeError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import DataPart, Message, PartsPayload
-from antiphon.runtime import System, UnknownOutcomeError
+from antiphon.runtime import System
 
 
 class DiedError(BaseException):

@@ -21,12 +21,12 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import call, run_agent, script
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
-from antiphon.errors import AntiphonError, EffectFailedError, ParkedError, RefusedError
+from antiphon.errors import AntiphonError, EffectFailedError, FailedError, ParkedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
-from antiphon.runtime import FailedError
 
 BIG = 50_000_000
 MOST = 1024 * 1024

@@ -21,7 +21,7 @@ from antiphon.errors import FencedError, ParkedError
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Settings, _lease, _watchdog
-from antiphon.runtime.extending import process_host
+from antiphon.runtime._lease import process_host
 
 
 async def test_a_beat_after_a_lost_lease_does_not_make_up_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,13 @@ from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import AgentBudget, LedgerDurability, Toolkit, agent_program, listen
+from antiphon.agents import AgentBudget, LedgerDurability, agent_program, listen
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import DurabilityWarning, current_effect, durable_stream, ledger_run, runs
 from antiphon.errors import BudgetExceededError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionResultPayload
-from antiphon.runtime.extending import Journal
+from antiphon.runtime._journal import Journal
 
 
 class Speaker:

@@ -11,7 +11,8 @@ from tests.agents.durability.agents import Desk, call, script
 from tests.postgres import Server
 
 from antiphon import Actor, Context, System, handles, open_ledger
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import LedgerRun, current_run, ledger_run, program, recover_runs, runs
 from antiphon.errors import EffectFailedError, ParkedError
 from antiphon.ledger import Ledger

@@ -7,8 +7,9 @@ from pydantic_ai import Agent
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from antiphon.agents import LedgerDurability, Toolkit
-from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
+from antiphon.agents.toolkit._atlas import AgentToolkit, FunctionTool
 from antiphon.dialects.marsys import sanitize_tool_name
 from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger

@@ -11,8 +11,8 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.messages import ToolCallPart
 from tests.agents.toolkit.kit import call, script
 
-from antiphon.agents import LedgerDurability, Toolkit, Unsettled, agent_program
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents import LedgerDurability, Unsettled, agent_program
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import (
     LedgerRun,
     RecoveredRun,

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from pydantic_ai import Agent
 from tests.agents.durability.agents import Desk, script
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import LedgerRun, check_runs, ledger_run, program, runs
 from antiphon.errors import HistoryMismatchError
 from antiphon.ledger.memory import MemoryLedger

@@ -14,8 +14,9 @@ from pydantic_ai.exceptions import UsageLimitExceeded, UserError
 from pydantic_ai.usage import RunUsage, UsageLimits
 from tests.agents.durability.agents import Desk, call, script
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
 from antiphon.agents._tool_changes import CountedUsage
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import DepsState, current_run, ledger_run
 from antiphon.durable._state import StoredState
 from antiphon.errors import EffectFailedError, HistoryMismatchError, SetupError

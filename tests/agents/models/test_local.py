@@ -20,8 +20,9 @@ from pydantic_ai.tools import ToolDefinition
 from tests.agents.models.phases import Phase
 
 from antiphon.agents import LedgerDurability
-from antiphon.agents.models import LocalModel, LocalServer, find_weights, model
-from antiphon.agents.models._local import BoundedSchema, _step, only_value
+from antiphon.agents.models import model
+from antiphon.agents.models._local import BoundedSchema, LocalModel, _step, only_value
+from antiphon.agents.models._local_server import LocalServer, find_weights
 from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger, open_ledger
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import run
 
-from antiphon.agents.models import LocalServer
+from antiphon.agents.models._local_server import LocalServer
 from antiphon.service import _models
 
 

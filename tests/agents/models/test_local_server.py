@@ -16,8 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from antiphon.agents.models import LocalServer
-from antiphon.agents.models._local_server import shared_server
+from antiphon.agents.models._local_server import LocalServer, shared_server
 from antiphon.errors import LocalModelError, MissingExtraError
 
 pytestmark = pytest.mark.slow
@@ -233,7 +232,7 @@ def test_nothing_is_left_behind_when_the_parent_is_killed_though_a_fork_of_it_li
 
 FORK = """
 import gc, os, sys
-from antiphon.agents.models import LocalServer
+from antiphon.agents.models._local_server import LocalServer
 server = LocalServer((sys.executable, "-c", "input(); print('http://127.0.0.1:1', flush=True); input()"))
 os.register_at_fork(after_in_child=server.forget)
 server.ensure()

@@ -10,8 +10,9 @@ from pydantic_ai.models import known_model_names
 from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents.config import read_config
-from antiphon.agents.models import LocalModel, Script, ScriptedModel, Turn, model
+from antiphon.agents._config import read_config
+from antiphon.agents.models import Script, ScriptedModel, Turn, model
+from antiphon.agents.models._local import LocalModel
 from antiphon.errors import (
     AntiphonError,
     ConfigError,

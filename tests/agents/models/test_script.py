@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, ToolOutput
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
-from antiphon.agents.models import Rule, Script, ScriptedModel, Turn, load_script, model
-from antiphon.agents.models._script import filled, scene_of
+from antiphon.agents.models import Rule, Script, ScriptedModel, Turn, model
+from antiphon.agents.models._script import filled, load_script, scene_of
 from antiphon.errors import ModelError
 
 WEATHER = """

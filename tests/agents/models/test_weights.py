@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.agents.models import _local_server, install_weights
-from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, locate_weights
+from antiphon.agents.models import _local_server
+from antiphon.agents.models._local_server import NAME, cache_folder, find_weights, install_weights, locate_weights
 from antiphon.errors import LocalModelError
 
 CONTENT = b"not really a model" * 1000
@@ -138,9 +138,11 @@ def test_a_copy_that_was_killed_leaves_no_file_under_the_name(cache: Path, tmp_p
     """SIGKILL in the middle of the copy: the next installation begins anew."""
     source = tmp_path / "pipe"
     os.mkfifo(source)
-    code = (
-        f"from antiphon.agents.models import install_weights; from pathlib import Path; install_weights(Path({str(source)!r}))"
-    )
+    code = f"""
+from pathlib import Path
+from antiphon.agents.models._local_server import install_weights
+install_weights(Path({str(source)!r}))
+"""
     with subprocess.Popen([sys.executable, "-c", code]) as process:
         with source.open("wb") as pipe:
             pipe.write(b"half of it")

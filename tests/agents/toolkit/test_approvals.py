@@ -15,10 +15,10 @@ from tests.agents.toolkit.kit import NOON, SetClock, Witness, call, failure, not
 
 from antiphon import service
 from antiphon.agents import LedgerDurability
-from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, find_approval, pending_approvals
+from antiphon.agents.toolkit import Approval, ApprovalRule, Schema, Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
+from antiphon.durable._approvals import find_approval
 from antiphon.errors import (
-    AlreadyAnsweredError,
     NotWaitingError,
     ParkedError,
 )
@@ -392,7 +392,7 @@ def test_nobody_answers_twice_or_without_a_question() -> None:
     async def work(ledger: Ledger) -> None:
         approval = await asked(bank(Witness()), ledger)
         await answer(ledger, approval.id, principal="ada", approved=False)
-        with pytest.raises(AlreadyAnsweredError, match="is answered already: 'ada' denied it"):
+        with pytest.raises(NotWaitingError, match="is answered already: 'ada' denied it"):
             await answer(ledger, approval.id, principal="bob", approved=True)
         with pytest.raises(NotWaitingError, match="there is no approval 'approval-x'"):
             await answer(ledger, "approval-x", principal="ada", approved=True)

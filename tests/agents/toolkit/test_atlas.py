@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from antiphon.agents.toolkit.atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
+from antiphon.agents.toolkit._atlas import AgentToolkit, FunctionTool, Tool, ToolSchema
 
 
 def get_weather(location: str, unit: str = "celsius") -> dict[str, Any]:

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agents.toolkit.kit import NOON
 
-from antiphon.agents.toolkit import ApprovalRule, Circumstances, Grant, Permissions, RequestedCall, Schema, Toolkit, judge
+from antiphon.agents.toolkit import ApprovalRule, Grant, Permissions, Schema, Toolkit
+from antiphon.agents.toolkit._decision import Circumstances, RequestedCall, judge
 
 AGENTS = st.sampled_from(["ada", "bob"])
 TOOLS = st.sampled_from(["read", "write", "send"])

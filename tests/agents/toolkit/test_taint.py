@@ -26,7 +26,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.toolkit.kit import Witness, call, failure, noted, returns, run_agent, script
 
 from antiphon.agents.toolkit import Toolkit, quoted
-from antiphon.agents.toolkit.taint import untrusted_in, untrusted_source
+from antiphon.agents.toolkit._taint import untrusted_in, untrusted_source
 from antiphon.dialects import decode
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent
 
 from antiphon.agents.models import Script, ScriptedModel, Turn
-from antiphon.agents.tools import calculate, calculator
+from antiphon.agents.tools import calculator
+from antiphon.agents.tools._calculator import calculate
 from antiphon.errors import CalculationError
 
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import ModelRetry
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.agents.tools import file_tools
 from antiphon.agents.tools._files import FilePattern, Folder
 from antiphon.agents.tools._formats import letter_in, letters_in, problems_of

@@ -19,8 +19,8 @@ import pytest
 from pydantic_ai import _ssrf
 from typing_extensions import override
 
-from antiphon.agents import Toolkit
-from antiphon.agents.config import WebConfig
+from antiphon.agents._config import WebConfig
+from antiphon.agents.toolkit import Toolkit
 from antiphon.agents.tools import calculator, file_tools, web_fetch
 from antiphon.agents.tools._formats import text_in
 

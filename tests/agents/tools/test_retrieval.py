@@ -12,9 +12,11 @@ from pydantic_ai import Agent
 from antiphon import Message, MessageBuilder, OptionResultBuilder
 from antiphon.agents import LedgerDurability
 from antiphon.agents.models import Script, ScriptedModel, Turn
-from antiphon.agents.tools import BUILTIN_TOOLS, KnowledgeBase, builtin_tools, knowledge_base, memory_retrieval
+from antiphon.agents.tools import builtin_tools, knowledge_base, memory_retrieval
+from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.durable import ledger_run
 from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
+from antiphon.retrieval import KnowledgeBase
 
 SHOP = """# Returns
 

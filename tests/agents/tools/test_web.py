@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic_ai import Agent, ModelRetry, _ssrf
 from typing_extensions import override
 
-from antiphon.agents.config import WebConfig
+from antiphon.agents._config import WebConfig
 from antiphon.agents.models import Script, ScriptedModel, Turn
 from antiphon.agents.tools import builtin_tools, web_fetch, web_search
 from antiphon.errors import SetupError

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from tests.strategies import json_objects, json_values, keys, names, texts
 
 from antiphon.dialects.agent_framework import (
-    CATALOGUE,
     ActionMessage,
     ErrorContent,
     ErrorMessage,
@@ -44,6 +43,7 @@ from antiphon.dialects.agent_framework import (
     validate_message,
     validation_errors,
 )
+from antiphon.dialects.agent_framework._messages import CATALOGUE
 from antiphon.dialects.agent_framework.constants import (
     ALL_TYPES,
     COMPLETION_TYPES,

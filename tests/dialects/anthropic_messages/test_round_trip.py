@@ -14,7 +14,7 @@ from antiphon import Conversation, Message, decode, encode
 from antiphon.dialects import get
 from antiphon.errors import DecodeError
 from antiphon.messages import OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 from antiphon.testing import check_dialect
 
 NAME = "anthropic-messages"

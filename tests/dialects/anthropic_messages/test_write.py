@@ -28,7 +28,7 @@ from antiphon.messages import (
     TextPart,
     Tool,
 )
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 NAME = "anthropic-messages"
 PIXEL = "data:image/png;base64,iVBORw0KGgo="

@@ -6,22 +6,7 @@ import logging
 
 import pytest
 
-from antiphon import protocol
-from antiphon.dialects import choir
-from antiphon.dialects.choir import (
-    ErrorResponse,
-    Message,
-    Response,
-    deserialize_message,
-    serialize_message,
-    validate_message,
-)
-
-
-def test_choir_is_the_protocol() -> None:
-    assert set(protocol.__all__) <= set(choir.__all__)
-    for name in protocol.__all__:
-        assert getattr(choir, name) is getattr(protocol, name)
+from antiphon.protocol import ErrorResponse, Message, Response, deserialize_message, serialize_message, validate_message
 
 
 def test_an_exchange_runs_as_in_the_reference() -> None:

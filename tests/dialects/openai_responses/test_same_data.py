@@ -13,7 +13,7 @@ from antiphon import Conversation, Message, PartsPayload, TextPart, decode, enco
 from antiphon.dialects import get
 from antiphon.errors import DecodeError
 from antiphon.messages import Citation, Tool
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 from antiphon.testing import check_dialect
 
 RESPONSES = "openai-responses"

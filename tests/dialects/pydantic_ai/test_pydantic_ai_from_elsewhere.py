@@ -18,7 +18,7 @@ from tests.providers.types import problems
 from antiphon import Conversation, MediaPart, Message, TextPart, convert, decode, encode
 from antiphon.dialects.pydantic_ai import DIALECT
 from antiphon.messages import Citation, DataPart, ForeignPart, OptionCallPayload, ReasoningPart, Tool, Usage
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 IMAGE = MediaPart(modality="image", url="https://example.com/a.png")
 PIXEL = MediaPart(modality="image", url="data:image/png;base64,+/8=")

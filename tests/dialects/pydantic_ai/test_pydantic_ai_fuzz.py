@@ -9,7 +9,7 @@ from tests.dialects.pydantic_ai.saying import PYDANTIC_AI
 
 from antiphon import decode, encode
 from antiphon.errors import DecodeError
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 
 @pytest.mark.slow

@@ -5,15 +5,8 @@ import json
 import pytest
 
 from antiphon.dialects import decode, encode
-from antiphon.dialects.choir import (
-    ErrorResponse,
-    Message,
-    Response,
-    deserialize_message,
-    response_type_of,
-    serialize_message,
-    validate_message,
-)
+from antiphon.protocol import ErrorResponse, Message, Response, deserialize_message, serialize_message, validate_message
+from antiphon.protocol._messages import response_type_of
 
 EXCHANGES: list[tuple[Message, Response]] = [
     (

@@ -13,7 +13,7 @@ from tests.dialects.streams.reading import read, read_events
 
 from antiphon.dialects._stream import Stream
 from antiphon.errors import StreamCutError
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 EVERY = [pytest.param(each, id=str(each)) for each in ANSWERS]
 A_FEW = st.sampled_from(ANSWERS)

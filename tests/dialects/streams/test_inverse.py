@@ -12,7 +12,7 @@ from tests.dialects.streams.spoken import INVERSES, Call, Said, Streamed, stream
 from antiphon.dialects._assembler import Delta
 from antiphon.dialects._stream import Stream
 from antiphon.errors import DecodeError
-from antiphon.messages.json_values import canonical
+from antiphon.messages._json_values import canonical
 
 DIALECTS = st.sampled_from(list(INVERSES))
 ANY = DIALECTS.flatmap(lambda dialect: st.tuples(st.just(dialect), streamed(dialect)))

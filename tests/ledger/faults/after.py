@@ -13,7 +13,8 @@ from antiphon.ledger._stored import PageRequest, Subject
 from antiphon.ledger.sqlite import _verify
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 
 def restored(folder: Path, image: dict[str, bytes]) -> Path:

@@ -23,7 +23,8 @@ from tests.ledger.faults.after import evidence_of, judged
 from tests.ledger.histories import answered, at, called, said
 from tools.soak.witness import Witness, read_events
 
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 STRACE = shutil.which("strace")
 CALLS = ("pwrite64", "fdatasync", "pwrite64", "pread64")

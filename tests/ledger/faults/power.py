@@ -18,7 +18,8 @@ from tools.soak.witness import Evidence
 from antiphon import MediaPart, Message, PartsPayload
 from antiphon.errors import LedgerError
 from antiphon.ledger import Ledger
-from antiphon.testing import Event, content_of
+from antiphon.testing import Event
+from antiphon.testing._events import content_of
 
 _NAMES = counting()
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents import AgentBudget, Toolkit
+from antiphon.agents import AgentBudget
 from antiphon.agents.models import model as named_model
+from antiphon.agents.toolkit import Toolkit
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Patience, Pattern, PatternOptions
 from antiphon.patterns.options import Executor, Options

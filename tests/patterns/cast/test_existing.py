@@ -10,8 +10,9 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
 from antiphon.agents.models import Script, ScriptedModel
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger

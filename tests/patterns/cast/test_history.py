@@ -22,7 +22,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from typing_extensions import override
 
-from antiphon.agents import LedgerDurability, Toolkit
+from antiphon.agents import LedgerDurability
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects import decode
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
@@ -38,7 +39,8 @@ from antiphon.messages import (
     PartsPayload,
 )
 from antiphon.messages import TextPart as Words
-from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, TaskInput, together
+from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, together
+from antiphon.patterns.cast._pattern import TaskInput
 from antiphon.patterns.options import Executor, Options
 from antiphon.patterns.peers import Peers
 from antiphon.patterns.postchain import ChainConfig, PostChain

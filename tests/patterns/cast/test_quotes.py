@@ -26,8 +26,8 @@ from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, PartsPayload
 from antiphon.messages import TextPart as Words
+from antiphon.patterns._decisions import decisions_of
 from antiphon.patterns.cast import Pattern
-from antiphon.patterns.decisions import decisions_of
 from antiphon.patterns.teams import Team
 from antiphon.service import transcript
 

@@ -5,7 +5,8 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models import model
+from antiphon.agents.models._local import LocalModel
 from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, OptionResultPayload

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from antiphon.ledger import Ledger, Reward, record_reward, rewards_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, MessageBuilder, OptionResultBuilder, OptionResultPayload, thaw
-from antiphon.patterns.decisions import DecisionReward
+from antiphon.patterns._decisions import DecisionReward
 from antiphon.patterns.options import Choices, Executor, Options, export_transitions
 
 

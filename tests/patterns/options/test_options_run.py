@@ -11,8 +11,8 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Text
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.chains import NotingLedger
 
-from antiphon.agents import AgentBudget, Toolkit, listen
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents import AgentBudget, listen
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import HistoryMismatchError, ParkedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger

@@ -13,7 +13,7 @@ from pydantic_ai.messages import ModelResponse
 from tests.patterns.killed import Witness, serve
 from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, spec
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.marsys import Message
 from antiphon.ledger import Ledger
 from antiphon.patterns.peers import Peers, star

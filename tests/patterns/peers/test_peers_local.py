@@ -4,7 +4,8 @@ import pytest
 from tests.patterns.chains import run
 from tests.patterns.peers.plays import talk_in
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models import model
+from antiphon.agents.models._local import LocalModel
 from antiphon.dialects.marsys import validate_message
 from antiphon.errors import LocalModelError
 from antiphon.messages import Conversation

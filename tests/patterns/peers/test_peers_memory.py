@@ -15,7 +15,8 @@ from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spe
 from antiphon import check, decode
 from antiphon.dialects.marsys import VALID_ROLES
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, Message, estimate_tokens
+from antiphon.messages import Conversation, Message
+from antiphon.messages._log import estimate_tokens
 from antiphon.patterns.peers import PeerLimits, PeerMemory, Peers, star
 
 STAR = star("ada", ["bob", "carl"])

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelResponse
 from tests.patterns.peers.plays import Hearing, Play, asks, calls, line, says, spec, talk_in
 
 from antiphon import check, decode
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.marsys import Message
 from antiphon.errors import DecodeError, ParkedError
 from antiphon.ledger import Ledger, open_ledger

@@ -10,7 +10,7 @@ from tests.patterns.peers.plays import QUICK, Play, calls, line, spec
 from typing_extensions import override
 
 from antiphon import check, decode, encode
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.marsys import validate_message
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload
 from antiphon.patterns.peers import Peers

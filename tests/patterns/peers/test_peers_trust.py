@@ -8,8 +8,7 @@ import pytest
 from pydantic_ai.messages import ModelResponse
 from tests.patterns.peers.plays import QUICK, Play, asks, calls, line, says, spec, talk_in
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, use_port

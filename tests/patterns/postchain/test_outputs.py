@@ -7,7 +7,6 @@ import pytest
 from pydantic import ValidationError
 from tests.patterns.chains import QUESTION, Witness, chain_on, enclosed, known, said_in
 
-from antiphon.agents.tools import KnowledgeBase
 from antiphon.messages import DataPart, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.cast._cast import TextPieces
 from antiphon.patterns.postchain import Add, ChainConfig, ChainContext, ChainResult, Item, Observations, _phases
@@ -24,6 +23,7 @@ from antiphon.patterns.postchain._outputs import (
     without_marks,
 )
 from antiphon.protocol import PHASES, AgentConfig
+from antiphon.retrieval import KnowledgeBase
 from antiphon.service import phase_talk
 
 TEA = "Green tea is steeped at 80 degrees for two minutes."

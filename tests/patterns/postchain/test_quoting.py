@@ -8,9 +8,17 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.postchain import NOT_IN_SOURCES, ChainConfig, ChainResult, Item, PostChain, contribution, place_of
+from antiphon.patterns.postchain import ChainConfig, ChainResult, Item, PostChain
 from antiphon.patterns.postchain._context import ChainContext, PhaseWork
-from antiphon.patterns.postchain._retrieval import choice_of, choice_prompt, likely_items, quoted_answer
+from antiphon.patterns.postchain._retrieval import (
+    NOT_IN_SOURCES,
+    choice_of,
+    choice_prompt,
+    contribution,
+    likely_items,
+    place_of,
+    quoted_answer,
+)
 from antiphon.protocol import PHASES, AgentConfig
 from antiphon.retrieval import KnowledgeBase
 from antiphon.service import open_chain, phase_talk

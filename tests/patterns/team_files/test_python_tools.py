@@ -9,7 +9,8 @@ from tests.patterns.team_files.test_team_files import done, team_file
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import ConfigError
 from antiphon.patterns.cast import Pattern
-from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.patterns.team_files import open_team
+from antiphon.patterns.team_files._team_file import TeamFile
 
 SCRIPT = 'turns = [{ calls = [{ tool = "lookup", arguments = { city = "Oslo" } }] }, { text = "it is {result}" }]'
 CODE = '''

@@ -16,7 +16,8 @@ from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import Outcome
 from antiphon.patterns.options import Executor
 from antiphon.patterns.peers import Peers
-from antiphon.patterns.team_files import TeamFile, open_team
+from antiphon.patterns.team_files import open_team
+from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.patterns.teams import Team
 from antiphon.patterns.workers import Workers
 

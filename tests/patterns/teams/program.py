@@ -5,7 +5,7 @@ from typing import Any
 from tests.patterns.killed import HISTORY, Witness, handed_rows, serve
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.ledger import Ledger
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import ParkedError, UnguardedToolError
 from antiphon.ledger import ThreadSummary

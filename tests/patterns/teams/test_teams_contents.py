@@ -7,7 +7,7 @@ import pytest
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import Part, agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.patterns.teams import ManagerSpec, Team
 

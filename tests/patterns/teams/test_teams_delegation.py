@@ -8,7 +8,7 @@ import pytest
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of, with_workers_elsewhere
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import (
     ActorFailedError,
     ActorStoppedError,
@@ -24,7 +24,8 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
-from antiphon.patterns.teams import DelegationEnd, Team, TeamLimits
+from antiphon.patterns.teams import Team, TeamLimits
+from antiphon.patterns.teams._roster import DelegationEnd
 from antiphon.protocol import Stop
 
 STEPS = {"steps": [{"name": "Work", "worker": "ada", "task": "Work."}]}

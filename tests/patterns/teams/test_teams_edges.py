@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in, with_workers_elsewhere
 
-from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.toolkit import answer, pending_approvals
+from antiphon.agents import AgentBudget
+from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import together

@@ -7,7 +7,7 @@ import pytest
 from tests.patterns.chains import run, said_in
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.messages import DataPart, Message, PartsPayload
 from antiphon.patterns.teams import TEAM_FLOWS
 from antiphon.protocol.flows import Flow, Step, choice, maybe, repeat, sequence

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, Tool
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import RefusedError
 from antiphon.patterns.teams import TeamLimits
 from antiphon.patterns.teams._members import Deed, deeds_in, judge

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models import model
+from antiphon.agents.models._local import LocalModel
 from antiphon.dialects.agent_framework import validation_errors
 from antiphon.errors import LocalModelError
 from antiphon.patterns.cast import AgentSpec

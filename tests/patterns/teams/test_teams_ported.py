@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep, validation_errors
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, EXECUTION_TRACE_TYPES, FINAL
-from antiphon.dialects.agent_framework.utils.message_builder import create_assistant_message, create_user_message
+from antiphon.dialects.agent_framework.message_builder import create_assistant_message, create_user_message
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger

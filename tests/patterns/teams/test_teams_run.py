@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, play, team_of, types_in
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.agent_framework import ScriptStep, validation_errors
 from antiphon.dialects.agent_framework.constants import ALL_TYPES, EXECUTION_TRACE_TYPES
 from antiphon.errors import SetupError

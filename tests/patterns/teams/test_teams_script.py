@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.patterns.chains import run
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of, types_in
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.patterns.teams._plans import segments_of
 

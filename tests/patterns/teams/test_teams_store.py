@@ -6,7 +6,7 @@ import pytest
 from pydantic_ai.models.test import TestModel
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.patterns.cast import Cast
 from antiphon.patterns.teams import Team, TeamStore

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from tests.patterns.teams.crews import agent, manager, phase, plan, team_of
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import pending_approvals
+from antiphon.agents.toolkit import Toolkit, pending_approvals
 from antiphon.errors import ParkedError
 from antiphon.patterns.teams import Team
 

@@ -15,7 +15,7 @@ from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
-from antiphon.messages.keys import kind_of
+from antiphon.messages._keys import kind_of
 
 __all__ = ["Bench", "Told", "asking", "calling", "got", "left_by_a_kill", "prompt", "saying"]
 

@@ -7,7 +7,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.killed import HISTORY, Witness, handed_rows, serve
 from tests.patterns.workers.minds import got, prompt
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.ledger import Ledger
 from antiphon.patterns.cast import AgentSpec

@@ -13,8 +13,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo
 from tests.patterns.workers.minds import Told, asking, calling, got, saying
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit.atlas import AgentToolkit
+from antiphon.agents.toolkit import Toolkit
+from antiphon.agents.toolkit._atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import ledger_run
 from antiphon.errors import RefusedError

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import pytest
 from tests.patterns.workers.test_workers_flows import example
 
-from antiphon.agents.models import LocalModel, model
+from antiphon.agents.models import model
+from antiphon.agents.models._local import LocalModel
 from antiphon.dialects.atlas import MessageType
 from antiphon.errors import LocalModelError
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.patterns.workers import conversation, structured
+from antiphon.patterns.workers import conversation
+from antiphon.patterns.workers._conversation import structured
 
 
 @pytest.fixture

@@ -12,21 +12,13 @@ from tests.patterns.chains import run
 from tests.patterns.workers.minds import Bench, calling, left_by_a_kill, saying
 from tests.telemetry.watch import Watch
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
+from antiphon.dialects.atlas import MessageType, StructuredMessage, ToolCall
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import (
-    AgentToolkit,
-    Assigner,
-    MessageType,
-    StructuredMessage,
-    ToolCall,
-    ToolCapableAgent,
-    Workers,
-    conversation,
-)
+from antiphon.patterns.workers import AgentToolkit, Assigner, ToolCapableAgent, Workers, conversation
 
 
 def get_weather(location: str, unit: str = "celsius") -> dict[str, Any]:

@@ -13,13 +13,14 @@ from pydantic_ai.models.function import AgentInfo
 from tests.patterns.chains import run
 from tests.patterns.workers.minds import Told, got, prompt, saying
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import Assigner, Workers, conversation, structured
+from antiphon.patterns.workers import Assigner, Workers, conversation
+from antiphon.patterns.workers._conversation import structured
 from antiphon.protocol.flows import find_flow
 from antiphon.telemetry import Telemetry
 

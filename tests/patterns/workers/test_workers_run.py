@@ -10,9 +10,9 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.patterns.workers.minds import Told, calling, got, prompt, saying
 
-from antiphon.agents import AgentBudget, Toolkit
+from antiphon.agents import AgentBudget
+from antiphon.agents.toolkit import Toolkit, pending_approvals
 from antiphon.agents.toolkit import answer as answer_approval
-from antiphon.agents.toolkit import pending_approvals
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import ParkedError, RefusedError, SetupError, UnguardedToolError
 from antiphon.ledger import STANDARD_REDACTION, Ledger, ThreadFilter

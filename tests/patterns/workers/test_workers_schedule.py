@@ -13,20 +13,12 @@ from pydantic_ai.models.function import AgentInfo
 from tests.patterns.chains import run
 from tests.patterns.workers.minds import Bench, got, left_by_a_kill, prompt, saying
 
+from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import RefusedError
 from antiphon.ledger import open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
-from antiphon.patterns.workers import (
-    Assigner,
-    MessageType,
-    Reporting,
-    StructuredMessage,
-    ToolCapableAgent,
-    WorkerLimits,
-    Workers,
-    conversation,
-)
+from antiphon.patterns.workers import Assigner, Reporting, ToolCapableAgent, WorkerLimits, Workers, conversation
 from antiphon.patterns.workers._schedule import Slots, due_at, priority_of, within_deadline
 
 ADA, BOB = AgentSpec(name="ada", instructions="You are ada."), AgentSpec(name="bob", instructions="You are bob.")

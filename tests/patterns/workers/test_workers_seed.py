@@ -23,7 +23,7 @@ from tests.patterns.workers import test_workers_reports as report_tests
 from tests.patterns.workers import test_workers_run as run_tests
 from tests.patterns.workers import test_workers_schedule as schedule_tests
 
-from antiphon.agents.toolkit.atlas import AgentToolkit
+from antiphon.agents.toolkit._atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.patterns.workers import Assigner, ToolCapableAgent, Workers
 

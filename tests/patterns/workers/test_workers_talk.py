@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patterns.chains import run
 
-from antiphon.agents import Toolkit
-from antiphon.agents.toolkit import ToolkitTool
+from antiphon.agents.toolkit import Toolkit, ToolkitTool
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import ledger_run
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.workers import _workers as vaults
-from antiphon.patterns.workers import conversation, structured
-from antiphon.patterns.workers._conversation import say, say_now
+from antiphon.patterns.workers import conversation
+from antiphon.patterns.workers._conversation import say, say_now, structured
 from antiphon.patterns.workers._workers import SensitiveArguments
 
 WORDS = st.text(st.characters(codec="utf-8", categories=("L", "Nd", "Zs")), min_size=1, max_size=30)

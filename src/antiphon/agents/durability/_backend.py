@@ -75,12 +75,14 @@ from antiphon.durable._budget import BudgetLimits
 from antiphon.durable._changes import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
-from antiphon.errors import HistoryMismatchError, RefusedError
+from antiphon.errors import HistoryMismatchError, RefusedError, UnknownOutcomeError
 from antiphon.ledger import Ledger
-from antiphon.messages import Json, current_limits
-from antiphon.messages.json_values import copy_checked
-from antiphon.runtime import Effects, ToolOperation, UnknownOutcomeError
-from antiphon.runtime.extending import Run, confirmed, cut_result, says_the_same_value
+from antiphon.messages import Json
+from antiphon.messages._json_values import copy_checked
+from antiphon.messages._settings import current_limits
+from antiphon.runtime import Effects, ToolOperation
+from antiphon.runtime._effects import Run, confirmed
+from antiphon.runtime._rows import cut_result, says_the_same_value
 
 ParamsT = TypeVar("ParamsT")
 WireT = TypeVar("WireT")

@@ -44,9 +44,9 @@ from pydantic_ai.toolsets import AbstractToolset, DynamicToolset, FunctionToolse
 from pydantic_graph import GraphRunContext
 from typing_extensions import override
 
+from antiphon.agents._config import known_names
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
-from antiphon.agents.config import known_names
 from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
@@ -66,9 +66,10 @@ from antiphon.durable._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.durable._opened import OnChange, Outages
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger, check_opened
-from antiphon.messages.arguments import check_choice, check_type
-from antiphon.messages.keys import end_id
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
+from antiphon.messages._arguments import check_choice, check_type
+from antiphon.messages._keys import end_id
 from antiphon.runtime import Effects
 
 _OF_MODELS = (PartStartEvent, PartDeltaEvent, PartEndEvent, FinalResultEvent)

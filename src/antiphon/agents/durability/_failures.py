@@ -34,11 +34,20 @@ from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
 from antiphon.durable._opened import MISSING
-from antiphon.errors import DeliveryError, EffectError, EffectFailedError, LedgerError, RefusedError, StoppedError
+from antiphon.errors import (
+    DeliveryError,
+    EffectFailedError,
+    FailedError,
+    LedgerError,
+    RefusedError,
+    StoppedError,
+    UnknownOutcomeError,
+)
 from antiphon.messages import Json, Message, OptionResultPayload
-from antiphon.messages.arguments import check_type
-from antiphon.runtime import Effects, FailedError, UnknownOutcomeError
-from antiphon.runtime.extending import GivenUp, Run, error_text, text_of
+from antiphon.messages._arguments import check_type
+from antiphon.runtime import Effects
+from antiphon.runtime._effects import GivenUp, Run
+from antiphon.runtime._rows import error_text, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -170,7 +179,7 @@ async def with_stored_errors(
     async def watched(key: str) -> Json:
         try:
             return await run(key)
-        except (DeliveryError, LedgerError, EffectError, GivenUp, ValidationError) as exc:
+        except (DeliveryError, LedgerError, FailedError, UnknownOutcomeError, GivenUp, ValidationError) as exc:
             raised.append(exc)
             raise  # not an error of the effect itself
         except Exception as exc:

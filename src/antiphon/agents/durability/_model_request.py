@@ -64,16 +64,17 @@ from antiphon.durable._opened import OnChange
 from antiphon.durable._run import LedgerRun
 from antiphon.durable._steps import RunStep
 from antiphon.errors import AppendConflictError, AppendRefusedError, BudgetExceededError, DeliveryError, LedgerError
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_limits, current_port, thaw
+from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages import TextPart as TalkText
-from antiphon.messages.keys import base_of, child_id, renamed
-from antiphon.messages.long_values import cut, cut_text
+from antiphon.messages._keys import base_of, child_id, renamed
+from antiphon.messages._long_values import cut, cut_text
+from antiphon.messages._settings import current_limits
 from antiphon.runtime import ModelOperation, describe
-from antiphon.runtime.extending import error_text, is_too_large, says_the_same_value
+from antiphon.runtime._rows import error_text, is_too_large, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
-    from antiphon.runtime.extending import RequestPermit
+    from antiphon.runtime._permits import RequestPermit
 
 # ---------------------------------------------------------------- the price
 

@@ -26,8 +26,8 @@ from antiphon.agents._guards import Unit
 from antiphon.durable._changes import short_hash
 from antiphon.durable._course import EffectKeys, recorded_arguments
 from antiphon.messages import Json, JsonObject, Message, thaw
-from antiphon.messages.keys import child_id
-from antiphon.runtime.extending import is_too_large
+from antiphon.messages._keys import child_id
+from antiphon.runtime._rows import is_too_large
 
 if TYPE_CHECKING:
     from antiphon.durable._run import LedgerRun

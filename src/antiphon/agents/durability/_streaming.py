@@ -54,7 +54,7 @@ from typing_extensions import override
 from antiphon.agents._observers import live_publisher
 from antiphon.durable._opened import OpenAnswers
 from antiphon.durable._run import current_run
-from antiphon.messages import current_limits
+from antiphon.messages._settings import current_limits
 
 # ---------------------------------------------------------------- the relay
 

@@ -38,7 +38,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.messages.keys import is_renamed, run_of
+from antiphon.messages._keys import is_renamed, run_of
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage

@@ -35,11 +35,12 @@ from antiphon.durable._changes import StepChange, short_hash
 from antiphon.durable._opened import OnChange, UnrecordedStepError
 from antiphon.durable._run import LedgerRun, current_run, is_trial
 from antiphon.durable._steps import RunStep
-from antiphon.errors import DeliveryError, LedgerError, WithdrawnError
+from antiphon.errors import DeliveryError, FailedError, LedgerError, UnknownOutcomeError, WithdrawnError
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key, child_id, is_below
-from antiphon.runtime import Effects, FailedError, ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import GivenUp, error_text, is_too_large
+from antiphon.messages._keys import as_key, child_id, is_below
+from antiphon.runtime import Effects, ToolOperation, describe
+from antiphon.runtime._effects import GivenUp
+from antiphon.runtime._rows import error_text, is_too_large
 
 if TYPE_CHECKING:
     from pydantic_ai._enqueue import PendingMessage

@@ -1,12 +1,6 @@
-from antiphon.agents.models._local import LocalModel as LocalModel
-from antiphon.agents.models._local_server import LocalServer as LocalServer
-from antiphon.agents.models._local_server import find_weights as find_weights
-from antiphon.agents.models._local_server import install_weights as install_weights
 from antiphon.agents.models._named import model as model
-from antiphon.agents.models._named import model_names as model_names
 from antiphon.agents.models._script import Call as Call
 from antiphon.agents.models._script import Rule as Rule
 from antiphon.agents.models._script import Script as Script
 from antiphon.agents.models._script import Turn as Turn
-from antiphon.agents.models._script import load_script as load_script
 from antiphon.agents.models._scripted import ScriptedModel as ScriptedModel

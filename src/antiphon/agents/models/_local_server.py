@@ -32,7 +32,7 @@ from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from antiphon._listeners import listener
-from antiphon.agents.config import open_regular
+from antiphon.agents._config import open_regular
 from antiphon.errors import LocalModelError, MissingExtraError
 
 # ---------------------------------------------------------------- the weights

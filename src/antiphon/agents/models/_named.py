@@ -10,12 +10,12 @@ from pathlib import Path
 from pydantic_ai.models import Model, infer_model, known_model_names, parse_model_id
 from pydantic_ai.providers import infer_provider_class
 
-from antiphon.agents.config import read_config
+from antiphon.agents._config import read_config
 from antiphon.agents.models._local_server import check_gguf, check_packages, locate_weights
 from antiphon.agents.models._script import Script, load_script
 from antiphon.agents.models._scripted import ScriptedModel
 from antiphon.errors import MissingExtraError, MissingKeyError, UnknownModelError
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 VARIABLE = "ANTIPHON_MODEL"
 _BUILT_IN = ("scripted", "local")

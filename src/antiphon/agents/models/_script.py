@@ -22,9 +22,9 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import to_jsonable_python
 
-from antiphon.agents.config import first_problem, read_small
+from antiphon.agents._config import first_problem, read_small
 from antiphon.errors import ModelError
-from antiphon.messages.json_values import as_text
+from antiphon.messages._json_values import as_text
 
 # ---------------------------------------------------------------- the script
 

@@ -39,7 +39,7 @@ from typing_extensions import override
 from antiphon.agents.models._script import Rule, Scene, Script, Turn, filled, load_script, scene_of
 from antiphon.errors import ModelError
 from antiphon.messages import current_port
-from antiphon.messages.json_values import as_text
+from antiphon.messages._json_values import as_text
 
 # ---------------------------------------------------------------- a value for a schema
 

@@ -26,14 +26,14 @@ from typing import Any, Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from antiphon.agents._guards import TAINTED, Cover
-from antiphon.agents.durability import guards_of
+from antiphon.agents.durability._talk import guards_of
+from antiphon.agents.toolkit._taint import Taint
 from antiphon.agents.toolkit._tool import Schema, canonical, check_tool
-from antiphon.agents.toolkit.taint import Taint
 from antiphon.durable._approvals import ANY, check_agent
 from antiphon.durable._run import LedgerRun
 from antiphon.ledger import Ledger
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 # ---------------------------------------------------------------- the call
 

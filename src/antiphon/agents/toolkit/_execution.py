@@ -21,7 +21,8 @@ from typing_extensions import override
 
 from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import is_observed
-from antiphon.agents.durability import ThreadTalk
+from antiphon.agents.durability._talk import ThreadTalk
+from antiphon.agents.toolkit._taint import untrusted_in
 from antiphon.agents.toolkit._tool import (
     RESULT_INVALID,
     RESULT_TOO_LARGE,
@@ -31,15 +32,16 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
-from antiphon.agents.toolkit.taint import untrusted_in
 from antiphon.durable._budget import Bounds
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
 from antiphon.durable._steps import RunEffect
-from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError
-from antiphon.messages import Json, MediaPart, Message, Modality, TextPart, current_limits
-from antiphon.messages.long_values import cut
-from antiphon.runtime import ToolOperation, UnknownOutcomeError, describe
-from antiphon.runtime.extending import Run, text_of
+from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError, UnknownOutcomeError
+from antiphon.messages import Json, MediaPart, Message, Modality, TextPart
+from antiphon.messages._long_values import cut
+from antiphon.messages._settings import current_limits
+from antiphon.runtime import ToolOperation, describe
+from antiphon.runtime._effects import Run
+from antiphon.runtime._rows import text_of
 
 # ---------------------------------------------------------------- the effect
 

@@ -26,7 +26,7 @@ from pydantic_ai import RunContext
 from antiphon.agents._guards import Cover, Secrets
 from antiphon.agents._observers import count_step
 from antiphon.agents._tool_changes import ToolChanges
-from antiphon.agents.durability import guards_of
+from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.toolkit._decision import (
     ApprovalRule,
     Circumstances,
@@ -39,6 +39,7 @@ from antiphon.agents.toolkit._decision import (
     judge,
 )
 from antiphon.agents.toolkit._execution import ToolkitCallEffect, check_row, execute
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.agents.toolkit._tool import (
     APPROVAL_DENIED,
     APPROVAL_REQUIRED,
@@ -52,15 +53,21 @@ from antiphon.agents.toolkit._tool import (
     ToolOutcome,
     ToolRefusal,
 )
-from antiphon.agents.toolkit.taint import Taint, taint_scope
 from antiphon.durable._approvals import APPROVAL_EXPIRED, Approval, approval_id, check_agent, find_approval, wait_for_answer
 from antiphon.durable._run import LedgerRun, current_run, run_scope
-from antiphon.errors import EffectFailedError, HistoryMismatchError, ParkedError, RefusedError, ReplyTimeoutError
+from antiphon.errors import (
+    EffectFailedError,
+    FailedError,
+    HistoryMismatchError,
+    ParkedError,
+    RefusedError,
+    ReplyTimeoutError,
+    UnknownOutcomeError,
+)
 from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
-from antiphon.messages.arguments import check_type
-from antiphon.messages.keys import as_key
-from antiphon.runtime import FailedError, UnknownOutcomeError
+from antiphon.messages._arguments import check_type
+from antiphon.messages._keys import as_key
 
 # ---------------------------------------------------------------- the policy
 

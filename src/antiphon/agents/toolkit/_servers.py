@@ -38,8 +38,8 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, PrefixedToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
-from antiphon.agents.config import known_names
-from antiphon.agents.durability import RecordedLists
+from antiphon.agents._config import known_names
+from antiphon.agents.durability._tool_call import RecordedLists
 from antiphon.agents.toolkit._tool import (
     TOOL_CHANGED,
     TOOL_FAILED,
@@ -56,10 +56,12 @@ from antiphon.agents.toolkit._tool import (
 )
 from antiphon.durable._run import LedgerRun, current_effect
 from antiphon.errors import HistoryMismatchError, SetupError, ToolServerError
-from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload, current_limits
-from antiphon.messages.arguments import check_each
-from antiphon.messages.long_values import cut_text
-from antiphon.runtime.extending import confirmed, is_too_large, text_of
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, Message, PartsPayload
+from antiphon.messages._arguments import check_each
+from antiphon.messages._long_values import cut_text
+from antiphon.messages._settings import current_limits
+from antiphon.runtime._effects import confirmed
+from antiphon.runtime._rows import is_too_large, text_of
 
 if TYPE_CHECKING:
     from pydantic_ai.mcp import CallToolFunc, ToolResult

@@ -49,13 +49,14 @@ from pydantic_ai._function_schema import FunctionSchema
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, PrefixedToolset, RenamedToolset, WrapperToolset
 from typing_extensions import TypedDict
 
+from antiphon.agents._config import known_names
 from antiphon.agents._guards import SENSITIVE, WITHHOLDS, is_redacted
-from antiphon.agents.config import known_names
 from antiphon.durable._approvals import ANY
 from antiphon.messages import Json, OptionResultPayload, Part, thaw
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.runtime import Effects
-from antiphon.runtime.extending import confirmed, is_too_large, start_confirmed
+from antiphon.runtime._effects import confirmed, start_confirmed
+from antiphon.runtime._rows import is_too_large
 
 # ---------------------------------------------------------------- names
 

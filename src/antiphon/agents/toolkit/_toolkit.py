@@ -20,8 +20,8 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 from pydantic_ai.toolsets import AbstractToolset
 from typing_extensions import override
 
+from antiphon.agents._config import known_names
 from antiphon.agents._tool_names import name_among
-from antiphon.agents.config import known_names
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, ToolkitPolicy, waits_for
 from antiphon.agents.toolkit._servers import (
@@ -34,6 +34,7 @@ from antiphon.agents.toolkit._servers import (
     server_name,
     warn,
 )
+from antiphon.agents.toolkit._taint import Taint, current_taint
 from antiphon.agents.toolkit._tool import (
     UNKNOWN_TOOL,
     InvalidArguments,
@@ -47,14 +48,13 @@ from antiphon.agents.toolkit._tool import (
     function_tool,
 )
 from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error
-from antiphon.agents.toolkit.taint import Taint, current_taint
-from antiphon.agents.tools import BUILTIN_TOOLS
+from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.durable._approvals import ANY, check_agent, find_approval
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import STANDARD_REDACTION, Redaction
 from antiphon.messages import JsonObject, OptionResultPayload, current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 
 _WITHIN: Final = 10.0
 """The default time limit of a server to start, and to list its tools, in seconds."""

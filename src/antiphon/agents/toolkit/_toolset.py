@@ -17,12 +17,13 @@ from typing_extensions import override
 
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import capabilities_of
-from antiphon.agents.durability import ThreadTalk, ToolFailure, ToolFailures
+from antiphon.agents.durability._failures import ToolFailure, ToolFailures
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._decision import TaintLog, begin_under
 from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
+from antiphon.agents.toolkit._taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, declared_settings
-from antiphon.agents.toolkit.taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.durable._block import report_missing
 from antiphon.durable._run import LedgerRun, current_effect, current_run
 from antiphon.errors import ParkedError, StoppedError

@@ -1,15 +1,8 @@
-from antiphon.agents.config import WebConfig as WebConfig
-from antiphon.agents.tools._builtin import BUILTIN_TOOLS as BUILTIN_TOOLS
-from antiphon.agents.tools._builtin import MemoryMatch as MemoryMatch
-from antiphon.agents.tools._builtin import Scope as Scope
+from antiphon.agents._config import WebConfig as WebConfig
 from antiphon.agents.tools._builtin import builtin_tools as builtin_tools
 from antiphon.agents.tools._builtin import knowledge_base as knowledge_base
 from antiphon.agents.tools._builtin import memory_retrieval as memory_retrieval
 from antiphon.agents.tools._builtin import web_fetch as web_fetch
 from antiphon.agents.tools._builtin import web_search as web_search
-from antiphon.agents.tools._calculator import calculate as calculate
 from antiphon.agents.tools._calculator import calculator as calculator
 from antiphon.agents.tools._files import file_tools as file_tools
-from antiphon.retrieval import AddedDocument as AddedDocument
-from antiphon.retrieval import KnowledgeBase as KnowledgeBase
-from antiphon.retrieval import Passage as Passage

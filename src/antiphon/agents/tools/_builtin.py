@@ -29,15 +29,16 @@ from pydantic_ai._ssrf import safe_download
 from pydantic_ai._utils import is_text_like_media_type
 from typing_extensions import TypedDict
 
-from antiphon.agents.config import WebConfig, read_config
+from antiphon.agents._config import WebConfig, read_config
 from antiphon.agents.tools._calculator import calculator
 from antiphon.agents.tools._formats import text_in
 from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
-from antiphon.messages.keys import as_key
-from antiphon.retrieval import KnowledgeBase, Passage, Retriever, read_html
+from antiphon.messages._keys import as_key
+from antiphon.retrieval import KnowledgeBase, Passage, Retriever
+from antiphon.retrieval._html import read_html
 
 # ---------------------------------------------------------------- settings of tools that only read
 

@@ -1,7 +1,6 @@
 """The agent_framework message format: fourteen types of plain dicts, with builders, checks and typed models.
 
-The constants are in `constants`, the builders in `message_builder` (and in `utils.message_builder`, as the format's documents
-import them). `BaseMessageStore` is the shape of a host's own store.
+The constants are in `constants`, the builders in `message_builder`. `BaseMessageStore` is the shape of a host's own store.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

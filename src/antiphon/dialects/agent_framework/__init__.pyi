@@ -9,7 +9,6 @@ from antiphon.dialects.agent_framework._content import StrategicPlanContent as S
 from antiphon.dialects.agent_framework._content import SuggestedPlanContent as SuggestedPlanContent
 from antiphon.dialects.agent_framework._content import SuggestedStep as SuggestedStep
 from antiphon.dialects.agent_framework._content import SynthesisContent as SynthesisContent
-from antiphon.dialects.agent_framework._messages import CATALOGUE as CATALOGUE
 from antiphon.dialects.agent_framework._messages import ActionMessage as ActionMessage
 from antiphon.dialects.agent_framework._messages import AnyMessage as AnyMessage
 from antiphon.dialects.agent_framework._messages import AssistantMessage as AssistantMessage
@@ -19,7 +18,6 @@ from antiphon.dialects.agent_framework._messages import DirectorContextMessage a
 from antiphon.dialects.agent_framework._messages import ErrorMessage as ErrorMessage
 from antiphon.dialects.agent_framework._messages import FinalMessage as FinalMessage
 from antiphon.dialects.agent_framework._messages import InjectedContextMessage as InjectedContextMessage
-from antiphon.dialects.agent_framework._messages import MessageFormat as MessageFormat
 from antiphon.dialects.agent_framework._messages import ObservationMessage as ObservationMessage
 from antiphon.dialects.agent_framework._messages import RecordingMessageStore as RecordingMessageStore
 from antiphon.dialects.agent_framework._messages import ScriptPlanMessage as ScriptPlanMessage

@@ -36,7 +36,8 @@ from antiphon.dialects.agent_framework._content import (
     shape_error,
 )
 from antiphon.dialects.agent_framework.constants import FAMILIES, STRATEGIC_PLAN
-from antiphon.messages import Json, JsonArray, JsonObject, Name, thaw
+from antiphon.messages import Json, JsonArray, JsonObject, thaw
+from antiphon.messages._names import Name
 
 # ---------------------------------------------------------------- what all messages have
 

@@ -33,18 +33,9 @@ from antiphon.dialects._reading import (
     sample_units,
 )
 from antiphon.errors import DecodeError
-from antiphon.messages import (
-    Citation,
-    ForeignPart,
-    MediaPart,
-    OptionCallPayload,
-    Part,
-    ReasoningPart,
-    TextPart,
-    Usage,
-    is_name,
-)
-from antiphon.messages.json_values import canonical
+from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart, Usage
+from antiphon.messages._json_values import canonical
+from antiphon.messages._names import is_name
 
 NAME = "anthropic-messages"
 FILE = "anthropic-file"

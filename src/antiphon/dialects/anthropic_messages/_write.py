@@ -11,7 +11,8 @@ from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.checks import PLACEHOLDER, TARGETS
+from antiphon.checks import TARGETS
+from antiphon.checks._view import PLACEHOLDER
 from antiphon.dialects._body import Body, continues_utterance
 from antiphon.dialects._content import (
     INSTRUCTION,

@@ -30,7 +30,7 @@ from antiphon.dialects.atlas._fields import (
     parse,
 )
 from antiphon.dialects.atlas._values import Encoder, Encoders, MessageType, copied, decode, decode_fields, refuse
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 
 _UNKNOWN_TYPE = "unknown"
 

@@ -33,7 +33,8 @@ from uuid import UUID
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from antiphon.messages import JsonArray, current_limits
+from antiphon.messages import JsonArray
+from antiphon.messages._settings import current_limits
 
 # ---------------------------------------------------------------- the standard types of message
 

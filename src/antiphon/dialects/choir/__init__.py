@@ -1,8 +1,3 @@
-"""Choir, as its users import it: the envelopes, the catalogue of message types, validation and JSON of `antiphon.protocol`.
+"""Choir: JSON messages between actors. A Choir program imports its envelopes and types from `antiphon.protocol`."""
 
-The names are listed in `__init__.pyi`, and imported when first used.
-"""
-
-from antiphon._lazy import lazy_names as _lazy_names
-
-__getattr__, __dir__ = _lazy_names(__name__)
+__all__: list[str] = []

@@ -12,7 +12,8 @@ from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_p
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionResultPayload, thaw
 from antiphon.messages._unchecked import data_part, text_part
-from antiphon.protocol import CATALOGUE, response_type_of
+from antiphon.protocol._catalogue import CATALOGUE
+from antiphon.protocol._messages import response_type_of
 
 # ---------------------------------------------------------------- reading
 

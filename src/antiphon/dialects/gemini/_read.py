@@ -20,17 +20,8 @@ from pydantic import ValidationError
 from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, Reading, ResultFields, Unit, as_object, kind_of
 from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
-from antiphon.messages import (
-    Citation,
-    ForeignPart,
-    MediaPart,
-    Message,
-    OptionCallPayload,
-    Part,
-    ReasoningPart,
-    TextPart,
-    is_name,
-)
+from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
+from antiphon.messages._names import is_name
 
 # ---------------------------------------------------------------- citations
 

@@ -31,7 +31,7 @@ from antiphon.dialects._assembler import (
     settled,
     text_in,
 )
-from antiphon.messages import current_limits
+from antiphon.messages._settings import current_limits
 
 _SIGNATURE = "thoughtSignature"
 _STEP = re.compile(r"""\.([^.\[\]'"\s]+)|\[(\d{1,9})\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")

@@ -21,7 +21,8 @@ from antiphon.dialects._body import Body
 from antiphon.dialects._content import count_of
 from antiphon.dialects._reading import as_object, kind_of, notes_of, sample_units
 from antiphon.errors import DecodeError
-from antiphon.messages import Tool, Usage, is_name, thaw
+from antiphon.messages import Tool, Usage, thaw
+from antiphon.messages._names import is_name
 
 NAME = "gemini"
 

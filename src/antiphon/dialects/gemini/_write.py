@@ -15,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from antiphon.checks import PLACEHOLDER
+from antiphon.checks._view import PLACEHOLDER
 from antiphon.dialects._body import continues_utterance
 from antiphon.dialects._content import (
     INSTRUCTION,

@@ -50,9 +50,9 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
+from antiphon.messages._json_values import JsonError, parse
+from antiphon.messages._json_values import write as json_bytes
 from antiphon.messages._unchecked import text_part
-from antiphon.messages.json_values import JsonError, parse
-from antiphon.messages.json_values import write as json_bytes
 
 # ---------------------------------------------------------------- parts
 

@@ -22,8 +22,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from typing_extensions import TypedDict, Unpack, override
 
 from antiphon.dialects._frozen import frozen, thawed
-from antiphon.messages import current_limits, current_port
-from antiphon.messages.json_values import JsonError, canonical, copy_checked, parse, write
+from antiphon.messages import current_port
+from antiphon.messages._json_values import JsonError, canonical, copy_checked, parse, write
+from antiphon.messages._settings import current_limits
 
 # ---------------------------------------------------------------- fields
 

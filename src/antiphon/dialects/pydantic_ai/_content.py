@@ -38,19 +38,9 @@ from antiphon.dialects._content import (
 from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_object, fresh, kind_of
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, with_defaults, write_time
-from antiphon.messages import (
-    Citation,
-    DataPart,
-    ForeignPart,
-    MediaPart,
-    Message,
-    OptionResultPayload,
-    Part,
-    TextPart,
-    is_name,
-    thaw,
-)
-from antiphon.messages.json_values import JsonError, parse, plain
+from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart, thaw
+from antiphon.messages._json_values import JsonError, parse, plain
+from antiphon.messages._names import is_name
 
 # ---------------------------------------------------------------- citations
 

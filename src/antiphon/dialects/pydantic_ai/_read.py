@@ -15,8 +15,9 @@ from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
 from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_result, text_in
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, read_time, read_usage
-from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage, is_name
-from antiphon.messages.json_values import canonical
+from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage
+from antiphon.messages._json_values import canonical
+from antiphon.messages._names import is_name
 
 INSTRUCTIONS = "instructions"
 """The note on a message that was read from the instructions of a request, and on a request that clears earlier ones."""

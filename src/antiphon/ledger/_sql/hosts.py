@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -142,7 +143,13 @@ def host_of(columns: Row) -> HostRow:
     key, name, instance, build, kinds, lease, *rest = covered
     if checksum_of(covered) != checksum:
         raise LedgerCorruptError(f"host {name!r} was altered; restore a backup, and run verify on it")
-    return HostRow(key, Host(name, build, tuple(orjson.loads(kinds)), lease, instance), *rest)
+    return HostRow(key, _host(name, build, kinds, lease, instance), *rest)
+
+
+@lru_cache(maxsize=1024)
+def _host(name: str, build: str, kinds: str, lease: float, instance: str) -> Host:
+    """Return a host of a row. Each beat reads rows of the same hosts, and a host checks its names when it is made."""
+    return Host(name, build, tuple(orjson.loads(kinds)), lease, instance)
 
 
 def all_hosts() -> Verb[list[HostRow]]:

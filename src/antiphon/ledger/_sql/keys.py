@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.errors import ForgottenError, WrongMasterKeyError
+from antiphon.errors import ForgottenError
 from antiphon.ledger._encryption import (
     LEDGER_KEY,
     EncryptionStatus,
@@ -18,6 +18,7 @@ from antiphon.ledger._encryption import (
     WrappedKey,
     not_indexable,
     to_forget,
+    wrong_master_key,
 )
 from antiphon.ledger._ownership import forgotten
 from antiphon.ledger._sql.statements import Verb, keyring, row, rows, value, write, write_one
@@ -82,11 +83,11 @@ def hold_master(key: WrappedKey) -> Verb[None]:
     Otherwise a key that is stored during a rotation would stay wrapped with the old master key, which is then discarded.
 
     Raises:
-        WrongMasterKeyError: another master key has taken its place.
+        EncryptionError: another master key has taken its place.
     """
     master = yield from value(_HELD, _LEDGER)
     if master is not None and master != key.master:
-        raise WrongMasterKeyError(key.master, master)
+        raise wrong_master_key(key.master, master)
 
 
 def store_key(thread: int, key: WrappedKey) -> Verb[None]:

@@ -34,7 +34,7 @@ from antiphon.ledger._sql.statements import Row, Spelled, Verb, row, rows, value
 from antiphon.ledger._stored import PageOfThread, PageRequest, ThreadSegment
 from antiphon.ledger._values import CallPage, Head, ThreadSummary
 from antiphon.messages import Json
-from antiphon.messages.json_values import parse
+from antiphon.messages._json_values import parse
 
 # ---------------------------------------------------------------- threads
 

@@ -34,7 +34,7 @@ from antiphon.ledger._stored import (
     join,
     segments_of,
 )
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.messages._arguments import check_each, check_type
 
 # ---------------------------------------------------------------- places
 

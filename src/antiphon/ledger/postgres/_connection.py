@@ -31,7 +31,7 @@ from antiphon.errors import LedgerCorruptError, LedgerError, LedgerFormatError, 
 from antiphon.ledger._encryption import Keyring
 from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._secrets import without_password
-from antiphon.messages import is_name
+from antiphon.messages._names import is_name
 
 if TYPE_CHECKING:
     Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"

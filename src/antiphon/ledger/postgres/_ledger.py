@@ -123,7 +123,7 @@ class PostgresLedger(SqlLedger):
             LedgerFormatError: a later version made them, which this one cannot use.
             LedgerUnavailableError: the database cannot be reached or used.
             SetupError: the URL of the signals is wrong, or the server of the signals refuses the password.
-            WrongMasterKeyError: the keys of the tenant are wrapped by another master key.
+            EncryptionError: the keys of the tenant are wrapped by another master key.
             ValueError: the tenant is not a valid name, or the URL names another.
         """
         rules, keyring = LedgerRedaction.of(redaction), Keyring.of(master_key)

@@ -1,5 +1,3 @@
 """A ledger in one SQLite file."""
 
-from antiphon.ledger.sqlite._ledger import SqliteLedger
-
-__all__ = ["SqliteLedger"]
+__all__: list[str] = []

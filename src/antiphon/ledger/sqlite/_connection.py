@@ -25,7 +25,7 @@ from antiphon.ledger._hosts import LeaseClock
 from antiphon.ledger._listing import words_of
 from antiphon.ledger.sqlite._schema import APPLICATION_ID, FORMAT, OTHER_FILE, TABLES, check_format, prepare
 from antiphon.ledger.sqlite._sql import NO_KEYS, Connection
-from antiphon.messages.arguments import ArgumentTypeError
+from antiphon.messages._arguments import ArgumentTypeError
 
 _LEAST = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, by which a commit could be lost (sqlite.org/wal.html#walresetbug)."""
@@ -143,11 +143,7 @@ def _refuse_old_library(version: str) -> None:
 
 def _prepare(connection: Connection, place: LedgerFile, *, is_protected: bool) -> None:
     connection.set_busy_timeout(int(place.busy_timeout * 1000))
-    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
-    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # otherwise SQLite prepares a statement again for other values
-    connection.define("words_of", _words)
+    _configure(connection)
     connection.setting("page_size", _PAGE)
     connection.setting("cache_size", -_CACHE)
     connection.setting("synchronous", "FULL")
@@ -158,6 +154,14 @@ def _prepare(connection: Connection, place: LedgerFile, *, is_protected: bool) -
         return
     if _journal_mode(connection, place.busy_timeout) != "wal":
         raise LedgerUnavailableError(f"{place.path!r} is where SQLite cannot keep a write-ahead log; use a local disk")
+
+
+def _configure(connection: Connection) -> None:
+    connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+    connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # otherwise SQLite prepares a statement again for other values
+    connection.define("words_of", _words)
 
 
 def _journal_mode(connection: Connection, patience: float) -> object:
@@ -229,7 +233,7 @@ def in_memory(place: LedgerFile) -> Connection:
     connection = Connection(":memory:", apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     connection.keyring = place.keyring
     connection.clock = place.clock or connection.clock
-    connection.define("words_of", _words)
+    _configure(connection)
     with _COPYING, connection.backup("main", _empty(), "main") as copying:
         copying.step()
     return connection

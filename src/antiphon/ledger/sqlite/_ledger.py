@@ -241,7 +241,7 @@ class SqliteLedger(SqliteStore):
             LedgerCorruptError: the schema of the file was altered.
             LedgerFormatError: the file is not a ledger, or a later version wrote it.
             LedgerUnavailableError: it cannot be opened.
-            WrongMasterKeyError: the keys of the ledger are wrapped by another master key.
+            EncryptionError: the keys of the ledger are wrapped by another master key.
         """
         rules = LedgerRedaction.of(redaction)
         place = LedgerFile(os.fspath(path), busy_timeout, vfs, Keyring.of(master_key), clock)

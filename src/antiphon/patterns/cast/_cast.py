@@ -32,15 +32,18 @@ from pydantic_core import from_json, to_json
 from typing_extensions import TypedDict, override
 
 from antiphon._listeners import listener
-from antiphon.agents import AgentBudget, LedgerDurability, Toolkit
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import BudgetLimits, Quotation, quoting
+from antiphon.agents import AgentBudget, LedgerDurability
+from antiphon.agents._config import known_names
+from antiphon.agents.durability._talk import Quotation, quoting
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import ToolSettings
-from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.agents.toolkit import Toolkit, ToolSettings
+from antiphon.agents.tools import builtin_tools
+from antiphon.agents.tools._builtin import BUILTIN_TOOLS
+from antiphon.durable._budget import BudgetLimits
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger, check_opened
-from antiphon.messages.arguments import check_each, check_type
+from antiphon.ledger import Ledger
+from antiphon.ledger._unopened import check_opened
+from antiphon.messages._arguments import check_each, check_type
 from antiphon.patterns.cast._models import CastAgent, HeldModel, Outages, Patience, ask_in_turn
 
 

@@ -26,10 +26,11 @@ from antiphon.durable import LedgerRun, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, ParkedError, StoppedError, UnguardedToolError, WithdrawnError
 from antiphon.ledger import Tailed
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload
-from antiphon.messages.keys import stop_id
-from antiphon.messages.long_values import cut_text
+from antiphon.messages._keys import stop_id
+from antiphon.messages._long_values import cut_text
 from antiphon.runtime import Actor, Context
-from antiphon.runtime.extending import APPROVE, STOP, STOPPED, begun, unused
+from antiphon.runtime._rows import APPROVE, STOP, begun, unused
+from antiphon.runtime._settings import STOPPED
 
 # ---------------------------------------------------------------- messages that stay open
 

@@ -37,15 +37,8 @@ from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, PreparedToolset, ToolsetTool, WrapperToolset
 from typing_extensions import override
 
-from antiphon.agents.extending import (
-    counting_deeds,
-    has_deeds,
-    is_outcome,
-    is_outside,
-    is_recorded,
-    is_tried,
-    may_pass,
-)
+from antiphon.agents._deeds import counting_deeds, has_deeds
+from antiphon.agents.durability._failures import is_outcome, is_outside, is_recorded, is_tried, may_pass
 from antiphon.durable import current_run
 from antiphon.errors import (
     AntiphonError,

@@ -27,12 +27,14 @@ from pydantic_ai import ModelRetry, Tool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
 
 from antiphon import protocol
-from antiphon.agents.extending import Quotation, note_deed
-from antiphon.agents.toolkit.taint import untrusted_source
+from antiphon.agents._deeds import note_deed
+from antiphon.agents.durability._talk import Quotation
+from antiphon.agents.toolkit._taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.durable import current_run, waiting_for
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, SetupError, StoppedError
-from antiphon.ledger import Ledger, Record, check_opened, is_foreign
+from antiphon.ledger import Ledger, Record, is_foreign
+from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
@@ -45,8 +47,8 @@ from antiphon.messages import (
     TextPart,
     dumps,
 )
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.messages.keys import parent_of
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.messages._keys import parent_of
 from antiphon.patterns.cast._cast import Cast, CastOptions, checked_options
 from antiphon.runtime import Settings, System
 

@@ -9,8 +9,8 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from antiphon.agents.extending import name_among
-from antiphon.agents.toolkit.taint import Taint, current_taint, untrusted_source
+from antiphon.agents._tool_names import name_among
+from antiphon.agents.toolkit._taint import Taint, current_taint, untrusted_source
 from antiphon.durable import LedgerRun
 from antiphon.errors import AppendRefusedError, BudgetExceededError, HistoryMismatchError, WithdrawnError
 from antiphon.messages import (

@@ -19,9 +19,11 @@ from typing import Any, Final, NamedTuple, cast
 from pydantic_core import to_jsonable_python
 from typing_extensions import override
 
-from antiphon.agents.extending import ThreadTalk, name_among, run_scope
+from antiphon.agents._tool_names import name_among
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit import ToolkitTool
 from antiphon.durable import LedgerRun
+from antiphon.durable._run import run_scope
 from antiphon.errors import AppendRefusedError, BudgetExceededError
 from antiphon.ledger import Ledger
 from antiphon.messages import (
@@ -38,11 +40,11 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.decisions import ThreadTop
+from antiphon.patterns._decisions import ThreadTop
 from antiphon.patterns.options._calls import ExecutorSetup
 from antiphon.patterns.options._options import Choices, Policy, decide_by_model
 from antiphon.patterns.options._rules import DECIDE, ExecutorLimits, rule_in
-from antiphon.runtime.extending import Effect
+from antiphon.runtime._effects import Effect
 
 # ---------------------------------------------------------------- the result of a policy
 

@@ -16,27 +16,18 @@ from typing import Any, Final, Unpack
 
 from typing_extensions import override
 
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import Bounds, ThreadTalk
+from antiphon.agents._config import known_names
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun, current_run
+from antiphon.durable._budget import Bounds
 from antiphon.errors import BudgetExceededError, DecodeError, DeliveryError, RefusedError
-from antiphon.ledger import Ledger, from_outside
+from antiphon.ledger import Ledger
+from antiphon.ledger._request import from_outside
 from antiphon.messages import Conversation, Message, PartsPayload, TextPart, current_port, dumps, loads, thaw
-from antiphon.messages.arguments import check_type
-from antiphon.patterns.cast import (
-    UNHURRIED,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    as_messages,
-    failed,
-    handling,
-    read_answer,
-    request_key,
-)
+from antiphon.messages._arguments import check_type
+from antiphon.patterns.cast import Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import UNHURRIED, handling, request_key
+from antiphon.patterns.cast._pattern import as_messages, failed, read_answer
 from antiphon.patterns.options._calls import ExecutorSetup, complete, read_taint
 from antiphon.patterns.options._decision import DecisionEffect, Past, PolicyAnswer, top_of
 from antiphon.patterns.options._options import Choices, Options, Policy, nesting

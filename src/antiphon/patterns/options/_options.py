@@ -21,25 +21,19 @@ from pydantic_ai.messages import InstructionPart, ModelMessagesTypeAdapter, Mode
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
-from antiphon.agents import Toolkit
-from antiphon.agents.extending import as_messages as answer_messages
-from antiphon.agents.extending import note_deed, note_price, permitted, plainly_named, price_of, publish_live
-from antiphon.agents.toolkit import ToolkitTool, ToolSettings
+from antiphon.agents._deeds import note_deed
+from antiphon.agents._observers import publish_live
+from antiphon.agents._tool_names import plainly_named
+from antiphon.agents.durability._model_request import note_price, permitted, price_of
+from antiphon.agents.durability._talk import as_messages as answer_messages
+from antiphon.agents.toolkit import Toolkit, ToolkitTool, ToolSettings
 from antiphon.durable import current_run
-from antiphon.messages import (
-    RESERVED_POLICIES,
-    Conversation,
-    Json,
-    Message,
-    OptionCallPayload,
-    PartsPayload,
-    TextPart,
-    Tool,
-    current_port,
-    thaw,
-)
-from antiphon.messages.arguments import check_type
-from antiphon.patterns.cast import AgentSpec, Cast, ask_in_turn, model_messages
+from antiphon.messages import Conversation, Json, Message, OptionCallPayload, PartsPayload, TextPart, Tool, current_port, thaw
+from antiphon.messages._arguments import check_type
+from antiphon.messages._message import RESERVED_POLICIES
+from antiphon.patterns.cast import AgentSpec, Cast
+from antiphon.patterns.cast._models import ask_in_turn
+from antiphon.patterns.cast._pattern import model_messages
 
 # ---------------------------------------------------------------- the choices of a policy
 

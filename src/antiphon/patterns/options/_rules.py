@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from antiphon.messages import JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.patterns.decisions import RUN
+from antiphon.patterns._decisions import RUN
 from antiphon.protocol import Reply, Request
 
 # ---------------------------------------------------------------- requests

@@ -1,7 +1,4 @@
-from antiphon.patterns.peers._letters import DelegateToPeer as DelegateToPeer
 from antiphon.patterns.peers._letters import InvokePeer as InvokePeer
-from antiphon.patterns.peers._letters import PeerAnswered as PeerAnswered
-from antiphon.patterns.peers._letters import PeerHeard as PeerHeard
 from antiphon.patterns.peers._letters import PeerLimits as PeerLimits
 from antiphon.patterns.peers._letters import pipeline_flow as pipeline_flow
 from antiphon.patterns.peers._letters import star_flow as star_flow

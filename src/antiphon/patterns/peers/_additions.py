@@ -42,8 +42,9 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.messages.json_values import canonical
-from antiphon.patterns.cast import request_key, user_content
+from antiphon.messages._json_values import canonical
+from antiphon.patterns.cast._handling import request_key
+from antiphon.patterns.cast._pattern import user_content
 from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, text_of
 
 # ---------------------------------------------------------------- rows

@@ -20,9 +20,10 @@ from antiphon.dialects import decode, encode, marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name, with_heading
 from antiphon.ledger import Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
-from antiphon.messages.keys import key_of, kind_of
+from antiphon.messages._keys import key_of, kind_of
 from antiphon.protocol import Reply, Request
-from antiphon.protocol.flows import Choice, Flow, Pattern, Sequence, Step, choice, repeat, sequence
+from antiphon.protocol._automaton import Choice, Pattern, Sequence
+from antiphon.protocol.flows import Flow, Step, choice, repeat, sequence
 
 # ---------------------------------------------------------------- requests
 

@@ -21,16 +21,17 @@ from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
-from antiphon.agents.extending import Quotation
+from antiphon.agents.durability._talk import Quotation
 from antiphon.agents.toolkit import quoted
-from antiphon.agents.toolkit.taint import current_taint, untrusted_source
+from antiphon.agents.toolkit._taint import current_taint, untrusted_source
 from antiphon.dialects import Encoded, encode, marsys
 from antiphon.dialects.marsys import Message as MarsysMessage
 from antiphon.dialects.marsys import process_for_llm, with_heading
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger.memory import MemoryLedger
-from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload, keys
-from antiphon.patterns.cast import ThreadHistory, attributed, user_content
+from antiphon.messages import Conversation, JsonArray, Message, OptionCallPayload, OptionResultPayload
+from antiphon.messages import _keys as keys
+from antiphon.patterns.cast._pattern import ThreadHistory, attributed, user_content
 from antiphon.patterns.peers._additions import (
     Addition,
     RepetitionReader,

@@ -16,34 +16,19 @@ from pydantic_ai import RunContext
 from pydantic_ai.messages import UserContent
 from typing_extensions import override
 
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import declared_settings, note_deed
-from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope, untrusted_in
+from antiphon.agents._config import known_names
+from antiphon.agents._deeds import note_deed
+from antiphon.agents.toolkit._taint import Taint, current_taint, taint_scope, untrusted_in
+from antiphon.agents.toolkit._tool import declared_settings
 from antiphon.dialects import marsys
 from antiphon.durable import LedgerRun, current_run, ledger_run
 from antiphon.errors import AntiphonError, DeliveryError, LedgerError, RefusedError, SetupError
 from antiphon.ledger import Ledger
 from antiphon.messages import Conversation, current_port
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.patterns.cast import (
-    UNHURRIED,
-    AgentActor,
-    AgentSpec,
-    Answer,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    failed,
-    handling,
-    left_open,
-    log_unexpected,
-    read_answer,
-    request_key,
-)
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import UNHURRIED, AgentActor, handling, left_open, log_unexpected, request_key
+from antiphon.patterns.cast._pattern import TaskInput, failed, read_answer
 from antiphon.patterns.peers._additions import memory_address
 from antiphon.patterns.peers._calls import BreakerState, Calls, PeerTurn
 from antiphon.patterns.peers._letters import (

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, Union, cast
 
-from antiphon.agents.config import known_names
+from antiphon.agents._config import known_names
 from antiphon.errors import SetupError
-from antiphon.messages.arguments import check_type
+from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.peers._letters import PeerLimits, Refusal
 

@@ -29,9 +29,10 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
-from antiphon.agents.extending import failed_call, is_recorded, may_pass, retried_run
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.durability._failures import failed_call, is_recorded, may_pass
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.durable import LedgerRun, ledger_run
+from antiphon.durable._block import retried_run
 from antiphon.errors import RefusedError, StoppedError, WithdrawnError
 from antiphon.messages import (
     DataPart,
@@ -44,18 +45,12 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
-from antiphon.messages.json_values import as_text
-from antiphon.patterns.cast import (
-    RESTS,
-    Answer,
-    OnText,
-    Patience,
-    ThreadHistory,
-    left_open,
-    read_history,
-    retry_after,
-    user_content,
-)
+from antiphon.messages._json_values import as_text
+from antiphon.patterns.cast import Answer, Patience
+from antiphon.patterns.cast._cast import OnText
+from antiphon.patterns.cast._handling import RESTS, left_open
+from antiphon.patterns.cast._models import retry_after
+from antiphon.patterns.cast._pattern import ThreadHistory, read_history, user_content
 from antiphon.patterns.postchain._chain import Chain, ChainEvent
 from antiphon.patterns.postchain._config import (
     PROMPT,

@@ -25,17 +25,19 @@ from pydantic_ai.models import Model
 from pydantic_ai.toolsets import ToolsetTool
 from typing_extensions import override
 
-from antiphon.agents import Toolkit
-from antiphon.agents.config import known_names
-from antiphon.agents.extending import Quotation, ThreadGuards
+from antiphon.agents._config import known_names
+from antiphon.agents._guards import ThreadGuards
+from antiphon.agents.durability._talk import Quotation
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import AgentToolset, ToolkitCapability
-from antiphon.agents.tools import BUILTIN_TOOLS, builtin_tools
+from antiphon.agents.toolkit import AgentToolset, Toolkit, ToolkitCapability
+from antiphon.agents.tools import builtin_tools
+from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.errors import AntiphonError, ConfigError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import thaw
-from antiphon.messages.arguments import check_type
-from antiphon.patterns.cast import AgentSpec, AgentTools, Answer, Cast, CastOptions, OnText
+from antiphon.messages._arguments import check_type
+from antiphon.patterns.cast import AgentSpec, Answer, Cast
+from antiphon.patterns.cast._cast import AgentTools, CastOptions, OnText
 from antiphon.patterns.postchain._config import ChainConfig, RecordedAgent, current_agent
 from antiphon.patterns.postchain._context import agent_of, config_thread
 from antiphon.patterns.postchain._outputs import FORMS, TEXT_FIELDS, CheckedDurability, FormRequest, asking_for_form

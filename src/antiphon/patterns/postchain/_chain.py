@@ -22,13 +22,15 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, cast
 
 from antiphon import protocol
 from antiphon._listeners import listener
-from antiphon.agents.extending import Amount, ThreadTalk
+from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun, waiting_for
+from antiphon.durable._budget import Amount
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
-from antiphon.messages.keys import as_key
-from antiphon.patterns.cast import RESTS, UNHURRIED, CastOptions
+from antiphon.messages._keys import as_key
+from antiphon.patterns.cast._cast import CastOptions
+from antiphon.patterns.cast._handling import RESTS, UNHURRIED
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
@@ -38,7 +40,7 @@ from antiphon.patterns.postchain._retrieval import configured_retriever
 from antiphon.protocol import PHASES, Phase
 from antiphon.retrieval import Retriever
 from antiphon.runtime import Context, type_of
-from antiphon.runtime.extending import Gates, GateState
+from antiphon.runtime._gates import Gates, GateState
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import to_json
 
-from antiphon.agents.config import known_names, read_small, read_toml
+from antiphon.agents._config import known_names, read_small, read_toml
 from antiphon.errors import ConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw

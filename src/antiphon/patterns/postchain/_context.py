@@ -19,7 +19,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from antiphon.messages import thaw
-from antiphon.protocol import PHASES, ChatTurn, Notice, Object, Phase, PhaseContext, PhaseOutput, ProcessPhase, Reply, Request
+from antiphon.protocol import PHASES, ChatTurn, Notice, Phase, PhaseContext, PhaseOutput, ProcessPhase, Reply, Request
+from antiphon.protocol._values import Object
 from antiphon.runtime import system_thread
 
 # ---------------------------------------------------------------- requests and addresses

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from antiphon import protocol
 from antiphon.errors import ActorFailedError, DecodeError, DeliveryError, RefusedError
 from antiphon.ledger import Ledger
-from antiphon.messages import OptionCallPayload, OptionResultPayload, is_name, thaw
-from antiphon.messages.keys import kind_of
+from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages._keys import kind_of
+from antiphon.messages._names import is_name
 from antiphon.patterns.postchain._config import check_input
 from antiphon.patterns.postchain._context import (
     CLIENT,
@@ -30,8 +31,9 @@ from antiphon.patterns.postchain._context import (
     thread_of_message,
 )
 from antiphon.patterns.postchain._lifecycle import is_known
+from antiphon.protocol._messages import enclosed_messages
 from antiphon.runtime import Actor, Context, System, handles
-from antiphon.runtime.extending import error_response, from_wire, response_type
+from antiphon.runtime._exchange import error_response, from_wire, response_type
 
 ClientMessage: TypeAlias = protocol.ThreadResult | protocol.ErrorNotification | protocol.AgentStreamChunk
 """A message to a client."""
@@ -111,7 +113,7 @@ class Gateway:
         try:
             protocol.validate_message(wire)
             _check_sender(wire.sender)
-            for kind, fields in protocol.enclosed_messages(wire.type, wire.data):
+            for kind, fields in enclosed_messages(wire.type, wire.data):
                 _check_type(kind, wire.receiver)
                 for name in _INPUTS:
                     check_input(fields.get(name), self._input_limit)

@@ -21,7 +21,7 @@ from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayl
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
-from antiphon.runtime.extending import enclosure_of, notice_in
+from antiphon.runtime._rows import enclosure_of, notice_in
 
 PATTERN: Final = "postchain"
 """The name of this pattern in the ledger."""

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 from typing_extensions import override
 
 from antiphon import protocol
-from antiphon.agents.config import known_names
+from antiphon.agents._config import known_names
 from antiphon.errors import (
     AntiphonError,
     BudgetExceededError,
@@ -34,9 +34,9 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
-from antiphon.messages.json_values import as_text
-from antiphon.messages.keys import as_key, child_id, stop_id
-from antiphon.patterns.cast import UNHURRIED, left_open, log_unexpected
+from antiphon.messages._json_values import as_text
+from antiphon.messages._keys import as_key, child_id, stop_id
+from antiphon.patterns.cast._handling import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._agents import cause_in
 from antiphon.patterns.postchain._cast import GO_ON_WITH
 from antiphon.patterns.postchain._chain import Chain
@@ -61,7 +61,7 @@ from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._retrieval import QUOTED, choice_prompt, contribution, items_given
 from antiphon.protocol import PHASES
 from antiphon.runtime import Actor, Context, handles
-from antiphon.runtime.extending import unused
+from antiphon.runtime._rows import unused
 
 # ---------------------------------------------------------------- the common part
 

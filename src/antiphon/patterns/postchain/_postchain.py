@@ -18,22 +18,11 @@ from antiphon.durable import current_run, waiting_for
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.messages.keys import kind_of
-from antiphon.patterns.cast import (
-    RESTS,
-    UNHURRIED,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    failed,
-    read_answer,
-    request_key,
-)
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.messages._keys import kind_of
+from antiphon.patterns.cast import Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import RESTS, UNHURRIED, request_key
+from antiphon.patterns.cast._pattern import TaskInput, failed, read_answer
 from antiphon.patterns.postchain._agents import AgentManagerActor, SupervisorActor
 from antiphon.patterns.postchain._cast import OwnAgent
 from antiphon.patterns.postchain._chain import Chain, ChainEvent, is_answer
@@ -54,7 +43,7 @@ from antiphon.patterns.postchain._thread import DelegateActor, ThreadActor
 from antiphon.protocol import AgentConfig
 from antiphon.retrieval import Retriever
 from antiphon.runtime import Backoff, Supervision, System
-from antiphon.runtime.extending import STOPPED
+from antiphon.runtime._settings import STOPPED
 
 ReplyT = TypeVar("ReplyT", bound=protocol.Reply)
 

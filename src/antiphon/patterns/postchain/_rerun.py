@@ -21,7 +21,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from typing_extensions import override
 
-from antiphon.agents import Toolkit
+from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import HistoryMismatchError, UnguardedToolError
 from antiphon.ledger import Ledger
 from antiphon.ledger.memory import MemoryLedger
@@ -35,7 +35,7 @@ from antiphon.patterns.postchain._phase import PhaseLike
 from antiphon.patterns.postchain._postchain import PostChain
 from antiphon.protocol import PHASES, AgentConfig, Phase, PrepareContext, ProcessPhase, ProcessWithAgent, Retry
 from antiphon.runtime import Settings
-from antiphon.runtime.extending import AGAIN, enclosure_of
+from antiphon.runtime._rows import AGAIN, enclosure_of
 
 _AGAIN: Final = frozenset(
     kind.message_type for kind in (PrepareContext, ProcessPhase, ProcessOwnPhase, ProcessWithAgent, Retry)

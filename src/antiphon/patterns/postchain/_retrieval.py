@@ -28,25 +28,14 @@ from pydantic_core import to_jsonable_python
 from antiphon.errors import ConfigError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
-from antiphon.messages.json_values import as_text
+from antiphon.messages._json_values import as_text
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import MENTIONED, Item, Link, PhasePrompt, PhaseWork
 from antiphon.protocol import Phase, ToolCall
-from antiphon.retrieval import (
-    LIKELY,
-    FoundAnswer,
-    KnowledgeBase,
-    Retriever,
-    detect_language,
-    find_answers,
-    is_stop_word,
-    open_retriever,
-    quote,
-    rate_answers,
-    stem_of,
-    telling_words,
-)
-from antiphon.retrieval import relevance as share_of_words
+from antiphon.retrieval import LIKELY, FoundAnswer, KnowledgeBase, Retriever, find_answers, open_retriever, quote
+from antiphon.retrieval._answers import rate_answers
+from antiphon.retrieval._language import detect_language, is_stop_word, stem_of, telling_words
+from antiphon.retrieval._quotes import relevance as share_of_words
 
 # ---------------------------------------------------------------- sources
 

@@ -30,7 +30,7 @@ from antiphon.messages import (
     current_port,
     thaw,
 )
-from antiphon.patterns.cast import UNHURRIED, handling, withdrawal
+from antiphon.patterns.cast._handling import UNHURRIED, handling, withdrawal
 from antiphon.patterns.postchain._chain import Chain
 from antiphon.patterns.postchain._config import ChainConfig, check_input, check_metadata
 from antiphon.patterns.postchain._context import (
@@ -47,7 +47,7 @@ from antiphon.patterns.postchain._context import (
 )
 from antiphon.patterns.postchain._lifecycle import LIFE, PATTERN, ThreadLife, history_of
 from antiphon.runtime import Actor, Context, handles, type_of
-from antiphon.runtime.extending import STOPPED
+from antiphon.runtime._settings import STOPPED
 
 _ONCE: Final = (protocol.CreateThread, protocol.StartThread)
 """The moves that are not legal a second time. The others have no effect then."""

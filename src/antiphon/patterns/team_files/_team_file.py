@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_ai import Tool
 from typing_extensions import override
 
-from antiphon.agents import AgentBudget, Toolkit
-from antiphon.agents.config import known_names, read_small, read_toml
-from antiphon.agents.toolkit import ApprovalRule
+from antiphon.agents import AgentBudget
+from antiphon.agents._config import known_names, read_small, read_toml
+from antiphon.agents.toolkit import ApprovalRule, Toolkit
 from antiphon.agents.tools import file_tools
 from antiphon.dialects.agent_framework import ScriptStep
 from antiphon.errors import ConfigError, SetupError

@@ -1,7 +1,4 @@
-from antiphon.dialects.agent_framework import BaseMessageStore as BaseMessageStore
-from antiphon.dialects.agent_framework import RecordingMessageStore as RecordingMessageStore
 from antiphon.patterns.teams._roster import TEAM_FLOWS as TEAM_FLOWS
-from antiphon.patterns.teams._roster import DelegationEnd as DelegationEnd
 from antiphon.patterns.teams._roster import ManagerSpec as ManagerSpec
 from antiphon.patterns.teams._roster import TeamLimits as TeamLimits
 from antiphon.patterns.teams._team import Team as Team

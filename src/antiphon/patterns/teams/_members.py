@@ -27,7 +27,9 @@ from typing_extensions import override
 from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, OptionResultPayload, thaw
-from antiphon.patterns.cast import AgentActor, Answer, ThreadHistory, side_by_side
+from antiphon.patterns.cast import Answer
+from antiphon.patterns.cast._handling import AgentActor, side_by_side
+from antiphon.patterns.cast._pattern import ThreadHistory
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,

@@ -16,17 +16,19 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from antiphon import errors
-from antiphon.agents.config import known_names
-from antiphon.agents.toolkit.taint import Taint
+from antiphon.agents._config import known_names
+from antiphon.agents.toolkit._taint import Taint
 from antiphon.dialects.agent_framework import BaseMessageStore, ScriptStep
 from antiphon.errors import RefusedError, SetupError
 from antiphon.messages import Json, thaw
-from antiphon.patterns import cast
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, Answer, Cast, ThreadHistory, read_history, stopped
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, _handling
+from antiphon.patterns.cast._handling import UNHURRIED, stopped
+from antiphon.patterns.cast._pattern import ThreadHistory, read_history
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE
 from antiphon.patterns.teams._transcript import DIALECT, Transcript
 from antiphon.protocol import ErrorCode, Notice, Reply, Request
-from antiphon.protocol.flows import Flow, Pattern, Repeat, Sequence, Step, choice, repeat, sequence
+from antiphon.protocol._automaton import Pattern, Repeat, Sequence
+from antiphon.protocol.flows import Flow, Step, choice, repeat, sequence
 from antiphon.runtime import Context
 
 # ---------------------------------------------------------------- requests
@@ -305,7 +307,7 @@ class Roster:
 
 # ---------------------------------------------------------------- calls that a stopped member left open
 
-end_open_calls = partial(cast.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
+end_open_calls = partial(_handling.end_open_calls, fields=lambda _: {"metadata": {DIALECT: {"type": "error"}}})
 
 
 # ---------------------------------------------------------------- delegation

@@ -21,24 +21,10 @@ from antiphon.durable import ledger_run
 from antiphon.errors import ActorStoppedError, DeliveryError, WithdrawnError
 from antiphon.ledger import Ledger
 from antiphon.messages import current_port, thaw
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.patterns.cast import (
-    UNHURRIED,
-    AgentSpec,
-    Cast,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    ThreadHistory,
-    failed,
-    read_answer,
-    request_key,
-    side_by_side,
-    stopped,
-)
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.patterns.cast import AgentSpec, Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import UNHURRIED, request_key, side_by_side, stopped
+from antiphon.patterns.cast._pattern import TaskInput, ThreadHistory, failed, read_answer
 from antiphon.patterns.teams._members import Guards, ManagerActor, TeamWorkerActor
 from antiphon.patterns.teams._plans import DISPLAY_MESSAGE, PhaseDraft, PlanDraft, plan_of
 from antiphon.patterns.teams._roster import (

@@ -20,15 +20,15 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.dialects import decode, encode
 from antiphon.dialects.agent_framework import BaseMessageStore, normalise_message
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK, USER_MESSAGE
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
-from antiphon.messages.keys import root_of
-from antiphon.patterns.cast import HandlerRun, handling
+from antiphon.messages._keys import root_of
+from antiphon.patterns.cast._handling import HandlerRun, handling
 from antiphon.protocol import ErrorCode
 from antiphon.runtime import Context
 

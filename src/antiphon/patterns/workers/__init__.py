@@ -1,6 +1,6 @@
 """Workers: a controller gives tasks to workers that use tools, with structured messages of Atlas.
 
-Every class of Atlas can be imported from here: messages, tools and agents.
+Atlas's agents and tools are imported from here, its messages from `antiphon.dialects.atlas`.
 
 | | |
 |---|---|

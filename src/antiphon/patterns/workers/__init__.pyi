@@ -1,12 +1,7 @@
-from antiphon.agents.toolkit.atlas import AgentToolkit as AgentToolkit
-from antiphon.agents.toolkit.atlas import FunctionTool as FunctionTool
-from antiphon.agents.toolkit.atlas import Tool as Tool
-from antiphon.agents.toolkit.atlas import ToolSchema as ToolSchema
-from antiphon.dialects.atlas import MessageType as MessageType
-from antiphon.dialects.atlas import StructuredMessage as StructuredMessage
-from antiphon.dialects.atlas import ToolCall as ToolCall
-from antiphon.dialects.atlas import ToolResult as ToolResult
-from antiphon.dialects.atlas import ToolStatus as ToolStatus
+from antiphon.agents.toolkit._atlas import AgentToolkit as AgentToolkit
+from antiphon.agents.toolkit._atlas import FunctionTool as FunctionTool
+from antiphon.agents.toolkit._atlas import Tool as Tool
+from antiphon.agents.toolkit._atlas import ToolSchema as ToolSchema
 from antiphon.patterns.workers._agent import ANALYSIS_WORKER as ANALYSIS_WORKER
 from antiphon.patterns.workers._agent import DRAFT_WORKER as DRAFT_WORKER
 from antiphon.patterns.workers._agent import RETRIEVAL_WORKER as RETRIEVAL_WORKER
@@ -17,6 +12,5 @@ from antiphon.patterns.workers._assignment import ControllerPolicy as Controller
 from antiphon.patterns.workers._conversation import Reporting as Reporting
 from antiphon.patterns.workers._conversation import conversation as conversation
 from antiphon.patterns.workers._conversation import report as report
-from antiphon.patterns.workers._conversation import structured as structured
 from antiphon.patterns.workers._schedule import WorkerLimits as WorkerLimits
 from antiphon.patterns.workers._workers import Workers as Workers

@@ -24,21 +24,21 @@ from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
 from antiphon._listeners import listener
-from antiphon.agents import Toolkit
-from antiphon.agents.extending import SENSITIVE
+from antiphon.agents._guards import SENSITIVE
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models import model as named_model
-from antiphon.agents.toolkit import ToolkitTool, ToolSettings
-from antiphon.agents.toolkit.atlas import AgentToolkit, Tool
-from antiphon.agents.toolkit.taint import Taint, current_taint, taint_scope
+from antiphon.agents.toolkit import Toolkit, ToolkitTool, ToolSettings
+from antiphon.agents.toolkit._atlas import AgentToolkit, Tool
+from antiphon.agents.toolkit._taint import Taint, current_taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run, ledger_run
 from antiphon.errors import AntiphonError, BudgetExceededError, RefusedError, UnknownModelError
 from antiphon.ledger import Ledger, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import thaw
-from antiphon.messages.arguments import check_type
-from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience, ThreadHistory
+from antiphon.messages._arguments import check_type
+from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience
+from antiphon.patterns.cast._pattern import ThreadHistory
 from antiphon.patterns.workers._conversation import TOOLS, OnReport, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode

@@ -12,13 +12,16 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_ai.tools import RunContext
 
-from antiphon.agents.extending import as_key, note_deed
-from antiphon.agents.toolkit.taint import Taint, current_taint
+from antiphon.agents._deeds import note_deed
+from antiphon.agents.toolkit._taint import Taint, current_taint
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run
 from antiphon.errors import DeliveryError, HistoryMismatchError, ParkedError, UndeliverableError, WithdrawnError
 from antiphon.messages import Conversation
-from antiphon.patterns.cast import UNHURRIED, AgentSpec, ThreadHistory, side_by_side
+from antiphon.messages._keys import as_key
+from antiphon.patterns.cast import AgentSpec
+from antiphon.patterns.cast._handling import UNHURRIED, side_by_side
+from antiphon.patterns.cast._pattern import ThreadHistory
 from antiphon.patterns.workers._agent import Responder, error_to
 from antiphon.patterns.workers._conversation import say, structured
 from antiphon.patterns.workers._schedule import DoWorkerTask, WorkerTaskDone, from_wire, time_left, to_wire

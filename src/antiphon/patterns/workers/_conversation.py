@@ -24,7 +24,8 @@ from antiphon.dialects import decode, encode
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run
 from antiphon.errors import DecodeError, HistoryMismatchError, RefusedError
-from antiphon.ledger import STANDARD_REDACTION, Ledger, check_opened
+from antiphon.ledger import STANDARD_REDACTION, Ledger
+from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Conversation, Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.patterns.workers._schedule import due_at
 from antiphon.protocol import ErrorCode

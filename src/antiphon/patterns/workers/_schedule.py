@@ -26,7 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from antiphon.dialects.atlas import StructuredMessage
 from antiphon.errors import RefusedError
 from antiphon.messages import current_port, thaw
-from antiphon.protocol import ErrorCode, Object, Reply, Request
+from antiphon.protocol import ErrorCode, Reply, Request
+from antiphon.protocol._values import Object
 
 # ---------------------------------------------------------------- requests
 

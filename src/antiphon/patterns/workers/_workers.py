@@ -18,35 +18,25 @@ from typing_extensions import override
 
 from antiphon._listeners import Listener
 from antiphon.agents.toolkit import ToolkitTool
-from antiphon.agents.toolkit.taint import Taint, taint_scope
+from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import current_run, ledger_run
 from antiphon.errors import BudgetExceededError, DeliveryError, RefusedError, SetupError, StoppedError, UndeliverableError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import Conversation, Message, current_port
-from antiphon.messages.arguments import check_each, check_type
-from antiphon.patterns.cast import (
+from antiphon.messages._arguments import check_each, check_type
+from antiphon.patterns.cast import AgentSpec, Cast, MessageHistory, Outcome, Pattern, PatternOptions, Task
+from antiphon.patterns.cast._handling import (
     UNHURRIED,
     AgentActor,
-    AgentSpec,
-    Cast,
     HandlerRun,
-    MessageHistory,
-    Outcome,
-    Pattern,
-    PatternOptions,
-    Task,
-    TaskInput,
-    ThreadHistory,
     end_open_calls,
-    failed,
     handling,
     left_open,
-    read_answer,
-    read_history,
     request_key,
     stopped,
 )
+from antiphon.patterns.cast._pattern import TaskInput, ThreadHistory, failed, read_answer, read_history
 from antiphon.patterns.workers._agent import Responder, ToolCapableAgent, answer_to, error_to, without_sensitive
 from antiphon.patterns.workers._assignment import (
     CONTROLLER,

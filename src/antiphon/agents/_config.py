@@ -14,19 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from antiphon.errors import ConfigError
-from antiphon.messages.arguments import check_type
-
-__all__ = [
-    "Config",
-    "ConfigError",
-    "WebConfig",
-    "first_problem",
-    "known_names",
-    "open_regular",
-    "read_config",
-    "read_small",
-    "read_toml",
-]
+from antiphon.messages._arguments import check_type
 
 _FILE = "antiphon.toml"
 _VARIABLE = "ANTIPHON_CONFIG"

@@ -1,8 +1,6 @@
-"""The paths under which the format's documents import what they use."""
+"""The builders that the format's documents use."""
 
-from antiphon.dialects.agent_framework import message_builder
-from antiphon.dialects.agent_framework.utils import message_builder as under_utils
-from antiphon.dialects.agent_framework.utils.message_builder import (
+from antiphon.dialects.agent_framework.message_builder import (
     create_action,
     create_assistant_message,
     create_error,
@@ -11,12 +9,6 @@ from antiphon.dialects.agent_framework.utils.message_builder import (
     create_task_entry,
     create_user_message,
 )
-
-
-def test_the_builders_are_the_same_under_both_paths() -> None:
-    """AF-040 … AF-047: `utils.message_builder`, as the documents import it, has every builder."""
-    assert under_utils.__all__ == message_builder.__all__
-    assert all(getattr(under_utils, name) is getattr(message_builder, name) for name in message_builder.__all__)
 
 
 def test_the_seven_builders_of_the_documents_make_what_the_documents_show() -> None:

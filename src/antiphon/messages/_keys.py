@@ -18,37 +18,6 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-__all__ = [
-    "again_id",
-    "as_key",
-    "attempt_id",
-    "base_of",
-    "begun_id",
-    "changed_id",
-    "child_id",
-    "counted",
-    "end_id",
-    "ended_id",
-    "failed_id",
-    "is_below",
-    "is_key",
-    "is_renamed",
-    "key_of",
-    "kind_of",
-    "last_key",
-    "parent_of",
-    "park_id",
-    "patch_id",
-    "renamed",
-    "reopen_id",
-    "root_of",
-    "run_of",
-    "settled_id",
-    "step_id",
-    "stop_id",
-    "withdrawn_id",
-]
-
 _KEY = re.compile("[^/#~=]{1,200}")
 _LONG_NAME = 120
 """The most characters of a name that is used as a key unchanged; a longer one is replaced by a digest."""

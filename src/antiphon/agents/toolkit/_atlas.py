@@ -20,9 +20,7 @@ from antiphon.agents.toolkit._tool import INVALID_ARGUMENTS, PERMISSION_DENIED, 
 from antiphon.agents.toolkit._toolkit import Toolkit
 from antiphon.durable._approvals import ANY
 from antiphon.messages import OptionResultPayload, thaw
-from antiphon.messages.arguments import check_type
-
-__all__ = ["AgentToolkit", "FunctionTool", "Tool", "ToolSchema"]
+from antiphon.messages._arguments import check_type
 
 # ---------------------------------------------------------------- tools
 

@@ -7,8 +7,6 @@ from reprlib import Repr
 from types import NoneType
 from typing import Any, cast, get_args
 
-__all__ = ["ArgumentTypeError", "check_choice", "check_each", "check_type"]
-
 
 class ArgumentTypeError(TypeError):
     """An argument has another type: a mistake of the caller, also where a store finds it in the middle of a read."""

@@ -35,8 +35,6 @@ from antiphon.dialects.pydantic_ai import DIALECT
 from antiphon.ledger import is_foreign
 from antiphon.messages import ForeignPart, Json, JsonArray, MediaPart, Message
 
-__all__ = ["Taint", "current_taint", "enter_taint", "quoted", "taint_scope", "untrusted_in", "untrusted_source"]
-
 _FILES = frozenset({"audio-url", "binary", "document-url", "image-url", "uploaded-file", "video-url"})
 """The kinds of files in prompts, as Pydantic AI writes them."""
 

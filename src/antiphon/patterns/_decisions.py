@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from antiphon.agents.durability import quoted_seqs
+from antiphon.agents.durability._talk import quoted_seqs
 from antiphon.ledger import Ledger, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
-from antiphon.messages.keys import run_of
-
-__all__ = ["RUN", "Decision", "DecisionReward", "ThreadTop", "decisions_of", "export_transitions"]
+from antiphon.messages._keys import run_of
 
 # ---------------------------------------------------------------- the top of a thread
 

@@ -29,27 +29,6 @@ from typing_extensions import override
 
 from antiphon.messages._settings import NO_LIMITS, Limits, current_limits
 
-__all__ = [
-    "Json",
-    "JsonArray",
-    "JsonError",
-    "JsonObject",
-    "as_text",
-    "canonical",
-    "copy_checked",
-    "fits",
-    "freeze",
-    "is_shallow",
-    "own",
-    "parse",
-    "plain",
-    "same",
-    "thaw",
-    "unpacked",
-    "with_big_ints",
-    "write",
-]
-
 if TYPE_CHECKING:
     Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
     """Any JSON value, as Python types it."""

@@ -22,11 +22,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import orjson
 
+from antiphon.messages._json_values import JsonArray, JsonObject, plain
 from antiphon.messages._model import WORST
 from antiphon.messages._settings import current_limits
-from antiphon.messages.json_values import JsonArray, JsonObject, plain
-
-__all__ = ["cut", "cut_text"]
 
 _LEAST: Final = 128
 """The least bytes for a value: enough for a mark."""
