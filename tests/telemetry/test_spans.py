@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from tests.runtime.actors import Do, Done, Note, Ping, Pong, Probe, Stubborn, Via, virtually
 from tests.telemetry.watch import Watch, tree
 
-from antiphon.errors import DeliveryError, EffectFailedError, ParkedError, RefusedError
+from antiphon.errors import DeliveryError, EffectFailedError, RefusedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage
 from antiphon.protocol import Heartbeat
@@ -32,8 +32,8 @@ from antiphon.runtime import (
 from antiphon.runtime._effects import Effect
 from antiphon.runtime._journal import Journal, observe
 from antiphon.runtime._lease import Lease
-from antiphon.telemetry import Telemetry
-from antiphon.telemetry._telemetry import read_traceparent
+from antiphon.runtime._work import OpenWork
+from antiphon.telemetry._telemetry import Telemetry, read_traceparent
 
 SECRET = "the walrus was Paul"
 
@@ -304,18 +304,13 @@ def test_an_effect_outside_of_actors_is_in_the_trace_of_its_thread() -> None:
         invocation_id = "run-1"
         to = "me"
         attempt = 1
-        open_effects: tuple[Message, ...] = ()
+        inside = ()
+        work = OpenWork()
 
         def next_key(self, name: str | None = None) -> str:
             return name or "1"
 
         evicted = None
-        parked = None
-        parked_in = ()
-        doubt = None
-
-        def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-            raise error
 
         def wait(self, change: int) -> None:
             pass

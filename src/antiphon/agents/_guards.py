@@ -46,7 +46,7 @@ from antiphon.messages._keys import parent_of
 from antiphon.runtime._rows import APPROVE
 
 if TYPE_CHECKING:
-    from antiphon.durable._run import LedgerRun
+    pass
 
 
 # ---------------------------------------------------------------- toolkits
@@ -281,11 +281,6 @@ class Secrets:
         self._calls: dict[tuple[str | None, str | None], Unit] = {}
         """By run of an agent and call, the values by name."""
         self._values: list[Any] = []
-
-    @classmethod
-    def of(cls, run: LedgerRun) -> Secrets:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
 
     # ------------------------------------------------------------ removing values
 

@@ -148,19 +148,17 @@ class ToolChanges:
 
     def stored(self) -> dict[str, Json]:
         """Return the changes in their stored form, next to the result or the details of the error; empty if there are none."""
-        changes = {} if self._usage is None or self._repeats else self._changes(self._usage)
-        return {_CHANGES: changes} if changes else {}
-
-    def _changes(self, usage: CountedUsage) -> dict[str, Json]:
         changes: dict[str, Json] = {}
-        if (added := usage.added()) is not None:
+        if self._usage is None or self._repeats:
+            return changes
+        if (added := self._usage.added()) is not None:
             changes["usage"] = cast("Json", _usage.dump_python(added, mode="json", exclude_defaults=True))
         state = self._watch.state
         try:
             changed = None if state is None else state.changed(self._state_before)
         except SetupError as exc:
             self._unrecorded = str(exc)
-            return {**changes, "unsaid": self._unrecorded}
+            return {_CHANGES: {**changes, "unsaid": self._unrecorded}}
         if changed is not None:
             changes["state"] = changed
         elif self._watch.debug and (places := difference(self._before, fingerprint(self._ctx.deps))):
@@ -169,7 +167,7 @@ class ToolChanges:
             self._unrecorded = (
                 f"tool {self._tool!r} changed {places[0]}{others}, and a run that continues would not have that: {todo}"
             )
-        return changes
+        return {_CHANGES: changes} if changes else {}
 
     def check(self) -> None:
         """Refuse to continue after changes that could not be stored."""

@@ -1,6 +1,7 @@
 from antiphon.durable._block import DurabilityWarning as DurabilityWarning
 from antiphon.durable._block import HandlerContext as HandlerContext
 from antiphon.durable._block import RunBlock as RunBlock
+from antiphon.durable._block import durable_stream as durable_stream
 from antiphon.durable._block import ledger_run as ledger_run
 from antiphon.durable._changes import Choice as Choice
 from antiphon.durable._changes import allow_change as allow_change
@@ -20,7 +21,6 @@ from antiphon.durable._run import current_run as current_run
 from antiphon.durable._state import DepsState as DepsState
 from antiphon.durable._status import RunState as RunState
 from antiphon.durable._status import RunStatus as RunStatus
+from antiphon.durable._status import Waiting as Waiting
 from antiphon.durable._status import runs as runs
-from antiphon.durable._streams import durable_stream as durable_stream
-from antiphon.durable._waiting import Waiting as Waiting
-from antiphon.durable._waiting import waiting_for as waiting_for
+from antiphon.durable._status import waiting_for as waiting_for

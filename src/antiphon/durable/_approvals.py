@@ -54,11 +54,7 @@ Standing: TypeAlias = Literal["open", "approved", "denied", "expired"]
 
 
 def check_agent(name: str, *, or_any: bool = False) -> str:
-    """Return the name of an agent, if it is valid.
-
-    Raises:
-        ValueError: the name of the agent is not valid.
-    """
+    """Return the name of an agent, if it is valid."""
     check_type("the name of an agent", name, str, "'clerk'")
     if _AGENT.fullmatch(name) or (or_any and name == ANY):
         return name
@@ -140,10 +136,13 @@ class Approval:
     def of(cls, rows: tuple[Record, ...], thread_id: str) -> Approval | None:
         """Return the approval in the rows of an invocation; None if they are not a question of a guard."""
         asked = next((row.message for row in rows if _is_question(row.message)), None)
-        if asked is None or not isinstance(asked.payload, OptionCallPayload):
+        if asked is None:
             return None
-        approval = cls.of_question(asked, thread_id)
-        return None if approval is None else replace(approval, answer=_first_result(rows, asked))
+        if (approval := cls.of_question(asked, thread_id)) is None:
+            return None
+        # The first result after the question closed it. Earlier results, and those of other threads, do not count.
+        since = dropwhile(lambda message: message is not asked, (row.message for row in rows))
+        return replace(approval, answer=next((message for message in since if message.kind == "option_result"), None))
 
     @classmethod
     def of_question(cls, asked: Message, thread_id: str | None = None) -> Approval | None:
@@ -165,10 +164,13 @@ class Approval:
             return "open"
         if self.answer.policy == RUNTIME_POLICY:
             return "expired"
-        decision = _decision(self.answer)
-        is_theirs = decision.get("digest") == digest == self.digest and self.refusal(self.answer.policy) is None
-        is_yes = decision.get("approved") is True and _is_signed(self.answer, self.message_id)
-        return "approved" if is_theirs and is_yes else "denied"
+        answer, decision = self.answer, _decision(self.answer)
+        is_theirs = decision.get("digest") == digest == self.digest and self.refusal(answer.policy) is None
+        # `answer` has posted it: on the control lane, in reply to this question, with a mark that nothing else sets.
+        mark = answer.metadata.get(_OWN)
+        is_marked = isinstance(mark, JsonObject) and mark.get("principal") == answer.policy
+        is_signed = is_marked and answer.in_reply_to == self.message_id and answer.lane == "control"
+        return "approved" if is_theirs and is_signed and decision.get("approved") is True else "denied"
 
     def is_late(self, now: datetime) -> bool:
         """Whether it has expired, with or without an answer."""
@@ -194,23 +196,10 @@ class Approval:
         return None
 
 
-def _first_result(rows: tuple[Record, ...], asked: Message) -> Message | None:
-    """Return the first result after a question, which closed it. Earlier results, and those of other threads, do not count."""
-    since = dropwhile(lambda message: message is not asked, (row.message for row in rows))
-    return next((message for message in since if message.kind == "option_result"), None)
-
-
 def _is_question(message: Message) -> bool:
     payload = message.payload
     is_call = isinstance(payload, OptionCallPayload) and payload.option_name == APPROVE
     return is_call and message.lane == "control" and message.policy == RUNTIME_POLICY
-
-
-def _is_signed(message: Message, question: str) -> bool:
-    """Whether `answer` posted it: on the control lane, in reply to this question, with a mark that only `answer` sets."""
-    mark = message.metadata.get(_OWN)
-    is_marked = isinstance(mark, JsonObject) and mark.get("principal") == message.policy
-    return is_marked and message.in_reply_to == question and message.lane == "control"
 
 
 def _decision(answer: Message) -> dict[str, object]:
@@ -250,7 +239,6 @@ async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, rea
     Raises:
         NotWaitingError: it has an answer, which counts; there is no such question, this person may not answer it, or nobody
             has answered it in time.
-        LedgerError: it could not be stored.
     """
     asked = await find_approval(ledger, id)
     if asked is None:
@@ -304,15 +292,11 @@ async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None
     rest = max(0.0, (asked.expires_at - current_port().now()).total_seconds())
     try:
         async with asyncio.timeout(rest if seconds is None else min(rest, seconds)):
-            await _next_row(ledger, asked, horizon)
+            tail = cast("AsyncGenerator[Tailed]", ledger.tail(horizon, thread_id=asked.thread_id))
+            async with aclosing(tail) as news:
+                async for tailed in news:
+                    if tailed.record.message.invocation_id == asked.id:
+                        break
     except TimeoutError:
         return asked.is_late(current_port().now())
     return True
-
-
-async def _next_row(ledger: Ledger, asked: Approval, after: str) -> None:
-    tail = cast("AsyncGenerator[Tailed]", ledger.tail(after, thread_id=asked.thread_id))
-    async with aclosing(tail) as news:
-        async for tailed in news:
-            if tailed.record.message.invocation_id == asked.id:
-                return

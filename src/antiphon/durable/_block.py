@@ -6,35 +6,31 @@ In a handler of an actor, the run belongs to the handled message.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
 import warnings
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import Token, copy_context
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._agent_runs import AgentRuns
-from antiphon.durable._course import RetriedCourse
+from antiphon.durable._course import RunPart
 from antiphon.durable._history import Recorded
-from antiphon.durable._opened import OnChange, Opened
-from antiphon.durable._opening import OnBusy
+from antiphon.durable._opened import AgentRuns, OnChange, OpenAnswers, Opened, errors_in
+from antiphon.durable._opening import OnBusy, RunOptions
 from antiphon.durable._run import RUN, LedgerRun, run_scope
 from antiphon.durable._state import DepsState, Watch
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json, current_port
-from antiphon.messages._arguments import check_choice
-from antiphon.messages._json_values import JsonError
-from antiphon.messages._json_values import own as copied
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
 from antiphon.runtime._journal import Admit, Journal
-from antiphon.runtime._reporting import Observer
+from antiphon.runtime._reporting import Observer, RunOperation, observed_run
 
 ResultT = TypeVar("ResultT")
 _LOG: Final = logging.getLogger("antiphon.durable")
@@ -48,19 +44,14 @@ def report_missing(reason: str, *, required: bool) -> None:
     """Report that something is not recorded: by a warning, or an error if the run requires that everything is."""
     if required:
         raise RuntimeError(reason)
-    warnings.warn(reason, DurabilityWarning, stacklevel=_callers_level())
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(reason, DurabilityWarning, stacklevel=level)
 
 
 _NOT_CALLERS: Final = frozenset({"antiphon", "asyncio", "contextlib", "functools", "pydantic_ai"})
 """The packages whose frames are between a warning and the line of the program that caused it."""
-
-
-def _callers_level() -> int:
-    """Return the `stacklevel` with which the calling function warns about the program's own line."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_CALLERS:
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class RunBlock(AbstractAsyncContextManager[LedgerRun, None], AbstractContextManager[LedgerRun, None]):
@@ -201,46 +192,27 @@ def ledger_run(
             was done.
         FencedError: another process has taken over the thread.
         HistoryMismatchError: the program does not repeat its recorded steps, or the run was started with another input.
-        LedgerError: the ledger cannot be used.
     """
     if not isinstance(cast("object", id), str):
         raise TypeError(f"the id of a run is a text, such as {str(id)!r}, not {id!r}")
-    check_choice("on_busy", on_busy, OnBusy)
-    check_choice("on_change", on_change, OnChange)
-    _check_input(input)
+    options = RunOptions(name, admit, observer, on_busy, input, on_change, required)
     watch = Watch(state, debug=debug)
     if not isinstance(thread_id, str) and not hasattr(cast("object", thread_id), "course"):
         raise TypeError(f"a run is of a thread, by its id, or of a handler's context, and not of {thread_id!r}")
     if not isinstance(thread_id, str):
         return RunBlock(thread_id.thread_id or "", _in_handler(thread_id, watch))
-    make = functools.partial(
-        LedgerRun,
-        thread_id,
-        id=id,
-        name=name,
-        admit=admit,
-        observer=observer,
-        required=required,
-        on_busy=on_busy,
-        input=input,
-        on_change=on_change,
-        watch=watch,
-    )
-    return RunBlock(thread_id, _in_program(make, ledger))
-
-
-def _check_input(value: object) -> None:
-    """Refuse an input that cannot be stored, where it is given."""
-    try:
-        copied(value)
-    except JsonError as exc:
-        place = "".join(f"[{step!r}]" for step in exc.path)
-        raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
+    return RunBlock(thread_id, _in_program(thread_id, id, ledger, options, watch))
 
 
 @asynccontextmanager
 async def _in_handler(context: HandlerContext, watch: Watch) -> AsyncGenerator[LedgerRun, None]:
-    with run_scope(_within(context, watch)) as run:
+    if context.thread_id is None:
+        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
+    course, recorded = context.course, Recorded(current_port().now())
+    opened = Opened(context.journal, course, context.park, course.invocation_id, recorded)
+    agents = _agents.setdefault(context, AgentRuns())
+    run = LedgerRun(context.thread_id, id=course.invocation_id, watch=watch, agents=agents, opened=opened)
+    with run_scope(run):
         try:
             yield run
             run.check_parked()
@@ -248,24 +220,31 @@ async def _in_handler(context: HandlerContext, watch: Watch) -> AsyncGenerator[L
             run.forget_parts()
 
 
+_agents: Final[WeakKeyDictionary[HandlerContext, AgentRuns]] = WeakKeyDictionary()
+"""The runs of agents in a handler: in its second block, an agent does not have the name that it had in the first."""
+
+
 @asynccontextmanager
-async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
-    run = make()
+async def _in_program(
+    thread_id: str, id: str, ledger: Ledger | str | None, options: RunOptions, watch: Watch
+) -> AsyncGenerator[LedgerRun, None]:
+    run = LedgerRun(thread_id, id=id, options=options, watch=watch)
     run.loop = asyncio.get_running_loop()
-    with run.observed():
+    with _observed(run):
         try:
             if ledger is not None:
                 await run.open(ledger)
             with run_scope(run):
                 yield run
             run.check_parked()
+            block = f"the block of ledger_run({thread_id!r})"
             if not run.is_used:
                 reason = "no agent with LedgerDurability ran in it; a stream is read in the block, or given to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) recorded nothing: {reason}", required=run.required)
-            if run.streaming:
-                reason = f"while a stream of agent {run.streaming[0]!r} is open, so the answer is not recorded; "
+                report_missing(f"{block} recorded nothing: {reason}", required=options.required)
+            if run.is_open and (agents := run.opened.share(OpenAnswers).agents):
+                reason = f"while a stream of agent {agents[0]!r} is open, so the answer is not recorded; "
                 advice = "read it in the block, or give it to durable_stream"
-                report_missing(f"the block of ledger_run({run.thread_id!r}) ends {reason}{advice}", required=run.required)
+                report_missing(f"{block} ends {reason}{advice}", required=options.required)
             else:
                 await run.close()
         except BaseException as exc:
@@ -275,36 +254,47 @@ async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None
             await run.leave()
 
 
+@contextmanager
+def _observed(run: LedgerRun) -> Generator[None, None, None]:
+    """Report a run to its observer, for a `with` block."""
+    if run.options.observer is None:
+        yield
+        return
+    operation = RunOperation(run.options.program, run.id)
+    with observed_run(run.options.observer, operation, run.thread_id) as activity:
+        try:
+            yield
+        finally:
+            if run.is_open:
+                opened = run.opened
+                attempt = None if opened.is_finished else opened.course.attempt
+                activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
+
+
 async def _end_with_error(run: LedgerRun, error: BaseException) -> None:
     """Record how a block has ended. The errors of a task group count individually."""
-    errors = list(_errors_of(error))
+    errors = errors_in(error)
     run.tell_parked(errors)
     if not isinstance(error, Exception | BaseExceptionGroup):
         return  # it was cancelled or interrupted: it waits for a program that continues it
     # Not the text of the error, which may have content in it: the ledger has it, redacted.
-    waits = run.is_parked or all(isinstance(cause, ParkedError) for cause in errors)
+    opened = run.opened if run.is_open else None
+    is_parked = opened is not None and not opened.is_finished and opened.course.work.parked is not None
+    waits = is_parked or all(isinstance(cause, ParkedError) for cause in errors)
     names = ", ".join(sorted({type(cause).__qualname__ for cause in errors}))
     _LOG.info("run %r of thread %r %s: %s", run.id, run.thread_id, "waits for a person" if waits else "ended", names)
+    if opened is None:
+        return
+    # Otherwise another process continues the run, or this one does after a person's answer.
+    is_the_programs = any(
+        not isinstance(cause, LedgerError | ParkedError) or isinstance(cause, StoppedError) for cause in errors
+    )
     if mismatches := [mismatch for mismatch in errors if isinstance(mismatch, HistoryMismatchError)]:
-        await run.give_up(mismatches[0])
-    elif isinstance(error, Exception) and not run.is_parked and not all(map(_is_not_the_programs, errors)):
-        await run.fail(error)
+        await opened.give_up(mismatches[0])
+    elif isinstance(error, Exception) and not is_parked and is_the_programs:
+        await opened.fail(error)
     elif waits:
-        await run.end_waiting()
-
-
-def _is_not_the_programs(error: BaseException) -> bool:
-    """Whether another process continues the run, or this one does after a person's answer."""
-    return isinstance(error, LedgerError | ParkedError) and not isinstance(error, StoppedError)
-
-
-def _errors_of(error: BaseException) -> Iterator[BaseException]:
-    """Return an error, or the errors in a group, at any depth."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _errors_of(inner)
-    else:
-        yield error
+        await opened.end_waiting()
 
 
 @asynccontextmanager
@@ -316,10 +306,11 @@ async def retried_run(
     Recorded answers and results are used, so no request is paid for twice, and no tool starts twice. The caller sees to it
     that no other handler is at work on the same run.
     """
-    course = RetriedCourse(context.course, invocation_id, context.address)
-    run = LedgerRun(context.thread_id or "", id=invocation_id)
+    # At least the second attempt, so that recorded effects are looked up.
+    course = RunPart(context.course, invocation_id, context.address, attempt=context.course.attempt + 1)
     recorded = Recorded(current_port().now(), forgiven=forgiven)
-    run.attach(Opened(context.journal, course, context.park, invocation_id, recorded))
+    opened = Opened(context.journal, course, context.park, invocation_id, recorded)
+    run = LedgerRun(context.thread_id or "", id=invocation_id, opened=opened)
     with run_scope(run):
         try:
             yield run
@@ -327,15 +318,62 @@ async def retried_run(
             run.forget_parts()
 
 
-def _within(context: HandlerContext, watch: Watch) -> LedgerRun:
-    if context.thread_id is None:
-        raise RuntimeError("a message outside of a thread is not stored: ask in a thread")
-    course, recorded = context.course, Recorded(current_port().now())
-    agents = _agents.setdefault(context, AgentRuns())
-    run = LedgerRun(context.thread_id, id=course.invocation_id, watch=watch, agents=agents)
-    run.attach(Opened(context.journal, course, context.park, course.invocation_id, recorded))
-    return run
+# ---------------------------------------------------------------- streams that outlive the function that made them
+
+ItemT = TypeVar("ItemT")
 
 
-_agents: Final[WeakKeyDictionary[HandlerContext, AgentRuns]] = WeakKeyDictionary()
-"""The runs of agents in a handler: in its second block, an agent does not have the name that it had in the first."""
+def durable_stream(thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], **options: Any) -> AsyncGenerator[ItemT, None]:
+    """Read a stream inside a run: for web frameworks, which read a stream after the function that made it has returned.
+
+    `stream` is called in the run, and its items are forwarded as they arrive. The options are those of `ledger_run`. The run
+    ends with the stream. If the reader disconnects before that, the run stays open, and the same request continues it.
+
+    Raises:
+        TypeError: `stream` is not a function, or an option is not one of `ledger_run`.
+        LedgerError, ParkedError, HistoryMismatchError: as `ledger_run` does, when the stream is read.
+    """
+    if not callable(stream):
+        raise TypeError("durable_stream takes the function that makes the stream, not the stream: `words`, not `words()`")
+    if inspect.iscoroutinefunction(stream):
+        raise TypeError("durable_stream takes a function that yields, or returns an async iterator without `async`")
+    inspect.signature(ledger_run).bind(thread_id, **options)  # raise here, not after the response has started
+    return _read_in_run(thread_id, stream, options)
+
+
+async def _read_in_run(
+    thread_id: str, stream: Callable[[], AsyncIterable[ItemT]], options: dict[str, Any]
+) -> AsyncGenerator[ItemT, None]:
+    items: asyncio.Queue[ItemT] = asyncio.Queue()
+    asked = asyncio.Event()
+
+    async def read() -> None:
+        async with ledger_run(thread_id, **options):
+            async for item in (source := stream()):
+                items.put_nowait(item)
+                try:
+                    await asked.wait()  # read the next one only on demand, as without a run
+                except asyncio.CancelledError as exc:  # the reader has gone away
+                    if isinstance(source, AsyncGenerator):  # closed here: the loop would close it later, in another task
+                        await source.athrow(exc)
+                    raise
+                asked.clear()
+
+    # In a task of its own: several tasks may advance this generator, but the run needs one context.
+    reading = asyncio.create_task(read())
+    try:
+        while True:
+            getting = asyncio.ensure_future(items.get())
+            try:
+                await asyncio.wait((getting, reading), return_when=asyncio.FIRST_COMPLETED)
+                if not getting.done():
+                    break  # there are no more
+                item = getting.result()
+            finally:
+                getting.cancel()
+            yield item
+            asked.set()
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.wait((reading,))

@@ -12,8 +12,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TypeAlias
 
+from antiphon.durable._course import recorded_arguments
 from antiphon.errors import BudgetExceededError
-from antiphon.messages import JsonObject, Message, OptionCallPayload, Usage
+from antiphon.messages import Message, Usage
 
 Kind: TypeAlias = Literal["request", "tool"]
 
@@ -146,12 +147,8 @@ class Spending:
 
 def kind_of(message: Message, deciding_agents: Collection[str] = ()) -> Kind | None:
     """Return the kind of effect that a row starts; None for any other row. Decisions of functions are not counted."""
-    payload = message.payload
-    if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
+    if (arguments := recorded_arguments(message)) is None:
         return None
-    arguments = payload.arguments.get("arguments")
-    if not isinstance(arguments, JsonObject):
-        return None
-    is_tool = "tool" in arguments or "digest" in arguments  # of an agent, or of a toolkit
-    is_request = "prompt" in arguments or ("observed" in arguments and arguments.get("policy") in deciding_agents)
-    return "request" if is_request else "tool" if is_tool else None
+    if "prompt" in arguments or ("observed" in arguments and arguments.get("policy") in deciding_agents):
+        return "request"
+    return "tool" if "tool" in arguments or "digest" in arguments else None  # of an agent, or of a toolkit

@@ -19,25 +19,23 @@ not, because they consist of other effects: a thread that was started under a gu
 
 from __future__ import annotations
 
+import json
 from asyncio import Lock
-from collections.abc import Collection, Sequence
+from base64 import b32encode
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, TypeAlias, cast
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias, cast
 
+import orjson
+
+from antiphon.durable._course import recorded_arguments
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
 from antiphon.ledger import Ledger
 from antiphon.ledger._unopened import check_opened
-from antiphon.messages import (
-    RUNTIME_POLICY,
-    DataPart,
-    Json,
-    JsonObject,
-    Message,
-    OptionCallPayload,
-    PartsPayload,
-)
+from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload
 from antiphon.messages._keys import as_key, base_of, changed_id, is_below, parent_of
 from antiphon.runtime._rows import AGAIN, PARK, RUN
 
@@ -99,22 +97,19 @@ class ThreadChanges:
             message, payload = record.message, record.message.payload
             if message.lane == "control":
                 self._add_choice(message, root)
-            elif message.lane == "effect" and isinstance(payload, OptionCallPayload):
-                has_begun = has_begun or is_of(payload.invocation_id, root)
-                if has_begun:
-                    self._add_step(payload, root)
-
-    def _add_step(self, payload: OptionCallPayload, root: str) -> None:
-        if payload.option_name in (AGAIN, PARK):
-            return
-        # Also rows of others: an effect of a run may have an id without the name of the run.
-        if payload.arguments.get("effects") == "once":
-            self.once.append(payload.invocation_id)
-        if is_below(payload.invocation_id, root):
-            self.steps.append(payload.invocation_id)
-            arguments = payload.arguments.get("arguments")
-            if isinstance(arguments, JsonObject) and "tool" in arguments and payload.arguments.get("effects") is not None:
-                self.tools.add(payload.invocation_id)
+            if message.lane != "effect" or not isinstance(payload, OptionCallPayload):
+                continue
+            has_begun = has_begun or is_of(payload.invocation_id, root)
+            if not has_begun or payload.option_name in (AGAIN, PARK):
+                continue
+            effects, arguments = payload.arguments.get("effects"), recorded_arguments(message)
+            # Also rows of others: an effect of a run may have an id without the name of the run.
+            if effects == "once":
+                self.once.append(payload.invocation_id)
+            if is_below(payload.invocation_id, root):
+                self.steps.append(payload.invocation_id)
+                if effects is not None and arguments is not None and "tool" in arguments:
+                    self.tools.add(payload.invocation_id)
 
     def _add_choice(self, message: Message, root: str) -> None:
         data = _data_of(message)
@@ -196,7 +191,6 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
 
     Raises:
         ValueError: there is no such open run.
-        LedgerError: it could not be stored.
     """
     check_opened(ledger)
     calls = [record.message for record in await ledger.open_calls(thread_id) if record.message.lane == "effect"]
@@ -216,3 +210,73 @@ async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) 
     records = await ledger.by_correlation(run, thread_id=thread_id)
     rows = [record.message for record in records if record.recorded_at >= since and record.message.lane == "control"]
     return any(data.get("type") == ALLOWED for row in rows if (data := _data_of(row)) is not None)
+
+
+# ---------------------------------------------------------------- differences, as text for a person
+
+
+def short_hash(value: Any) -> str:
+    """Return a hash of a JSON value, in base 32: hexadecimal digits may look like a card number, and be redacted."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS, default=str)
+    except TypeError:  # an integer of more than 64 bits
+        text = json.dumps(value, sort_keys=True, default=str).encode()
+    return b32encode(sha256(text).digest()).decode()[:26].lower()
+
+
+_WIDTH = 140
+_AROUND = 40
+"""The number of characters shown before the first difference in a long line."""
+_MOST_LINES = 6
+
+
+def text_difference(name: str, before: str | None, after: str | None) -> list[str]:
+    """Return how a text has changed, as lines of a diff; no lines if it has not."""
+    if before == after:
+        return []
+    from difflib import SequenceMatcher  # noqa: PLC0415 (only for an error)
+
+    before_lines, after_lines, shown = (before or "").splitlines(), (after or "").splitlines(), [f"{name}:"]
+    for tag, *places in SequenceMatcher(None, before_lines, after_lines, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        old, new = before_lines[places[0] : places[1]], after_lines[places[2] : places[3]]
+        # The place of the first difference, if one line has replaced another: long lines are cut around it.
+        pairs = enumerate(zip(old[0], new[0], strict=False)) if old and new else ()
+        place = next((place for place, (one, other) in pairs if one != other), 0)
+        shown += [f"  - {_cut(line, place)}" for line in old] + [f"  + {_cut(line, place)}" for line in new]
+    rest = len(shown) - 1 - _MOST_LINES
+    return shown if rest <= 0 else [*shown[: 1 + _MOST_LINES], f"  … and {rest} more lines"]
+
+
+def _cut(line: str, place: int) -> str:
+    start = max(0, place - _AROUND) if len(line) > _WIDTH else 0
+    shown = line[start : start + _WIDTH]
+    return f"{'…' if start else ''}{shown}{'…' if start + _WIDTH < len(line) else ''}"
+
+
+def tools_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which tools have changed, and how. A tool is a JSON object."""
+    lines = [f"tool {name!r} is gone" for name in before if name not in after]
+    lines += [f"tool {name!r} is new" for name in after if name not in before]
+    for name in before:
+        if name in after and before[name] != after[name]:
+            fields = [
+                line
+                for field in dict.fromkeys((*before[name], *after[name]))
+                for line in text_difference(
+                    f"{field} of tool {name!r}", _as_text(before[name].get(field)), _as_text(after[name].get(field))
+                )
+            ]
+            lines += fields or [f"tool {name!r} has changed"]
+    return lines
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def values_difference(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which of some settings have changed."""
+    changed = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
+    return [f"{name} {key!r}: {before.get(key)!r}, now {after.get(key)!r}" for key in changed]

@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias
 
 from typing_extensions import override
 
+from antiphon.durable._opened import errors_in
 from antiphon.durable._programs import RunProgram, programs_by_name
 from antiphon.durable._recovery import AT_ONCE
 from antiphon.durable._run import Trial, trial_scope
@@ -47,7 +48,6 @@ async def check_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be read.
     """
     check_opened(ledger)
     named, turns = programs_by_name(programs), asyncio.Semaphore(at_once)
@@ -67,7 +67,8 @@ async def _check(ledger: Ledger, program: RunProgram[Any], run: RunStatus) -> Ru
         with trial_scope(trial):
             await program.run(run.thread_id, id=run.id, ledger=trial.ledger, on_busy="raise")
     except BaseException as exc:  # the end of the records may be in an exception group, from parallel parts
-        error = _first_of(exc)
+        errors = errors_in(exc)
+        error = next((cause for cause in errors if isinstance(cause, HistoryMismatchError)), errors[0])
         if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
             raise
         if not isinstance(error, _EndOfRecords):
@@ -94,14 +95,6 @@ class _NoStep(AbstractAsyncContextManager[None, None]):
 
     @override
     async def __aexit__(self, *raised: object) -> None: ...
-
-
-def _first_of(error: BaseException) -> BaseException:
-    """Return the decisive error of a group: a mismatch, if there is one."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    errors = [_first_of(inner) for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions]
-    return next((inner for inner in errors if isinstance(inner, HistoryMismatchError)), errors[0])
 
 
 class _Copy(MemoryLedger):

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from antiphon.durable._course import RunCourse
 from antiphon.durable._history import (
@@ -34,7 +33,7 @@ from antiphon.durable._history import (
     run_rows,
     waits_for_person,
 )
-from antiphon.durable._opened import FinishedJournal, Opened
+from antiphon.durable._opened import FinishedJournal, OnChange, Opened
 from antiphon.durable._tenure import BUSY, Tenure, tenure_of, to_the_end
 from antiphon.errors import (
     AppendRefusedError,
@@ -47,10 +46,13 @@ from antiphon.errors import (
 )
 from antiphon.ledger import Ledger, Record
 from antiphon.ledger._open import command_line
-from antiphon.messages import Json, Message, current_port
+from antiphon.messages import Json, current_port
+from antiphon.messages._arguments import check_choice
+from antiphon.messages._json_values import JsonError
+from antiphon.messages._json_values import own as copied
 from antiphon.messages._keys import again_id, as_key, park_id
 from antiphon.messages._names import is_name
-from antiphon.runtime._journal import Admit, observe
+from antiphon.runtime._journal import Admit, Journal, observe
 from antiphon.runtime._lease import is_of_this_process
 from antiphon.runtime._reporting import Observer
 from antiphon.runtime._rows import AGAIN, PARK, RUN, Standing, begun, ended, says_the_same_value, unused
@@ -69,111 +71,6 @@ _LONGEST_PAUSE: Final = 0.5
 are short."""
 
 
-async def open_run(
-    ledger: Ledger,
-    thread_id: str,
-    id: str,
-    *,
-    name: str | None = None,
-    admit: Admit | None = None,
-    observer: Observer | None = None,
-    on_busy: OnBusy = "join",
-    input: Json = None,
-) -> Opened:
-    """Start or continue a run. `admit` is called before each effect, and the observer is notified of each.
-
-    `input` is recorded when a run starts. For a run that was started before, it must be the same, or None.
-
-    Raises:
-        HistoryMismatchError: the run was started with another input.
-        ParkedError: it was continued too often, and a person must settle it.
-        OwnedError: it is already open, or another living process owns the thread; only with `on_busy="raise"`.
-        FencedError: another process has taken over the thread while other runs of it are active here; only with
-            `on_busy="raise"`.
-        RefusedError: the thread is paused.
-        WithdrawnError: the thread is terminated.
-        LedgerError: the ledger cannot be used.
-    """
-    invocation_id = f"{thread_id}/{as_key(id)}"
-    kind = f"{RUN_KIND}/{program_name() if name is None else name}"
-    while True:
-        if (finished := await _finished(ledger, thread_id, invocation_id, observer)) is not None:
-            _check_input(finished.recorded.input, input, invocation_id)
-            return finished
-        tenure = tenure_of(ledger, thread_id)
-        if tenure.has(invocation_id):
-            if on_busy == "raise":
-                raise await tenure.refusal()
-            await tenure.until_left(invocation_id)
-            continue
-        # No await between the check of the tenure and this line: two callers must not both start the run.
-        opening = _Opening(tenure, thread_id, invocation_id, kind, admit=admit, observer=observer, input=input)
-        try:
-            await tenure.join(invocation_id, kind)
-            return await opening.open()
-        except OwnedError as exc:
-            await to_the_end(tenure.leave(invocation_id, kind))
-            await _check_may_wait(ledger, exc, on_busy)
-            await _until_free(ledger, thread_id, invocation_id)
-        except FencedError:
-            await to_the_end(tenure.leave(invocation_id, kind))
-            if on_busy == "raise":
-                raise
-            # The thread is lost for all runs here, and can be claimed again only after they have ended.
-            await tenure.until_over()
-        except BaseException:
-            await to_the_end(tenure.leave(invocation_id, kind))
-            raise
-
-
-async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> None:
-    """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller."""
-    if on_busy == "raise":
-        raise OwnedError(busy.thread_id or "", busy.owner, busy.until, BUSY) from None
-    for host in [status.host for status in await ledger.hosts()]:
-        is_here = host.name == busy.owner and is_of_this_process(host)
-        if is_here and not any(kind.startswith(f"{RUN_KIND}/") for kind in host.kinds):
-            # Its handler may be the caller: it would wait until its deadline, because the thread is not released before.
-            raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _OWN_SYSTEM) from None
-
-
-async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> None:
-    """Wait until a run has ended, or no living host owns its thread.
-
-    It only reads: even a refused claim would take the write lock of a file.
-    """
-    pause = _FIRST_LOOK
-    while True:
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
-        summary = await ledger.thread(thread_id)
-        if summary is None or summary.owner is None or has_ended(await run_rows(ledger, thread_id, invocation_id)):
-            return
-        if not any(status.is_alive and status.host.name == summary.owner for status in await ledger.hosts()):
-            return
-
-
-async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer: Observer | None) -> Opened | None:
-    """Return a finished run, which is only read, without a claim of the thread. None if the run has not ended."""
-    rows = await run_rows(ledger, thread_id, invocation_id)
-    if not has_ended(rows):
-        return None
-    journal = FinishedJournal(ledger)
-    observe(journal, observer)
-    recorded = await Recorded.of_finished(ledger, thread_id, invocation_id, rows)
-    return Opened(journal, RunCourse(thread_id, invocation_id, PROGRAM, 2), _no_park, invocation_id, recorded)
-
-
-def _check_input(recorded: Json, input: Json, run: str) -> None:
-    """Refuse an input that differs from the recorded one. The thread is not marked: the caller is wrong, not the program."""
-    if input is not None and not says_the_same_value(recorded, input):
-        raise HistoryMismatchError(f"run {run!r} was begun with another input: give this one another id", "program")
-
-
-async def _no_park(reason: str, evidence: dict[str, Json]) -> None:
-    """Park nothing: a finished run starts nothing, so no outcome can be unknown."""
-
-
 def program_name() -> str:
     """Return the name of this program: the name of its main module or file, or `program`."""
     main = sys.modules.get("__main__")
@@ -182,94 +79,201 @@ def program_name() -> str:
     return name if is_name(name) else "program"
 
 
-class _Opening:
-    """The steps that open a run."""
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a program asks of its run: see `ledger_run`.
 
-    def __init__(
-        self,
-        tenure: Tenure,
-        thread_id: str,
-        invocation_id: str,
-        kind: str,
-        *,
-        admit: Admit | None,
-        observer: Observer | None,
-        input: Json,
-    ) -> None:
-        self._input = input
-        self._tenure = tenure
-        self._journal = copy(tenure.journal)  # the thread is that of all its runs; what follows is of this one
-        self._journal.deferred = []
-        self._journal.admit = admit or tenure.journal.admit
-        observe(self._journal, observer)
-        self._observer = observer
+    Raises:
+        ValueError: `on_busy` or `on_change` is not one of its values, or `input` is not JSON.
+    """
+
+    name: str | None = None
+    """The name of the program; None: that of the main module or file."""
+    admit: Admit | None = None
+    observer: Observer | None = None
+    on_busy: OnBusy = "join"
+    input: Json = None
+    """Recorded when the run starts. For a run that was started before, it must be the same, or None."""
+    on_change: OnChange | None = None
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("on_busy", self.on_busy, OnBusy)
+        check_choice("on_change", self.on_change, OnChange)
+        try:
+            copied(self.input)
+        except JsonError as exc:
+            place = "".join(f"[{step!r}]" for step in exc.path)
+            raise ValueError(f"input{place} of a run is recorded as JSON: {exc.reason}") from None
+
+    @property
+    def program(self) -> str:
+        """The name of the program."""
+        return program_name() if self.name is None else self.name
+
+
+class Opening:
+    """The steps that open a run, as a program asks for it."""
+
+    def __init__(self, ledger: Ledger, thread_id: str, id: str, options: RunOptions) -> None:
+        self._ledger = ledger
         self._thread_id = thread_id
-        self._id = invocation_id
-        self._kind = kind
+        self._id = f"{thread_id}/{as_key(id)}"
+        self._kind = f"{RUN_KIND}/{options.program}"
+        self._options = options
 
     async def open(self) -> Opened:
-        """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read."""
-        if await self._journal.own(self._thread_id, self._kind) > 1:
-            await self._check_held()  # checked as the owner: no other host can pause it now
-        rows = await run_rows(self._journal.ledger, self._thread_id, self._id)  # no other host can start or end it
-        if not rows:
-            return await self._first()
-        _check_input(input_of(rows[0]), self._input, self._id)
-        if len(rows) == 1:
-            return await self._again(rows[0])
-        finished = FinishedJournal(self._journal.ledger)
-        observe(finished, self._observer)
-        recorded = await Recorded.of_finished(self._journal.ledger, self._thread_id, self._id, rows)
-        return replace(self._opened(2, recorded), journal=finished)
+        """Start or continue the run, or read it if it has ended.
 
-    async def _first(self) -> Opened:
-        began, program = current_port().now(), self._kind.removeprefix(f"{RUN_KIND}/")
-        if self._input is None:
-            await self._journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
-            return self._opened(1, Recorded(began))
+        Raises:
+            HistoryMismatchError: the run was started with another input.
+            ParkedError: it was continued too often, and a person must settle it.
+            OwnedError: it is already open, or another living process owns the thread; only with `on_busy="raise"`.
+            FencedError: another process has taken over the thread while other runs of it are active here; only with
+                `on_busy="raise"`.
+            RefusedError: the thread is paused.
+            WithdrawnError: the thread is terminated.
+        """
+        while (finished := await self._finished()) is None:
+            tenure = tenure_of(self._ledger, self._thread_id)
+            if tenure.has(self._id):
+                if self._options.on_busy == "raise":
+                    raise await tenure.refusal()
+                await tenure.until_left(self._id)
+                continue
+            # No await between the check of the tenure and `join`, which adds the run at once: two callers must not both start.
+            try:
+                await tenure.join(self._id, self._kind)
+                return await self._claim(tenure)
+            except OwnedError as exc:
+                await to_the_end(tenure.leave(self._id, self._kind))
+                await self._check_may_wait(exc)
+                await self._until_free()
+            except FencedError:
+                await to_the_end(tenure.leave(self._id, self._kind))
+                if self._options.on_busy == "raise":
+                    raise
+                # The thread is lost for all runs here, and can be claimed again only after they have ended.
+                await tenure.until_over()
+            except BaseException:
+                await to_the_end(tenure.leave(self._id, self._kind))
+                raise
+        return finished
+
+    async def _finished(self) -> Opened | None:
+        """Return a finished run, which is only read, without a claim of the thread. None if the run has not ended."""
+        rows = await run_rows(self._ledger, self._thread_id, self._id)
+        if not has_ended(rows):
+            return None
+        self._check_input(rows[0])
+        journal = FinishedJournal(self._ledger)
+        observe(journal, self._options.observer)
+        recorded = await Recorded.of_finished(self._ledger, self._thread_id, self._id, rows)
+        return Opened(journal, RunCourse(self._thread_id, self._id, PROGRAM, 2), _no_park, self._id, recorded)
+
+    def _check_input(self, run: Record) -> None:
+        """Refuse another input than the recorded one. The thread is not marked: the caller is wrong, not the program."""
+        if self._options.input is not None and not says_the_same_value(input_of(run), self._options.input):
+            raise HistoryMismatchError(f"run {self._id!r} was begun with another input: give this one another id", PROGRAM)
+
+    async def _check_may_wait(self, busy: OwnedError) -> None:
+        """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller."""
+        if self._options.on_busy == "raise":
+            raise OwnedError(busy.thread_id or "", busy.owner, busy.until, BUSY) from None
+        for host in [status.host for status in await self._ledger.hosts()]:
+            is_here = host.name == busy.owner and is_of_this_process(host)
+            if is_here and not any(kind.startswith(f"{RUN_KIND}/") for kind in host.kinds):
+                # Its handler may be the caller: it would wait until its deadline, because the thread is not released before.
+                raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _OWN_SYSTEM) from None
+
+    async def _until_free(self) -> None:
+        """Wait until the run has ended, or no living host owns its thread.
+
+        It only reads: even a refused claim would take the write lock of a file.
+        """
+        pause = _FIRST_LOOK
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+            summary = await self._ledger.thread(self._thread_id)
+            if summary is None or summary.owner is None or has_ended(await run_rows(self._ledger, self._thread_id, self._id)):
+                return
+            if not any(status.is_alive and status.host.name == summary.owner for status in await self._ledger.hosts()):
+                return
+
+    # ------------------------------------------------------------ as the owner of the thread
+
+    async def _claim(self, tenure: Tenure) -> Opened:
+        """Claim the thread, and start or continue the run. If another host has ended the run meanwhile, it is read."""
+        journal = copy(tenure.journal)  # the thread is that of all its runs; what follows is of this one
+        journal.deferred = []
+        journal.admit = self._options.admit or tenure.journal.admit
+        observe(journal, self._options.observer)
+        if await journal.own(self._thread_id, self._kind) > 1:
+            await self._check_held()  # checked as the owner: no other host can pause it now
+        rows = await run_rows(self._ledger, self._thread_id, self._id)  # no other host can start or end it
+        if not rows:
+            attempt, recorded = 1, await self._first(journal)
+        elif not has_ended(rows):
+            self._check_input(rows[0])
+            attempt, recorded = await self._again(journal, rows[0])
+        else:
+            finished = cast("Opened", await self._finished())
+            tenure.begin(cast("RunCourse", finished.course))
+            return replace(finished, tenure=tenure, kind=self._kind)
+        course = RunCourse(self._thread_id, self._id, PROGRAM, attempt)
+        tenure.begin(course)
+
+        async def park(reason: str, evidence: dict[str, Json]) -> None:
+            """Park an effect for a person. The other effects of the run continue."""
+            await self._park(journal, str(evidence["effect"]), {"reason": reason, "to": PROGRAM, **evidence})
+
+        return Opened(journal, course, park, self._id, recorded, tenure, self._kind)
+
+    async def _first(self, journal: Journal) -> Recorded:
+        began = current_port().now()
+        if self._options.input is None:
+            await journal.write_soon(self._thread_id, [begun(RUN, self._id, thread_id=self._thread_id)])
+            return Recorded(began)
         # Stored before anything else: then another program can continue the run, wherever this one dies.
-        arguments: dict[str, Json] = {"program": program, "input": self._input}
+        arguments: dict[str, Json] = {"program": self._options.program, "input": self._options.input}
         row = begun(RUN, self._id, thread_id=self._thread_id, arguments=arguments)
-        (record,) = await self._journal.write(self._thread_id, [row])
-        return self._opened(1, Recorded(began, input_of(record)))  # as stored: a later process gets the same value
+        (record,) = await journal.write(self._thread_id, [row])
+        return Recorded(began, input_of(record))  # as stored: a later process gets the same value
 
     async def _check_held(self) -> None:
         """Refuse a paused or terminated thread: this process has nothing that could resume it."""
         from antiphon.protocol import ErrorCode  # noqa: PLC0415 (a run of a thread that nobody has owned needs no protocol)
         from antiphon.runtime._gates import LIFE  # noqa: PLC0415 (see above)
 
-        life = await self._journal.ledger.replay(self._thread_id, LIFE.fold())
+        life = await self._ledger.replay(self._thread_id, LIFE.fold())
         if life.held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
         if life.held == "paused":
-            command = command_line(self._journal.ledger, "resume", self._thread_id)
+            command = command_line(self._ledger, "resume", self._thread_id)
             reason = f"thread {self._thread_id!r} is paused: resume it first, with `{command}`"
             raise RefusedError(reason, ErrorCode.INVALID_STATE)
 
-    def _opened(self, attempt: int, recorded: Recorded) -> Opened:
-        course = RunCourse(self._thread_id, self._id, PROGRAM, attempt)
-        self._tenure.begin(course)
-        return Opened(self._journal, course, self._park, self._id, recorded, self._tenure, self._kind)
-
-    async def _again(self, run: Record) -> Opened:
-        rows = await self._journal.ledger.open_calls(self._thread_id)
+    async def _again(self, journal: Journal, run: Record) -> tuple[int, Recorded]:
+        ledger = self._ledger
+        rows = await ledger.open_calls(self._thread_id)
         standing = Standing.of(rows, self._id)
         if standing.parked is not None:
-            command = command_line(self._journal.ledger, "parked")
+            command = command_line(ledger, "parked")
             raise ParkedError(f"run {self._id!r} waits for a person: see `{command}`")
         if len(standing.again) >= _RECOVERIES:
             reason = f"it was begun {len(standing.again) + 1} times, and never ended"
-            time = await self._unused(partial(park_id, self._id), 1)
-            await self._park_row(self._id, {"reason": reason, "to": PROGRAM}, time)
-            command = command_line(self._journal.ledger, "settle", self._thread_id, self._id, options="--retry")
+            time = await unused(ledger, self._thread_id, partial(park_id, self._id), 1)
+            await self._park(journal, self._id, {"reason": reason, "to": PROGRAM}, time)
+            command = command_line(ledger, "settle", self._thread_id, self._id, options="--retry")
             raise ParkedError(f"run {self._id!r} waits for a person: {reason}; to start it again: `{command}`")
-        attempt = await self._unused(partial(again_id, self._id), len(standing.again) + 2)
+        attempt = await unused(ledger, self._thread_id, partial(again_id, self._id), len(standing.again) + 2)
         row = again_id(self._id, attempt)
         failures = [ended(FAILED, row, thread_id=self._thread_id, parent_id=self._id) for row in failures_of(rows, self._id)]
         arguments: dict[str, Json] = {"attempt": attempt, "cause": "recovered", "reason": "the program was started again"}
-        arguments |= await self._journal.tenure(self._thread_id)
+        arguments |= await journal.tenure(self._thread_id)
         again = begun(AGAIN, row, thread_id=self._thread_id, parent_id=self._id, arguments=arguments)
-        summary = await self._journal.ledger.thread(self._thread_id)
+        summary = await ledger.thread(self._thread_id)
         # A pattern sets the status `failed` of its thread itself.
         ends = (STOPPED,) if summary is None or summary.pattern is not None else (STOPPED, FAILED_STATUS)
         had_stopped = summary is not None and summary.status in ends
@@ -277,10 +281,10 @@ class _Opening:
             # Deferred until the attempt writes something else: a caller that asks again and again must not lengthen a thread
             # that waits for a person. An earlier attempt came to this point and ended well, so nothing need count that this
             # one was begun; after the answer, every attempt is counted again.
-            self._journal.deferred = [again]
+            journal.deferred = [again]
         else:
-            await self._journal.write(self._thread_id, [*failures, again], status=GOES_ON if had_stopped else None)
-        history = await History.read(self._journal.ledger, self._thread_id, self._id, run.seq)
+            await journal.write(self._thread_id, [*failures, again], status=GOES_ON if had_stopped else None)
+        history = await History.read(ledger, self._thread_id, self._id, run.seq)
         recorded = Recorded(
             run.recorded_at,
             input_of(run),
@@ -290,18 +294,13 @@ class _Opening:
             agents=history.agents,
             steps=history.steps,
         )
-        return self._opened(attempt, recorded)
+        return attempt, recorded
 
-    async def _park(self, reason: str, evidence: dict[str, Json]) -> None:
-        """Park an effect for a person. The other effects of the run continue."""
-        await self._park_row(str(evidence["effect"]), {"reason": reason, "to": PROGRAM, **evidence})
-
-    async def _unused(self, name: Callable[[int], str], first: int) -> int:
-        return await unused(self._journal.ledger, self._thread_id, name, first)
-
-    async def _park_row(self, effect_id: str, evidence: dict[str, Json], time: int = 1) -> None:
-        row: Message = begun(
-            PARK, park_id(effect_id, time), thread_id=self._thread_id, parent_id=effect_id, arguments=evidence
-        )
+    async def _park(self, journal: Journal, effect_id: str, evidence: dict[str, Json], time: int = 1) -> None:
+        row = begun(PARK, park_id(effect_id, time), thread_id=self._thread_id, parent_id=effect_id, arguments=evidence)
         with suppress(AppendRefusedError):  # it is already parked, for another reason
-            await self._journal.write(self._thread_id, [row])
+            await journal.write(self._thread_id, [row])
+
+
+async def _no_park(reason: str, evidence: dict[str, Json]) -> None:
+    """Park nothing: a finished run starts nothing, so no outcome can be unknown."""

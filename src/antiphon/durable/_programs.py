@@ -30,6 +30,7 @@ from antiphon.runtime._rows import is_too_large
 ResultT = TypeVar("ResultT")
 
 Work: TypeAlias = Callable[[LedgerRun], Awaitable[ResultT]]
+_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 
 
 class RunProgram(Generic[ResultT]):
@@ -48,7 +49,7 @@ class RunProgram(Generic[ResultT]):
             raise ValueError(f"the name of a program is a name of 1 to 512 visible characters, not {name!r}")
         self.name = name
         self._work = work
-        self._values = _Returned(name, work, returns)
+        self._declared = returns
 
     async def run(
         self,
@@ -72,36 +73,21 @@ class RunProgram(Generic[ResultT]):
                 or the run is finished, and its recorded value is not of the type that the function returns now.
             OwnedError: the run is already open, and `on_busy` is "raise".
             ParkedError: a person must settle something first.
-            LedgerError: the ledger cannot be used.
         """
         opening = ledger_run(thread_id, id=id, name=self.name, ledger=ledger, on_busy=on_busy, input=input, **options)
         async with opening as run:
             if (recorded := run.returned) is not None:
-                return self._values.read(recorded[RETURNED], thread_id)
+                return self._returned(recorded[RETURNED], thread_id)
             working = self._work(run)
             if not inspect.isawaitable(working):
                 raise TypeError(f"the function of program {self.name!r} is not async: write `async def`")
             result = await working
-            run.returns(self._values.dump(result))
+            run.returns(self._recordable(result))
             return result
-
-    def __repr__(self) -> str:
-        return f"<RunProgram {self.name!r}>"
-
-
-_ANYTHING: Final[TypeAdapter[Any]] = TypeAdapter(Any)
-
-
-class _Returned(Generic[ResultT]):
-    """The return values of a program as JSON."""
-
-    def __init__(self, name: str, work: Work[ResultT], declared: object) -> None:
-        self._name = name
-        self._work = work
-        self._declared = declared
 
     @functools.cached_property
     def _type(self) -> TypeAdapter[Any]:
+        """The type of its return values; anything that is JSON, if nothing tells it."""
         declared: Any = self._declared
         try:
             if declared is None:
@@ -110,46 +96,37 @@ class _Returned(Generic[ResultT]):
         except Exception:  # noqa: BLE001 (a name that is imported for type checkers only, a class without a schema)
             return _ANYTHING
 
-    @property
-    def _is_plain(self) -> bool:
-        """Whether nothing tells the type of its values, so that they must be JSON."""
-        return self._declared is None and self._type is _ANYTHING
-
-    def dump(self, value: ResultT) -> Json:
-        """Return a value in its recorded form."""
+    def _recordable(self, value: ResultT) -> Json:
+        """Return a return value in its recorded form."""
+        what = f"program {self.name!r} returned a {type(value).__qualname__}"
         try:
             dumped: Json = copy_checked(self._type.dump_python(value, mode="json", warnings="error"), current_limits())
-            loaded = self.load(dumped)
-            is_other = self._is_plain and loaded != value
+            loaded = self._type.validate_python(dumped)
+            is_other = self._declared is None and self._type is _ANYTHING and loaded != value
         except ValueError as exc:  # of Pydantic, or not JSON
-            what = f"program {self._name!r} returned a {type(value).__qualname__}, which cannot be recorded: {exc}"
-            raise TypeError(f"{what}. Return JSON, or annotate the function with a type that Pydantic reads back") from exc
+            advice = "Return JSON, or annotate the function with a type that Pydantic reads back"
+            raise TypeError(f"{what}, which cannot be recorded: {exc}. {advice}") from exc
         if is_other:
-            what = f"program {self._name!r} returned a {type(value).__qualname__}, and a later caller would get another value"
-            raise TypeError(f"{what}. Return JSON, or annotate the function with the type")
+            advice = "Return JSON, or annotate the function with the type"
+            raise TypeError(f"{what}, and a later caller would get another value. {advice}")
         if is_too_large(dumped):
-            raise TypeError(f"program {self._name!r} returned more than fits into a row: return what refers to it")
+            raise TypeError(f"program {self.name!r} returned more than fits into a row: return what refers to it")
         return dumped
 
-    def read(self, recorded: Json, thread_id: str) -> ResultT:
+    def _returned(self, recorded: Json, thread_id: str) -> ResultT:
         """Return the recorded value of a finished run.
 
         Raises:
             HistoryMismatchError: it is not of the type of the function, which was another one then.
         """
         try:
-            return self.load(recorded)
+            return cast("ResultT", self._type.validate_python(recorded))
         except ValueError:  # its text would quote the value
             what = f"the value that the run in thread {thread_id!r} has returned is not of the type that it returns now"
-            raise HistoryMismatchError(f"{what}. Let the type accept it, or give the run another id", self._name) from None
+            raise HistoryMismatchError(f"{what}. Let the type accept it, or give the run another id", self.name) from None
 
-    def load(self, recorded: Json) -> ResultT:
-        """Return a recorded value.
-
-        Raises:
-            ValueError: it is not of the type of the function.
-        """
-        return cast("ResultT", self._type.validate_python(recorded))
+    def __repr__(self) -> str:
+        return f"<RunProgram {self.name!r}>"
 
 
 def program(name: str) -> Callable[[Work[ResultT]], RunProgram[ResultT]]:

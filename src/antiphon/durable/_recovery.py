@@ -19,11 +19,11 @@ from antiphon._listeners import listener
 from antiphon.durable._changes import is_allowed
 from antiphon.durable._history import RUN_KIND
 from antiphon.durable._programs import RunProgram, programs_by_name
-from antiphon.durable._status import RunState, RunStatus, living_hosts, runs_of
+from antiphon.durable._status import RunState, RunStatus, living_hosts, matching_threads, runs_of
 from antiphon.errors import AntiphonError, LedgerError, OwnedError
 from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
 from antiphon.runtime._lease import process_host, takes_another_build
-from antiphon.runtime._rows import text_of
+from antiphon.runtime._rows import error_text, text_of
 from antiphon.runtime._settings import Settings
 
 AT_ONCE: Final = 10
@@ -61,7 +61,6 @@ async def recover_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be used.
     """
     recovery = _Recovery(ledger, programs, with_failed=with_failed, with_stopped=True, at_once=at_once)
     async with recovery.hosting(build):
@@ -92,7 +91,6 @@ async def host_runs(
 
     Raises:
         SetupError: one of the values is not a program, or two have the same name.
-        LedgerError: the ledger cannot be used at the start.
     """
     stop = stop or asyncio.Event()
     draining = listener(draining)
@@ -181,7 +179,7 @@ class _Recovery:
         alive = living_hosts(await self._ledger.hosts())
         now = asyncio.get_running_loop().time()
         seen: set[str] = set()
-        async for thread in self._threads():
+        async for thread in matching_threads(self._ledger, ThreadFilter(open_calls=True, system=False)):
             seen.add(thread.thread_id)
             state = (thread.messages, thread.owner, thread.status, thread.unfit)
             before, at = self._looked.get(thread.thread_id, (None, 0.0))
@@ -194,16 +192,6 @@ class _Recovery:
             else:
                 self._looked[thread.thread_id] = (state, now)
         self._looked = {name: state for name, state in self._looked.items() if name in seen}
-
-    async def _threads(self) -> AsyncIterator[ThreadSummary]:
-        cursor: str | None = None
-        while True:
-            page = await self._ledger.threads(ThreadFilter(open_calls=True, system=False), "created_at", cursor)
-            for thread in page.threads:
-                yield thread
-            cursor = page.next
-            if cursor is None:
-                return
 
     async def _may_continue(self, run: RunStatus, thread: ThreadSummary) -> bool:
         if run.name not in self._programs or not (run.is_left or run.status in self._also):
@@ -243,7 +231,7 @@ class _Recovery:
         except AntiphonError as exc:
             reason = text_of(exc)
         except Exception as exc:  # noqa: BLE001 (the program's; it is recorded with the run, and reported below)
-            reason = f"{type(exc).__qualname__}: {text_of(exc)}"
+            reason = error_text(exc)
         ended = RecoveredRun(run.thread_id, run.id, program.name, *await self._after(run, reason))
         self.done.append(ended)
         if self._hear is not None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from asyncio import Lock
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,15 +27,13 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from antiphon.durable._agent_runs import AgentRuns, Namesake
-from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked
+from antiphon.durable._course import MARK, Place, RunCourse, RunPart, asked, place_of
 from antiphon.durable._history import QUESTION, RETURNED
-from antiphon.durable._ledgers import file_of, shared_ledger
-from antiphon.durable._opened import OnChange, OpenAnswers, Opened, block_ended
-from antiphon.durable._opening import OnBusy, open_run, program_name
+from antiphon.durable._opened import AgentRuns, Namesake, Opened, block_ended
+from antiphon.durable._opening import Opening, RunOptions
 from antiphon.durable._state import Watch
-from antiphon.durable._steps import Patches, RunStep, StepOrder
-from antiphon.durable._tenure import to_the_end
+from antiphon.durable._steps import Patches, RunEffect, RunStep, StepOrder
+from antiphon.durable._tenure import file_of, shared_ledger, to_the_end
 from antiphon.errors import (
     AppendRefusedError,
     EffectFailedError,
@@ -50,12 +48,11 @@ from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages._arguments import check_choice
 from antiphon.messages._keys import as_key
 from antiphon.runtime._course import Course
-from antiphon.runtime._effects import Effect, Effects, Park, call_plain, check_function
+from antiphon.runtime._effects import Effects, call_plain, check_function
 from antiphon.runtime._journal import Admit, Journal
-from antiphon.runtime._reporting import Observer, RunOperation, observed_run
 
-CurrentT = TypeVar("CurrentT")
 JsonT = TypeVar("JsonT", bound=Json)
+_NO_OPTIONS: Final = RunOptions()
 
 RUN: ContextVar[LedgerRun | None] = ContextVar("antiphon.run", default=None)
 _effect: ContextVar[CurrentEffect | None] = ContextVar("antiphon.effect", default=None)
@@ -83,36 +80,24 @@ def current_run() -> LedgerRun | None:
 
 
 class LedgerRun:
-    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool.
-
-    What reads or writes the ledger raises a `LedgerError` if that fails.
-    """
+    """The work of a program in a thread, or a part of it: the run of one agent, or the work of one tool."""
 
     def __init__(
         self,
         thread_id: str,
         *,
         id: str = "run",
-        name: str | None = None,
+        options: RunOptions = _NO_OPTIONS,
         agent: str | None = None,
         depth: int = 0,
-        admit: Admit | None = None,
-        observer: Observer | None = None,
-        required: bool = False,
-        on_busy: OnBusy = "join",
-        input: Json = None,
-        on_change: OnChange | None = None,
         watch: Watch | None = None,
         agents: AgentRuns | None = None,
+        opened: Opened | None = None,
     ) -> None:
+        """Make it; `opened` is what a part, or the run of a handler, belongs to."""
         self.thread_id = thread_id
         self.id = id
-        self.required = required
-        """Whether it is an error if something in it is not recorded."""
-        self._name = name
-        self._on_change: OnChange | None = on_change
-        self._on_busy: OnBusy = on_busy
-        self._input = input
+        self.options = options
         self._around = current_run()
         """The run whose block is around this one, or whose part this is."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -128,9 +113,7 @@ class LedgerRun:
         """How many requests and tool calls its agents have made."""
         self.replayed = 0
         """How many were skipped, because the ledger has their outcomes."""
-        self._admit = admit
-        self._observer = observer
-        self._opened: Opened | None = None
+        self._opened: Opened | None = opened
         self._opening = Lock()
         self._stack = AsyncExitStack()
         self._url: str | None = None
@@ -140,7 +123,8 @@ class LedgerRun:
         """The runs of agents in it."""
         self._parts: dict[str, LedgerRun] = {}
         """By the id of an agent's run, as it is called before and after its question is known, the part that it is."""
-        self._is_used = input is not None
+        self.is_used = options.input is not None
+        """Whether anything was recorded or read in it."""
         self.run_id: str | None = None
         """Of a run of an agent: its id for the agent, and in its messages."""
         self.start: Mapping[str, Json] = MappingProxyType({})
@@ -182,16 +166,6 @@ class LedgerRun:
         return self.opened.course
 
     @property
-    def park(self) -> Park:
-        """Parks an effect for a person."""
-        return self.opened.park
-
-    @property
-    def forgiven(self) -> Collection[str]:
-        """The effects whose failure ended the previous attempt: they are retried."""
-        return self.opened.recorded.forgiven
-
-    @property
     def is_again(self) -> bool:
         """Whether the run was started before, so that the thread has rows of it."""
         return self.course.attempt > 1
@@ -201,12 +175,6 @@ class LedgerRun:
         """The input of the run, as plain JSON: the same in every process that continues it. None if it had no input."""
         value: Json = thaw(self.opened.recorded.input)
         return value
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether an effect of it waits for a person since this attempt."""
-        opened = self._opened
-        return opened is not None and not opened.is_finished and opened.course.parked is not None
 
     def tell_parked(self, errors: Sequence[BaseException]) -> None:
         """Tell the run around this one that this one waits for a person, or leaves a doubt; `errors` have ended it.
@@ -219,13 +187,14 @@ class LedgerRun:
         parked = [each for each in errors if isinstance(each, ParkedError) and not isinstance(each, StoppedError)]
         doubt: ParkedError | None = None
         if opened is not None and not opened.is_finished:
-            parked, doubt = [opened.course.parked] if opened.course.parked else parked, opened.course.doubt
+            work = opened.course.work
+            parked, doubt = [work.parked] if work.parked else parked, work.doubt
         if around._opened is None:
             around._parked = around._parked or next(iter(parked), doubt)
         elif parked:
-            around.course.note_parked(parked[0])
+            around.course.work.note_parked(parked[0], around.course.inside)
         elif doubt is not None:
-            around.course.note_doubt(doubt)
+            around.course.work.note_doubt(doubt)
 
     def check_parked(self) -> None:
         """Refuse to end while an effect of the run waits for a person, also if the program has caught its error.
@@ -235,7 +204,8 @@ class LedgerRun:
         """
         waits = self._parked
         if (opened := self._opened) is not None and not opened.is_finished:
-            waits = opened.course.parked or (opened.course.doubt if opened.is_program else None)
+            work = opened.course.work
+            waits = work.parked or (work.doubt if opened.is_program else None)
         if waits is not None:
             raise ParkedError(waits.reason, waits.address)
 
@@ -288,11 +258,10 @@ class LedgerRun:
             ParkedError: its outcome is unknown, or it returned what cannot be stored, and it must not be executed twice; a
                 person settles it. After that, nothing more starts in the run, and it does not end.
             HistoryMismatchError: the program does not repeat its recorded steps.
-            LedgerError: it could not be stored.
         """
         check_choice("effects", effects, Effects)
         check_function(key, run)
-        self._is_used = True
+        self.is_used = True
         effect = RunStep(self.opened, key, arguments, effects=effects, option=option, parent_id=parent_id)
 
         async def inside(own_key: str) -> Json:
@@ -327,16 +296,16 @@ class LedgerRun:
         A run that starts with the new program takes it, and so does a run that has not reached this place yet. A run that has
         passed this place takes the old branch, as before. The answer is recorded, and is valid for the whole run.
         """
-        self._is_used = True
+        self.is_used = True
         return await self.opened.share(Patches).patched(self.opened, name)
 
     async def _read(self, key: str, read: Callable[[], Json]) -> Any:
-        self._is_used = True
+        self.is_used = True
 
         async def value(id: str) -> Json:
             return read()
 
-        return await _Reading(self, key).perform(value)
+        return await _Reading(self.opened, key, {}, effects="none").perform(value)
 
     async def note(self, message: Message, *, key: str = "note") -> Record:
         """Append a control message about the run, such as a decision, once: it is not repeated when the program runs again.
@@ -345,7 +314,6 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: the recorded note is a different one.
-            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "control")
 
@@ -358,7 +326,6 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: the recorded message is a different one.
-            LedgerError: it could not be stored.
         """
         return await self._append(message, key, "talk")
 
@@ -376,10 +343,10 @@ class LedgerRun:
         return record
 
     def _row(self, message: Message, key: str, lane: Lane) -> Message:
-        self._is_used = True
-        course = self.course
-        if self.opened.is_program and course.parked is not None:  # what a program says of that is not what it says later
-            raise ParkedError(course.parked.reason, course.parked.address)
+        self.is_used = True
+        course, parked = self.course, self.course.work.parked
+        if self.opened.is_program and parked is not None:  # what a program says of that is not what it says later
+            raise ParkedError(parked.reason, parked.address)
         update = {
             "id": f"{course.invocation_id}/{course.next_key(key)}",
             "thread_id": self.thread_id,
@@ -396,7 +363,6 @@ class LedgerRun:
 
         Raises:
             ParkedError: a person must settle something first.
-            LedgerError: it cannot be stored.
             RuntimeError: it has another ledger, or its block has ended.
         """
         if self._has_left:
@@ -407,47 +373,37 @@ class LedgerRun:
         if self._opened is None:
             async with self._opening:
                 ledger = await self._open_first(ledger)
-        if not self._is_own(ledger) and _trial.get() is None:
+        is_same = ledger is self.ledger or ledger == self._url
+        if not is_same and (file := file_of(ledger)) is not None:  # the URL may be spelled in another way
+            is_same = file == file_of(self.ledger)
+        if not is_same and _trial.get() is None:
             reason = f"run {self.id!r} of thread {self.thread_id!r} is written to another ledger"
             raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
         self._opened_as = argument
-
-    def _is_own(self, ledger: Ledger | str) -> bool:
-        """Whether it is the ledger of this run, or its URL in any spelling."""
-        if ledger is self.ledger or ledger == self._url:
-            return True
-        file = file_of(ledger)
-        return file is not None and file == file_of(self.ledger)
 
     async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
             if self._around is not None and not self._around._has_left:
                 self._around.check_parked()  # what a program does in a run of its own instead would be done twice, too
+            options = self.options
             if (trial := _trial.get()) is not None:
                 self._url = ledger if isinstance(ledger, str) else None
-                ledger, self._admit = trial.ledger, trial.admit
+                ledger, options = trial.ledger, replace(options, admit=trial.admit)
             if not isinstance(ledger, str):
                 check_opened(ledger)
             else:
                 self._url, ledger = ledger, await self._stack.enter_async_context(shared_ledger(ledger))
-            opened = await open_run(
-                ledger,
-                self.thread_id,
-                self.id,
-                name=self._name,
-                admit=self._admit,
-                observer=self._observer,
-                on_busy="raise" if self._is_nested(ledger) else self._on_busy,
-                input=self._input,
-            )
+            if self._is_nested(ledger):
+                options = replace(options, on_busy="raise")
+            opened = await Opening(ledger, self.thread_id, self.id, options).open()
             if isinstance(opened.course, RunCourse):
                 opened.course.place = self._place  # an agent may open it in a task of its own
-            self._opened = replace(opened, on_change=self._on_change, is_program=True)
+            self._opened = replace(opened, on_change=options.on_change, is_program=True)
             if self._parked is not None:
-                self.course.note_parked(self._parked)
+                self.course.work.note_parked(self._parked)
             if is_trial():
-                StepOrder.of(self._opened).patience = _TRIAL_PATIENCE
+                self._opened.share(StepOrder).patience = _TRIAL_PATIENCE
         return ledger
 
     def _is_nested(self, ledger: Ledger) -> bool:
@@ -468,23 +424,14 @@ class LedgerRun:
             around = around._around
         return is_nested
 
-    def attach(self, opened: Opened) -> None:
-        """Attach this part to a run that is open."""
-        self._opened = opened
-
     @property
     def invocation_id(self) -> str:
         """The prefix of the ids of its effects."""
         return f"{self.thread_id}/{as_key(self.id)}" if self._opened is None else self._opened.course.invocation_id
 
-    @property
-    def place(self) -> Place | None:
-        """Where its work is done; None if an agent decides about its steps."""
-        return self._place if self._opened is None else getattr(self.course, "place", None)
-
     def next_call(self, tool: str) -> str:
         """Return the id of the next call of a tool that the program makes itself, within the run."""
-        self._is_used = True
+        self.is_used = True
         return self.course.next_key(f"call:{tool}")
 
     def expect_agent(self) -> str:
@@ -492,15 +439,16 @@ class LedgerRun:
 
         Call it in the task in which the program starts the agent: the order of its steps is that of its tasks.
         """
-        self._is_used = True
-        return self._agents.expect(self.invocation_id, asked(self.place))
+        self.is_used = True
+        place = self._place if self._opened is None else place_of(self.course)
+        return self._agents.expect(self.invocation_id, asked(place))
 
     def of_agent(self, run_id: str, name: str, question: str | None = None) -> LedgerRun:
         """Return the part of this run that is a run of an agent; `question` is a digest of its question."""
         part = self._parts.get(run_id)
         if part is None:
             start = self._agents.begin(self.opened, self.invocation_id, run_id, name, question)
-            StepOrder.of(self.opened).agents.add(start.id)
+            self.opened.share(StepOrder).agents.add(start.id)
             part = self._parts[run_id] = self._parts[start.run_id] = self.part(start.id, agent=name, deeper=1)
             part.run_id, part.start = start.run_id, {QUESTION: question, **start.asked}
         return part
@@ -527,11 +475,11 @@ class LedgerRun:
 
     def part(self, invocation_id: str, *, agent: str | None = None, deeper: int = 0) -> LedgerRun:
         """Return a part of this run that numbers its own effects."""
-        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=self.depth + deeper, watch=self.watch)
-        part._url, part.loop = self._url, self.loop
-        part._around = self
         course = RunPart(self.course, invocation_id, agent or self.course.to, is_agent=agent is not None)
-        part.attach(self.opened.within(course))
+        opened = replace(self.opened, course=course, tenure=None)
+        depth = self.depth + deeper
+        part = LedgerRun(self.thread_id, id=self.id, agent=agent or self.agent, depth=depth, watch=self.watch, opened=opened)
+        part._url, part.loop, part._around = self._url, self.loop, self
         return part
 
     def forget_parts(self) -> None:
@@ -541,24 +489,9 @@ class LedgerRun:
         """
         self._parts.clear()
 
-    @contextmanager
-    def observed(self) -> Generator[None, None, None]:
-        """Report it to the observer, for a `with` block."""
-        if self._observer is None:
-            yield
-            return
-        operation = RunOperation(program_name() if self._name is None else self._name, self.id)
-        with observed_run(self._observer, operation, self.thread_id) as activity:
-            try:
-                yield
-            finally:
-                if (opened := self._opened) is not None:
-                    attempt = None if opened.is_finished else opened.course.attempt
-                    activity.operation = replace(operation, attempt=attempt, is_replay=opened.is_finished)
-
     def returns(self, value: Json) -> None:
         """Set the value that its program returns: it is recorded with the end of the run."""
-        self._is_used = True
+        self.is_used = True
         self._returned = {RETURNED: value}
 
     @property
@@ -566,7 +499,7 @@ class LedgerRun:
         """The return value of its program, under one key, if the run is finished and has one."""
         if (returned := self.opened.recorded.returned) is None:
             return None
-        self._is_used = True
+        self.is_used = True
         return returned
 
     async def close(self) -> None:
@@ -574,46 +507,11 @@ class LedgerRun:
 
         Raises:
             HistoryMismatchError: an agent that ran before did not run, or a recorded step was not asked for.
-            LedgerError: it cannot be stored.
         """
         if self._opened is not None and not self._opened.is_finished:
             self._agents.check(self._opened, "ends", self._opened.recorded.agents)
-            await StepOrder.of(self._opened).check_end(self._opened)
+            await self._opened.share(StepOrder).check_end(self._opened)
             await self._opened.close(self._returned)
-
-    async def give_up(self, error: HistoryMismatchError) -> None:
-        """Release the thread for another build: this program differs from the recorded steps.
-
-        The thread is marked: this build cannot continue it. It gets the status `stopped`, unless a living host of another
-        build can run its kind. A program that continues the run clears both.
-        """
-        if self._opened is not None:
-            await self._opened.give_up(error)
-
-    async def end_waiting(self) -> None:
-        """Record that the program ended because the run waits for a person."""
-        if self._opened is not None:
-            await self._opened.end_waiting()
-
-    async def fail(self, error: Exception) -> None:
-        """Record that the program ended with an error. The run stays open, and can be continued."""
-        if self._opened is not None:
-            await self._opened.fail(error)
-
-    @property
-    def is_of_program(self) -> bool:
-        """Whether it is a run of a program, not a handler of an actor."""
-        return self._opened is None or self._opened.tenure is not None
-
-    @property
-    def streaming(self) -> Sequence[str]:
-        """The agents in it whose streams are open."""
-        return () if self._opened is None else self._opened.share(OpenAnswers).agents
-
-    @property
-    def is_used(self) -> bool:
-        """Whether anything was recorded or read in it."""
-        return self._is_used
 
     async def leave(self) -> None:
         """Release the thread. A run that was not closed stays open, and can be continued.
@@ -654,23 +552,13 @@ def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Gene
             _at_end[ledger].pop(thread_id, None)
 
 
-class _Reading(Effect):
+class _Reading(RunEffect):
     """An effect that only reads, such as a clock.
 
     Nothing depends on its intent, so intent and outcome are written together.
     """
 
     is_told = False
-
-    def __init__(self, run: LedgerRun, key: str) -> None:
-        super().__init__(run.journal, run.course, key, {}, effects="none", park=run.park, forgiven=run.forgiven)
-        self._opened = run.opened
-        self.asked = asked(getattr(run.course, "place", None))
-
-    @override
-    async def check_order(self) -> None:
-        on_change = self._opened.on_change or "stop"
-        await StepOrder.of(self._opened).check(self._opened, self.id, self.shown_name, on_change, "none")
 
     @override
     async def begin(self) -> Message:
@@ -707,35 +595,31 @@ def is_trial() -> bool:
     return _trial.get() is not None
 
 
-class _Scope(AbstractContextManager[CurrentT, None]):
-    """A block that sets a context variable."""
-
-    __slots__ = ("_current", "_token", "_variable")
-
-    def __init__(self, variable: ContextVar[CurrentT | None], current: CurrentT) -> None:
-        self._variable = variable
-        self._current = current
-
-    @override
-    def __enter__(self) -> CurrentT:
-        self._token = self._variable.set(self._current)
-        return self._current
-
-    @override
-    def __exit__(self, *raised: object) -> None:
-        self._variable.reset(self._token)
-
-
-def run_scope(run: LedgerRun) -> AbstractContextManager[LedgerRun, None]:
+@contextmanager
+def run_scope(run: LedgerRun) -> Generator[LedgerRun, None, None]:
     """Make a run the current run."""
-    return _Scope(RUN, run)
+    token = RUN.set(run)
+    try:
+        yield run
+    finally:
+        RUN.reset(token)
 
 
-def trial_scope(trial: Trial) -> AbstractContextManager[Trial, None]:
+@contextmanager
+def trial_scope(trial: Trial) -> Generator[None, None, None]:
     """Try runs in a separate ledger."""
-    return _Scope(_trial, trial)
+    token = _trial.set(trial)
+    try:
+        yield
+    finally:
+        _trial.reset(token)
 
 
-def effect_scope(effect: CurrentEffect) -> AbstractContextManager[CurrentEffect, None]:
+@contextmanager
+def effect_scope(effect: CurrentEffect) -> Generator[None, None, None]:
     """Make an effect the current effect."""
-    return _Scope(_effect, effect)
+    token = _effect.set(effect)
+    try:
+        yield
+    finally:
+        _effect.reset(token)

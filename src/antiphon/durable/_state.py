@@ -121,14 +121,11 @@ def _functions(state: DepsState[Any]) -> tuple[Callable[[Any], Json], Callable[[
             loaded = adapter.validate_python(value)
         except ValidationError as exc:
             raise SetupError(f"the state of {type(deps).__qualname__!r} cannot be loaded: {exc}") from exc
-        for name in _names(deps):
+        is_model = isinstance(deps, BaseModel)
+        for name in type(deps).model_fields if is_model else [field.name for field in fields(deps)]:
             setattr(deps, name, getattr(loaded, name))
 
     return dump, load
-
-
-def _names(deps: Any) -> list[str]:
-    return list(type(deps).model_fields) if isinstance(deps, BaseModel) else [field.name for field in fields(deps)]
 
 
 # ---------------------------------------------------------------- finding changes

@@ -1,4 +1,4 @@
-"""Status of runs: the open runs, their owners, their age, and the reason why they wait.
+"""Status of runs: the open runs, their owners, their age, and the reason why they wait; and what any thread waits for.
 
 No status is stored. It is computed from the open calls of a thread, its owner, and the report of its last owner.
 The first row of this table that applies decides:
@@ -17,19 +17,20 @@ The first row of this table that applies decides:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from antiphon.durable._approvals import Approval
+from antiphon.durable._changes import is_of
 from antiphon.durable._history import FAILED, RUN_KIND
+from antiphon.errors import BudgetExceededError
 from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
 from antiphon.ledger._open import command_line
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
-from antiphon.messages._keys import is_below
-from antiphon.runtime._rows import AGAIN, PARK, RUN, option_of
+from antiphon.runtime._rows import AGAIN, PARK, RUN, STOP, option_of, park_reason, stopped_error
 from antiphon.runtime._settings import STOPPED
 
 RunState: TypeAlias = Literal["running", "waiting", "parked", "stopped", "failed", "completed"]
@@ -95,9 +96,15 @@ async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool
     if thread_id is not None:
         names: Sequence[str] = (thread_id,)
     elif with_ended:
-        names = [thread.thread_id async for thread in _threads(ledger) if is_of_runs(thread)]
+        threads = matching_threads(ledger, ThreadFilter(system=False))
+        names = [thread.thread_id async for thread in threads if is_of_runs(thread)]
     else:
-        names = await _with_open_runs(ledger)
+        page = await ledger.open_calls_of(RUN)
+        calls = page.calls
+        while page.next is not None:
+            page = await ledger.open_calls_of(RUN, page=page.next)
+            calls += page.calls
+        names = list(dict.fromkeys(call.message.thread_id or "" for call in calls if _key_of(call.message) is not None))
     for name in names:
         summary = await ledger.thread(name)
         if summary is not None:
@@ -115,24 +122,15 @@ def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
     return frozenset(status.host.name for status in hosts if status.is_alive)
 
 
-async def _threads(ledger: Ledger) -> AsyncIterator[ThreadSummary]:
-    page = await ledger.threads(ThreadFilter(system=False), "created_at")
+async def matching_threads(ledger: Ledger, where: ThreadFilter) -> AsyncIterator[ThreadSummary]:
+    """Return all threads that match a filter, in the order in which they were created."""
+    page = await ledger.threads(where, "created_at")
     while True:
         for thread in page.threads:
             yield thread
         if page.next is None:
             return
-        page = await ledger.threads(ThreadFilter(system=False), "created_at", page.next)
-
-
-async def _with_open_runs(ledger: Ledger) -> list[str]:
-    names: dict[str, None] = {}
-    page = await ledger.open_calls_of(RUN)
-    while True:
-        names |= {record.message.thread_id or "": None for record in page.calls if _key_of(record.message) is not None}
-        if page.next is None:
-            return list(names)
-        page = await ledger.open_calls_of(RUN, page=page.next)
+        page = await ledger.threads(where, "created_at", page.next)
 
 
 async def runs_of(
@@ -147,8 +145,8 @@ async def runs_of(
         async for record in ledger.read(thread.thread_id):
             if _key_of(record.message) is not None:
                 begun.append(record)
-            elif _is_end(record.message):
-                ends[record.message.invocation_id or ""] = record
+            elif isinstance(result := record.message.payload, OptionResultPayload) and result.option_name == RUN:
+                ends[result.invocation_id] = record
     calls = [row.message for row in rows]
     return tuple([_status(ledger, run, thread, calls, alive, end=ends.get(run.message.invocation_id or "")) for run in begun])
 
@@ -163,10 +161,6 @@ def _key_of(message: Message) -> str | None:
     return key if is_run else None
 
 
-def _is_end(message: Message) -> bool:
-    return message.lane == "effect" and isinstance(message.payload, OptionResultPayload) and message.payload.option_name == RUN
-
-
 def _status(
     ledger: Ledger,
     run: Record,
@@ -179,8 +173,12 @@ def _status(
     payload, run_id = run.message.payload, run.message.invocation_id or ""
     assert isinstance(payload, OptionCallPayload)  # noqa: S101 (only calls begin a run)
     owner = thread.owner if thread.owner in alive else None
-    name = _name(payload, thread)
-    state, reason, is_left = _state(ledger, thread, [call for call in calls if _is_about(call, run_id)], owner, end, name=name)
+    name = payload.arguments.get("program")
+    if not isinstance(name, str):  # without an input, the row does not have it: that of the first run of the thread
+        name = (thread.kind or "").removeprefix(f"{RUN_KIND}/") if is_of_runs(thread) else None
+    # A call belongs to the run by its id, or by the call that it refers to.
+    about = [call for call in calls if any(is_of(place, run_id) for place in (call.invocation_id, call.parent_id) if place)]
+    state, reason, is_left = _state(ledger, thread, about, owner, end, name=name)
     again = sum(option_of(call) == AGAIN and call.parent_id == run_id for call in calls)
     return RunStatus(
         thread_id=thread.thread_id,
@@ -198,19 +196,6 @@ def _status(
     )
 
 
-def _name(run: OptionCallPayload, thread: ThreadSummary) -> str | None:
-    """Return the name of a run's program: from its row, or the name of the first run of the thread."""
-    name = run.arguments.get("program")
-    if isinstance(name, str):
-        return name
-    return (thread.kind or "").removeprefix(f"{RUN_KIND}/") if is_of_runs(thread) else None
-
-
-def _is_about(call: Message, run_id: str) -> bool:
-    """Whether an open call belongs to a run: by its id, or by the call that it refers to."""
-    return any(row is not None and (row == run_id or is_below(row, run_id)) for row in (call.invocation_id, call.parent_id))
-
-
 def _state(
     ledger: Ledger,
     thread: ThreadSummary,
@@ -222,47 +207,88 @@ def _state(
 ) -> tuple[RunState, str | None, bool]:
     """Return the status of a run, the reason, and whether a program may continue it."""
     if end is not None:
-        return _ended(end)
-    if (parked := _first(calls, PARK)) is not None:
-        return "parked", _text(parked, "reason"), False
-    if (failed := _first(calls, FAILED)) is not None:
-        is_stopped = isinstance(failed.payload, OptionCallPayload) and failed.payload.arguments.get(STOPPED) is True
-        return "stopped" if is_stopped else "failed", _text(failed, "error"), False
-    if (approvals := _approvals(calls)) or thread.status == _PAUSED:
+        result = cast("OptionResultPayload", end.message.payload)
+        return ("failed", result.error_message, False) if result.is_error else ("completed", None, False)
+    effects = [call for call in calls if call.lane == "effect"]
+    if (parked := next((call for call in effects if option_of(call) == PARK), None)) is not None:
+        return "parked", park_reason(parked), False
+    if (failed := next((call for call in effects if option_of(call) == FAILED), None)) is not None:
+        failure = cast("OptionCallPayload", failed.payload).arguments
+        return "stopped" if failure.get(STOPPED) is True else "failed", str(failure.get("error")), False
+    # An expired question is refused when the run is continued.
+    if (questions := open_questions(calls)[0]) or thread.status == _PAUSED:
         resume = f"the thread is paused: `{command_line(ledger, 'resume', thread.thread_id)}`"
-        questions = [f"a person must approve {approval.tool!r}: `{approval.command(ledger)}`" for approval in approvals]
-        return "waiting", "; ".join(questions) or resume, False
+        reasons = [f"a person must approve {question.tool!r}: `{question.command(ledger)}`" for question in questions]
+        return "waiting", "; ".join(reasons) or resume, False
     if owner is not None:
         return "running", None, False
     if thread.status == STOPPED:
         return "stopped", "; ".join(f"build {mark.build}: {mark.reason}" for mark in thread.unfit) or None, True
-    return "waiting", _left_reason(ledger, name), True
-
-
-def _left_reason(ledger: Ledger, name: str | None) -> str:
-    """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
+    # The ledger does not say whether the program can be imported.
     resume = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
     program = "its program" if name is None else f"program {name!r}"
-    return f"no process runs it: start {program} again; if that is a @program or an agent, `{resume}` also continues it"
+    reason = f"no process runs it: start {program} again; if that is a @program or an agent, `{resume}` also continues it"
+    return "waiting", reason, True
 
 
-def _ended(end: Record) -> tuple[RunState, str | None, bool]:
-    payload = end.message.payload
-    assert isinstance(payload, OptionResultPayload)  # noqa: S101 (see `_is_end`)
-    return ("failed", payload.error_message, False) if payload.is_error else ("completed", None, False)
+# ---------------------------------------------------------------- what a thread waits for
 
 
-def _first(calls: Sequence[Message], option: str) -> Message | None:
-    return next((call for call in calls if option_of(call) == option and call.lane == "effect"), None)
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The reason why a thread waits, and the commands to run."""
+
+    reason: str
+    commands: tuple[str, ...]
+    """The commands to run, in order; if there are alternatives, only the first."""
+    is_answered: bool = False
+    """Whether it can continue without a decision: the approval has expired, and the model gets that; or the failure may be
+    fixed."""
+    stopped_by: str | None = None
+    """The code of the failure outside that has stopped it; None: a person must decide something."""
+
+    @property
+    def text(self) -> str:
+        """All of it, in one line."""
+        return f"{self.reason}: {', then '.join(f'`{command}`' for command in self.commands)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for a message."""
+        return {"reason": self.reason, "commands": list(self.commands)}
 
 
-def _text(call: Message, name: str) -> str | None:
-    value = call.payload.arguments.get(name) if isinstance(call.payload, OptionCallPayload) else None
-    return value if isinstance(value, str) else None
+async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
+    """Return the reason why a thread waits; None: it does not wait."""
+    calls = [record.message for record in await ledger.open_calls(thread_id)]
+    questions, late = open_questions(calls, thread_id)
+    resume = command_line(ledger, "resume", thread_id)
+    if questions:
+        wanted = " and ".join(f"{_described(question)} ({question.reason})" for question in questions)
+        commands = (*(question.command(ledger) for question in questions), resume)
+        return Waiting(f"a person must approve {wanted}, or deny it", commands)
+    if late:
+        return Waiting(f"nobody has approved {late[0].tool!r} in time", (resume,), is_answered=True)
+    if (parked := next((call for call in calls if option_of(call) == PARK), None)) is not None:
+        settle = command_line(ledger, "settle", thread_id, parked.parent_id or "", "--result", "JSON")
+        return Waiting(f"{park_reason(parked)}; find out its outcome, and record it", (settle, resume))
+    if (stop := next((call for call in calls if call.lane == "effect" and option_of(call) == STOP), None)) is not None:
+        error = stopped_error(stop)
+        budget = "--budget NAME=NUMBER" if error.cause == BudgetExceededError.code else ""  # a spent one needs a new one
+        command = command_line(ledger, "resume", thread_id, options=budget)
+        return Waiting(error.reason, (command,), is_answered=True, stopped_by=error.cause)
+    return None
 
 
-def _approvals(calls: Sequence[Message]) -> list[Approval]:
-    """Return the approvals that a run waits for. An expired one is refused when the run is continued."""
+def _described(question: Approval) -> str:
+    """Return the call that a question is about, with who makes it."""
+    from antiphon.protocol import PHASES  # noqa: PLC0415 (a program of runs alone needs no protocol)
+
+    who = f"in the {question.agent} phase" if question.agent in PHASES else f"of {question.agent!r}"
+    return f"{question.tool!r} {who}"
+
+
+def open_questions(calls: Iterable[Message], thread_id: str | None = None) -> tuple[list[Approval], list[Approval]]:
+    """Return the questions to people among open calls: those that may be answered, and those that have expired."""
     now = current_port().now()
-    questions = [Approval.of_question(call) for call in calls]
-    return [approval for approval in questions if approval is not None and not approval.is_late(now)]
+    questions = [question for call in calls if (question := Approval.of_question(call, thread_id)) is not None]
+    return [each for each in questions if not each.is_late(now)], [each for each in questions if each.is_late(now)]

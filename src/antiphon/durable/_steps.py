@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import Lock
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 from typing_extensions import override
 
-from antiphon.durable._changes import StepChange, ThreadChanges, is_of, write_about
-from antiphon.durable._course import Mark, Place, asked
-from antiphon.durable._differences import short_hash
+from antiphon.durable._changes import StepChange, ThreadChanges, is_of, short_hash, write_about
+from antiphon.durable._course import asked, place_of, reached_in, recorded_arguments
 from antiphon.durable._history import RecordedStep
 from antiphon.durable._opened import OnChange, Opened
 from antiphon.errors import DeliveryError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError
@@ -23,7 +22,7 @@ from antiphon.ledger._open import command_line
 from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages._keys import base_of, child_id, parent_of, park_id, patch_id
 from antiphon.runtime._effects import Effect, Effects
-from antiphon.runtime._rows import says_the_same_value
+from antiphon.runtime._rows import park_reason, says_the_same_value
 
 _PATCHED: Final = "RUN_PATCHED"
 
@@ -51,14 +50,9 @@ class StepOrder:
         self._excused: set[str] = set()
         """The recorded steps that need not be repeated, by a choice that the thread records."""
 
-    @classmethod
-    def of(cls, opened: Opened) -> StepOrder:
-        """Return the object that a run and all its parts share."""
-        return opened.share(cls)
-
     async def check(self, opened: Opened, step: str, option: str, on_change: OnChange, effects: Effects) -> None:
         """Refuse a step, if its course has another recorded one at this place."""
-        place: Place | None = getattr(opened.course, "place", None)
+        place = place_of(opened.course)
         if not opened.recorded.steps or opened.is_finished or place is None:
             return
         mark, course = place.mark(), parent_of(child_id(opened.course.invocation_id, "step"))
@@ -69,7 +63,12 @@ class StepOrder:
             if mark is None and expected.course == course and expected.mark is None and not self._is_reached(opened, expected):
                 await self._choose(opened, expected, _replaced(opened, expected, step, option), on_change)
         if effects != "none":
-            recorded = [expected for expected in same_course if expected.is_deed and _may_be(expected, mark)]
+            # It may be one of them under another name. Steps of cleaning up replace each other only.
+            recorded = [
+                expected
+                for expected in same_course
+                if expected.is_deed and (expected.mark == "unwinding") == (mark == "unwinding")
+            ]
             await self._wait(opened, recorded, step, option, on_change)
 
     async def _wait(
@@ -95,8 +94,7 @@ class StepOrder:
                 await self._choose(opened, expected, change, opened.on_change or "stop")
 
     def _is_reached(self, opened: Opened, step: RecordedStep) -> bool:
-        reached: Collection[str] = getattr(opened.course, "reached", ())
-        return step.id in reached or step.id in self.agents or step.id in self._excused
+        return step.id in reached_in(opened.course) or step.id in self.agents or step.id in self._excused
 
     async def _choose(self, opened: Opened, expected: RecordedStep, change: StepChange, on_change: OnChange) -> None:
         changes = await ThreadChanges.of(opened)
@@ -114,11 +112,6 @@ _PATIENCE: Final = 30.0
 """Seconds: longer than parallel parts of a program take, as a rule, to reach what they have done before."""
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.1
-
-
-def _may_be(recorded: RecordedStep, mark: Mark | None) -> bool:
-    """Whether a new step may be a recorded one under another name. Steps of cleaning up replace each other only."""
-    return (recorded.mark == "unwinding") == (mark == "unwinding")
 
 
 def _replaced(opened: Opened, recorded: RecordedStep, step: str, option: str) -> StepChange:
@@ -145,11 +138,8 @@ def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None
     return HistoryMismatchError("\n".join(lines), opened.course.to)
 
 
-class RunStep(Effect):
-    """An effect of a run, with a choice of how to continue if it differs from the recorded one."""
-
-    does_read_finished: bool = False
-    """Whether the recorded outcome of a finished run is used, whatever the program does now."""
+class RunEffect(Effect):
+    """An effect of a run: before it starts, its place among the recorded steps is checked."""
 
     def __init__(
         self,
@@ -175,11 +165,18 @@ class RunStep(Effect):
         )
         self.opened = opened
         self.on_change: OnChange = opened.on_change or on_change or "stop"
-        self.asked = asked(getattr(opened.course, "place", None))
+        self.asked = asked(place_of(opened.course))
 
     @override
     async def check_order(self) -> None:
-        await StepOrder.of(self.opened).check(self.opened, self.id, self.shown_name, self.on_change, self._effects)
+        await self.opened.share(StepOrder).check(self.opened, self.id, self.shown_name, self.on_change, self._effects)
+
+
+class RunStep(RunEffect):
+    """An effect of a run, with a choice of how to continue if it differs from the recorded one."""
+
+    does_read_finished: bool = False
+    """Whether the recorded outcome of a finished run is used, whatever the program does now."""
 
     # ------------------------------------------------------------ what subclasses may override
 
@@ -190,7 +187,7 @@ class RunStep(Effect):
 
     def changed_arguments(self, intent: Message) -> list[str]:
         """Return which arguments have changed; not their values, which may be secret."""
-        before, after = _arguments(intent), _arguments(self.intent())
+        before, after = _shown_arguments(intent), _shown_arguments(self.intent())
         return [f"argument {name!r} has changed" for name in {**before, **after} if before.get(name) != after.get(name)]
 
     async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
@@ -220,7 +217,9 @@ class RunStep(Effect):
             self.restart()
             return False
         if self.opened.is_finished:
-            return self._reads(change)
+            if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
+                return True
+            raise self.stopped(change)
         match changes.choice(self.id, change, self.on_change):
             case "stop":
                 raise self.stopped(change)
@@ -236,18 +235,12 @@ class RunStep(Effect):
                 self.restart()
                 return False
 
-    def _reads(self, change: StepChange) -> bool:
-        """Return whether the outcome of a finished run is used, although the program has changed."""
-        if self.on_change == "continue" or (self.does_read_finished and not change.is_input):
-            return True
-        raise self.stopped(change)
-
     @override
     async def check_parked(self) -> None:
         records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
-        rows = [record.message.payload for record in records if record.message.lane == "effect"]
-        if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
-            raise self.waiting(str(rows[0].arguments.get("reason")))
+        rows = [record.message for record in records if record.message.lane == "effect"]
+        if len(rows) == 1:  # a second one is the person's answer
+            raise self.waiting(park_reason(rows[0]))
 
     @override
     async def parked(self, reason: str) -> NoReturn:
@@ -279,12 +272,11 @@ class RunStep(Effect):
         return stopped_error(self.opened, change, refusal)
 
 
-def _arguments(intent: Message) -> dict[str, Any]:
+def _shown_arguments(intent: Message) -> dict[str, Any]:
     """Return the arguments of an effect; for a tool call, the arguments of the tool."""
-    arguments = cast("OptionCallPayload", intent.payload).arguments.get("arguments")
-    inner = arguments.get("arguments") if isinstance(arguments, JsonObject) else None
-    shown = inner if isinstance(inner, JsonObject) else arguments
-    return cast("dict[str, Any]", thaw(shown)) if isinstance(shown, JsonObject) else {}
+    arguments = recorded_arguments(intent)
+    inner = None if arguments is None else arguments.get("arguments")
+    return cast("dict[str, Any]", thaw(inner if isinstance(inner, JsonObject) else arguments or JsonObject({})))
 
 
 # ---------------------------------------------------------------- patches
@@ -310,23 +302,19 @@ class Patches:
             await journal.settle(thread_id)
             if await journal.ledger.by_correlation(mark, thread_id=thread_id):
                 return True
-            if opened.is_finished or await _is_behind(opened):
+            if opened.is_finished or not await self._has_passed_all(opened):
                 return False
         await write_about(opened, mark, {"type": _PATCHED, "name": name}, subject=opened.root)
         return True
 
-
-async def _is_behind(opened: Opened) -> bool:
-    """Whether the run has recorded steps that the program has not reached yet."""
-    changes, course = await ThreadChanges.of(opened), opened.course
-    reached: Collection[str] = getattr(course, "reached", ())
-    return not all(_is_passed(step, reached, course.invocation_id) for step in changes.steps)
-
-
-def _is_passed(step: str, reached: Collection[str], here: str) -> bool:
-    """Whether the program has reached a step, or a step that contains it: the work of a tool that is not called again."""
-    while step:
-        if base_of(step) in reached and not is_of(here, step):
-            return True
-        step = parent_of(step)
-    return False
+    @staticmethod
+    async def _has_passed_all(opened: Opened) -> bool:
+        """Whether the program has reached each recorded step, or one around it: of a tool that is not called again."""
+        changes, reached, here = await ThreadChanges.of(opened), reached_in(opened.course), opened.course.invocation_id
+        for step in changes.steps:
+            place = step
+            while place and (base_of(place) not in reached or is_of(here, place)):
+                place = parent_of(place)
+            if not place:
+                return False
+        return True

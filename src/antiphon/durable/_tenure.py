@@ -1,23 +1,27 @@
-"""Tenures: the threads that this process owns, and the runs of each that are active.
+"""Tenures: the threads that this process owns, and the runs of each that are active; and the ledgers that runs share.
 
 The runs of a process on one ledger are one host (`ProcessHost`). The first run of a thread claims it, further runs share it,
 and the last one releases it. If this process was suspended past its lease and another host took over the thread, the thread is
 lost for all its runs here: they write and start nothing more (`RunCourse.evicted`), and only a run that is opened after they
 have ended claims it again.
+
+A ledger that is named by its URL is opened for the first block that needs it, and shared by those that overlap.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from antiphon.durable._course import RunCourse
 from antiphon.errors import FencedError, HistoryMismatchError, LedgerError, OwnedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, open_ledger
 from antiphon.messages import current_port
 from antiphon.runtime._journal import Journal
 from antiphon.runtime._lease import BEATS_A_LEASE, has_other_build, process_host, unfit_reason
@@ -95,7 +99,8 @@ class Tenure:
         await self.journal.until_claimed(self._thread_id)
         del self._at_work[invocation_id]
         try:
-            await self._host.leave(self._release if self.is_over else None, kind=kind)
+            release = partial(self.journal.release, self._thread_id) if self.is_over else None
+            await self._host.leave(release, kind=kind)
         finally:  # after the release: a waiting caller must not find the thread owned by a leaving host
             if (end := self._ends.pop(invocation_id, None)) is not None:
                 end.set()
@@ -110,9 +115,6 @@ class Tenure:
             if not await has_other_build(journal.ledger, thread_id, self._host.lease.build):
                 await journal.write(thread_id, (), status=STOPPED)
             await journal.release(thread_id, unfit=self._host.lease.build, reason=unfit_reason(error))
-
-    async def _release(self) -> None:
-        await self.journal.release(self._thread_id)
 
     def _evict(self, thread_id: str, error: FencedError) -> None:
         """Stop all runs of the thread here: another host owns it, and continues them."""
@@ -131,3 +133,46 @@ def tenure_of(ledger: Ledger, thread_id: str) -> Tenure:
     for other in [name for name, tenure in threads.items() if tenure.is_over]:
         del threads[other]
     return threads.setdefault(thread_id, Tenure(ledger, thread_id))
+
+
+# ---------------------------------------------------------------- ledgers by URL
+
+
+class _Shared:
+    """A ledger and its number of users."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.stack = AsyncExitStack()
+        self.ledger: Ledger | None = None
+        self.users = 0
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
+    """Keep a ledger open for an `async with` block. Blocks that overlap share it."""
+    shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(file_of(url) or url, _Shared())
+    async with shared.lock:
+        if shared.ledger is None:
+            shared.ledger = await shared.stack.enter_async_context(open_ledger(url))
+        shared.users += 1
+    try:
+        yield shared.ledger
+    finally:
+        async with shared.lock:
+            shared.users -= 1
+            if shared.users == 0:
+                shared.ledger = None
+                await shared.stack.aclose()
+
+
+_SQLITE: Final = "sqlite:///"
+
+
+def file_of(ledger: Ledger | str) -> str | None:
+    """Return the file of a ledger in a normal form; None if it has no file."""
+    url: str = ledger if isinstance(ledger, str) else getattr(ledger, "url", "")
+    return str(Path(url.removeprefix(_SQLITE)).resolve()) if url.startswith(_SQLITE) else None

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, cast, o
 from uuid import UUID
 
 import orjson
+from pydantic_core import to_json
 from typing_extensions import override
 
 from antiphon.messages._settings import NO_LIMITS, Limits, current_limits
@@ -491,3 +492,8 @@ def with_big_ints(value: object) -> Any:
 def canonical(value: Any) -> bytes:
     """Return a text that is equal for equal content, independent of the order of keys; `1`, `1.0` and `True` differ."""
     return write(value, orjson.OPT_SORT_KEYS)
+
+
+def as_text(value: object) -> str:
+    """Return a value as text for a model or a person: a text unchanged, anything else as JSON; what is no JSON, by `str`."""
+    return value if isinstance(value, str) else to_json(value, fallback=str).decode()

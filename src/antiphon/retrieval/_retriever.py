@@ -459,12 +459,6 @@ def _facts_of(message: Message) -> _PassageFacts | None:
             return None
 
 
-def _text(message: Message) -> str:
-    payload = message.payload
-    parts = payload.parts if isinstance(payload, PartsPayload) else ()
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
-
-
 def entry_of(message: Message) -> TermEntry | None:
     """Return the index entry of a message: a pure function, whose version is `analysis_version`."""
     facts = _facts_of(message)
@@ -472,7 +466,7 @@ def entry_of(message: Message) -> TermEntry | None:
         return None
     if not facts.digest:
         return TermEntry(facts.source, facts.version, "", "")
-    text = _text(message)
+    text = message.text
     language = facts.language or detect_language(text)
     heading = terms_in("\n".join(facts.heading), language)
     return TermEntry(facts.source, facts.version, " ".join(heading), " ".join(terms_in(text, language)))
@@ -588,7 +582,7 @@ def _passage(record: Record, score: _Score) -> Passage | None:
     return Passage(
         id=message.id,
         source=facts.source,
-        text=_text(message),
+        text=message.text,
         heading=facts.heading,
         lines=facts.lines,
         language=facts.language,

@@ -48,18 +48,20 @@ from antiphon.errors import (
 )
 from antiphon.protocol import ErrorCode
 from antiphon.runtime._actor import Context, begin_handling, end_handling
-from antiphon.runtime._delivery import Halt, Mailbox
+from antiphon.runtime._delivery import Mailbox
 from antiphon.runtime._exchange import result_of
 from antiphon.runtime._reporting import ActorFailure, warn
 from antiphon.runtime._rows import enclosure_of
 from antiphon.runtime._states import Event
+from antiphon.runtime._work import Halt
 
 if TYPE_CHECKING:
     from antiphon.protocol import Notice, Request
     from antiphon.runtime._actor import Actor, Handler, Lifetime, Props, Services
-    from antiphon.runtime._delivery import DeliveryState, Work
+    from antiphon.runtime._delivery import DeliveryState
     from antiphon.runtime._outcomes import Outcomes
     from antiphon.runtime._reporting import Hooks
+    from antiphon.runtime._work import Work
 
 State: TypeAlias = Literal["active", "suspended", "stopped", "resting"]
 

@@ -38,9 +38,7 @@ from asyncio import get_running_loop
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from antiphon.errors import AntiphonError, FencedError, ReplyTimeoutError, WithdrawnError
@@ -49,9 +47,10 @@ from antiphon.messages import _keys as keys
 from antiphon.protocol import Heartbeat, Notice, Request, Restart, Stop
 from antiphon.runtime._rows import OWN, Standing, notice_in, renamed
 from antiphon.runtime._states import TRANSITIONS, Event, Phase, TransitionError
+from antiphon.runtime._work import Halt, Work
 
 if TYPE_CHECKING:
-    from antiphon.errors import DeliveryError, ParkedError
+    from antiphon.errors import DeliveryError
     from antiphon.ledger import Record
 
 
@@ -133,68 +132,6 @@ class Callers:
             self.waiter.set_result(result) if error is None else self.waiter.set_exception(error)
         for duplicate in self.duplicates:
             duplicate.settle(result, error)
-
-
-class Halt(StrEnum):
-    """Why a handler is stopped that is not to end."""
-
-    INTERRUPTED = "interrupted"
-    """Its actor restarts or stops. A part of REDELIVER and LEAVE: it runs again, here or in the next system."""
-    LEFT_TO_NEXT = "left to next"
-    """The system closes, and the answer that it waits for will not come. A part of LEAVE, whatever it returns."""
-
-
-class Work:
-    """One attempt of the handler: what it has done, and its task. The next attempt has another one."""
-
-    task: asyncio.Task[None] | None = None
-    """The task that runs it, and that may be cancelled; None: it does not run, or its outcome is being written."""
-    halt: Halt | None = None
-    cancellations: int = 0
-    """How often the task was cancelled because the answer is not wanted or the thread was lost. A part of END and EVICT: the
-    task goes on with the next message, and does not count them (`Task.uncancel`)."""
-    keys: tuple[str, ...] = ()
-    """The keys that it has used."""
-    unnamed_count: int = 0
-    """How many messages and effects it has started without a key."""
-    open_effects: tuple[Message, ...] = ()
-    """The rows of effects that it has started and not ended."""
-    parked: ParkedError | None = None
-    """Why it starts nothing more: an effect waits for a person. A part of LEAVE, whatever it returns."""
-    parked_in: tuple[str, ...] = ()
-    """The effects in which that effect is."""
-    doubt: ParkedError | None = None
-    """Why it changes nothing more: an effect that must not be done twice has no outcome."""
-    deferred_rows: tuple[Message, ...] = ()
-    """Rows that are written together with its next one."""
-    marks: Mapping[str, str] = MappingProxyType({})
-    """The listing fields of the thread, written with its next row."""
-    is_unsure: bool = False
-    """Whether the ledger may have open rows of it that are not in `open_effects`. A part of END, which reads them then."""
-
-    def next_key(self, name: str | None = None) -> str:
-        """Return the key of its next message or effect: the same in every attempt."""
-        if name is None:
-            self.unnamed_count += 1
-            return str(self.unnamed_count)
-        if not keys.is_key(name):
-            raise ValueError(f"a key is a name that is no number and has none of / # ~ =, not {name!r}")
-        self.keys += (name,)
-        count = self.keys.count(name)
-        return keys.counted(name, count)
-
-    def note_parked(self, error: ParkedError, inside: tuple[str, ...] = ()) -> None:
-        """Note that one of its effects waits for a person."""
-        self.parked, self.parked_in = self.parked or error, (*self.parked_in, *inside)
-
-    def resume_parked(self, error: ParkedError) -> None:
-        """Let it start more: it waits for the person itself. After another parked effect, it still may not."""
-        if self.parked is error:
-            self.parked, self.parked_in = None, ()
-
-    def note_doubt(self, error: ParkedError) -> None:
-        """Note that one of its effects may have been done."""
-        self.doubt = self.doubt or error
 
 
 _LEFT_OR_MERGED = (Phase.LEFT, Phase.MERGED)

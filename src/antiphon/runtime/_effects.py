@@ -19,7 +19,7 @@ Otherwise another owner may have run the effect in between, and it is looked up 
 this attempt, whoever caught the error: the program, a framework, a tool. Each raises the same `ParkedError`, and an effect
 around the parked one gets no outcome. Otherwise a caller that tries again would do under the next key what may be done.
 So would a caller that gives up waiting: after the function of a `once` effect has ended without an outcome, because it was
-cancelled or its ledger was gone, nothing that changes something starts in this attempt (`Course.doubt`). The next one finds
+cancelled or its ledger was gone, nothing that changes something starts in this attempt (`OpenWork.doubt`). The next one finds
 out what was done.
 Recorded outcomes are still returned, and effects that had started beside it record theirs.
 
@@ -38,7 +38,6 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -64,6 +63,7 @@ from antiphon.runtime._rows import (
     ended,
     error_fields,
     error_of,
+    error_text,
     is_withdrawn,
     says_the_same,
     stored_code,
@@ -71,6 +71,8 @@ from antiphon.runtime._rows import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from antiphon.runtime._course import Course
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._reporting import Operation
@@ -377,9 +379,9 @@ class Effect:
 
     def _check_course(self) -> None:
         """Refuse to start while another effect of the handler or run waits for a person."""
-        if (doubt := self.course.doubt) is not None and self._effects != "none":
+        if (doubt := self.course.work.doubt) is not None and self._effects != "none":
             self._note_parked(doubt)
-        if (parked := self.course.parked) is not None:
+        if (parked := self.course.work.parked) is not None:
             raise errors.ParkedError(parked.reason, parked.address)
 
     @contextmanager
@@ -401,11 +403,11 @@ class Effect:
 
     def _note_parked(self, error: errors.ParkedError) -> None:
         """Let nothing more of its course start, and leave the effects around it without an outcome."""
-        inside, around = list[str](), self._around
+        inside, around = [*self.course.inside], self._around
         while around is not None:
             inside.append(around.id)
             around = around._around
-        self.course.note_parked(error, tuple(inside))
+        self.course.work.note_parked(error, inside)
 
     def _note_open(self, error: BaseException) -> None:
         """Note that its function has ended without an outcome. A caller that catches the error does not know it."""
@@ -414,7 +416,7 @@ class Effect:
         elif self._effects == "once":
             end = "was cancelled" if isinstance(error, asyncio.CancelledError) else f"ended with {type(error).__name__}"
             reason = f"{self.shown_name!r} {end}, and must not be done twice: start again to find out whether it was done"
-            self.course.note_doubt(errors.ParkedError(reason, self.course.to))
+            self.course.work.note_doubt(errors.ParkedError(reason, self.course.to))
 
     async def _unknown(self, reason: str) -> Message:
         with self._noting_parked(), self._noting_cancelled():
@@ -438,7 +440,7 @@ class Effect:
         await self.confirm()
 
     async def _run(self, run: Run, intent: Message) -> Any:
-        self.course.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
+        self.course.work.open_effects += (intent,)  # if the handler ends first, the intent is ended with it
         started = _started.set(self)
         try:
             outcome = await self._recordable(await self._call(run), intent)
@@ -480,10 +482,10 @@ class Effect:
         try:
             returned = await run(self.key)
         except Exception as exc:
-            if self.id in self.course.parked_in and not isinstance(exc, errors.ParkedError | errors.LedgerError):
+            if self.id in self.course.work.parked_in and not isinstance(exc, errors.ParkedError | errors.LedgerError):
                 self._check_course()
             raise
-        if self.id in self.course.parked_in:
+        if self.id in self.course.work.parked_in:
             self._check_course()
         return returned
 
@@ -531,7 +533,7 @@ class Effect:
 
     async def _end_late(self, work: asyncio.Future[Any], intent: Message) -> None:
         """Record the outcome of work that has ended although its caller was cancelled. The caller gets the cancellation."""
-        if work.cancelled() or self.id in self.course.parked_in:
+        if work.cancelled() or self.id in self.course.work.parked_in:
             return
         error = work.exception()
         if isinstance(error, (errors.DeliveryError, errors.LedgerError, NotConfirmedError)):
@@ -548,7 +550,7 @@ class Effect:
             self._is_no_longer_open(intent)
 
     def _is_no_longer_open(self, intent: Message) -> None:
-        self.course.open_effects = tuple(row for row in self.course.open_effects if row is not intent)
+        self.course.work.open_effects = tuple(row for row in self.course.work.open_effects if row is not intent)
 
     def _result(self, value: Json) -> Message:
         """Return the row of a result, cut if it is large. Most results are small, and are not measured."""
@@ -572,7 +574,7 @@ class Effect:
 
     def _failure(self, error: Exception) -> Message:
         retryable = bool(getattr(error, "retryable", False))
-        return self._error(f"{type(error).__qualname__}: {text_of(error)}", errors.EffectFailedError.code, retryable=retryable)
+        return self._error(error_text(error), errors.EffectFailedError.code, retryable=retryable)
 
 
 _started: ContextVar[Effect | None] = ContextVar("antiphon.runtime.started", default=None)
@@ -650,6 +652,8 @@ _THREADS = 64
 
 @cache
 def _executor() -> Executor:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (most programs have no such function)
+
     return ThreadPoolExecutor(_THREADS, "antiphon-function")
 
 

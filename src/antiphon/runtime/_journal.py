@@ -37,10 +37,10 @@ from antiphon.runtime._settings import SYSTEM, Budget
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from antiphon.runtime._delivery import Work
     from antiphon.runtime._lease import Lease
     from antiphon.runtime._permits import RequestPermit
     from antiphon.runtime._reporting import Observer
+    from antiphon.runtime._work import Work
 
 _FLUSH_AFTER = 0.005
 """Seconds until waiting rows are flushed; an agent usually writes its next row earlier."""

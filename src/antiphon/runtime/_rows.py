@@ -150,6 +150,11 @@ def text_of(error: BaseException) -> str:
         return "(its text cannot be read)"
 
 
+def error_text(error: BaseException) -> str:
+    """Return the class and the text of an exception, as a row says it."""
+    return f"{type(error).__qualname__}: {text_of(error)}"
+
+
 RUN: Final = "RUN"
 REOPEN: Final = "REOPEN"
 DELIVER: Final = "DELIVER"

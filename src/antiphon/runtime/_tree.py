@@ -27,10 +27,11 @@ from antiphon.errors import (
 from antiphon.messages._keys import kind_of
 from antiphon.protocol import Notice
 from antiphon.runtime._actor import Actor
-from antiphon.runtime._delivery import DeliveryState, Halt
+from antiphon.runtime._delivery import DeliveryState
 from antiphon.runtime._reporting import LOG, log_fields, log_text, traceback_of
 from antiphon.runtime._settings import SYSTEM, Address
 from antiphon.runtime._states import Phase
+from antiphon.runtime._work import Halt
 
 if TYPE_CHECKING:
     from antiphon.runtime._actor import Lifetime, Props

@@ -11,7 +11,7 @@ from tests.agents.toolkit.kit import call, returns, rows
 
 from antiphon.agents import LedgerDurability
 from antiphon.agents.durability._prompt import dump
-from antiphon.agents.durability._talk import restore_unit
+from antiphon.agents.durability._talk import restore
 from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import ledger_run
 from antiphon.ledger import Ledger
@@ -82,7 +82,7 @@ async def test_the_talk_gives_back_exactly_what_the_model_got() -> None:
     (request,) = [each for each in messages[1:] if isinstance(each, ModelRequest)]
     results = [row for row in await rows(ledger) if row.lane == "talk" and row.kind == "option_result"]
     (unit,) = dump([request])
-    assert restore_unit(results) == {**unit, "conversation_id": None}
+    assert restore(results) == {**unit, "conversation_id": None}
     assert [each[0] for each in _failures(results)] == ["OSError", "TOOL_FAILED"]
 
 

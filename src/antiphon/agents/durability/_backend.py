@@ -51,7 +51,7 @@ from antiphon.agents._deeds import note_deed
 from antiphon.agents._observers import count_step, is_observed
 from antiphon.agents._tool_changes import ToolChanges
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, mark_failed_call, tool_errors, with_stored_errors
-from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of, time_limit
+from antiphon.agents.durability._model_request import ModelRequestEffect, note_price, permitted, price_of
 from antiphon.agents.durability._streaming import current_relay
 from antiphon.agents.durability._talk import guards_of
 from antiphon.agents.durability._tool_call import (
@@ -61,6 +61,7 @@ from antiphon.agents.durability._tool_call import (
     RecordedLists,
     ToolCallEffect,
     Unsettled,
+    call_key,
     change_since_offered,
     check_repeated,
     check_settings,
@@ -71,10 +72,10 @@ from antiphon.agents.durability._tool_call import (
 )
 from antiphon.agents.toolkit._tool import confirmed_in_thread
 from antiphon.durable._budget import BudgetLimits
-from antiphon.durable._differences import short_hash
+from antiphon.durable._changes import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
-from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, UnknownOutcomeError
+from antiphon.errors import HistoryMismatchError, RefusedError, UnknownOutcomeError
 from antiphon.ledger import Ledger
 from antiphon.messages import Json
 from antiphon.messages._json_values import copy_checked
@@ -108,29 +109,25 @@ class ToolConfig:
     effects: Effects
 
 
+@dataclass(frozen=True, slots=True)
+class DurabilityOptions:
+    """What a program has set for the runs of an agent: see `LedgerDurability`."""
+
+    effects: Mapping[str, Effects]
+    reconcile: Reconcile | None
+    limits: BudgetLimits
+    retry: RetryPolicy | None
+    on_change: OnChange | None
+    outages: ModelOutages | None
+
+
 class LedgerBackend(DurableOperationBackend[ToolConfig]):
     """Runs an agent's operations as effects."""
 
-    def __init__(
-        self,
-        agent: str,
-        ledger: Ledger | str,
-        *,
-        effects: Mapping[str, Effects],
-        reconcile: Reconcile | None,
-        limits: BudgetLimits,
-        retry: RetryPolicy | None,
-        on_change: OnChange | None = None,
-        outages: ModelOutages | None = None,
-    ) -> None:
-        self.on_change: OnChange | None = on_change
-        self.outages = outages
+    def __init__(self, agent: str, ledger: Ledger | str, options: DurabilityOptions) -> None:
         self.agent = agent
         self.ledger = ledger
-        self.effects = effects
-        self.reconcile = reconcile
-        self.limits = limits
-        self.retry = retry
+        self.options = options
         self.namer = JournalOperationNamer(agent)
 
     @override
@@ -145,7 +142,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         self, operation: DurableOperation[ParamsT, WireT, ResultT], *, tool: object | None, tool_name: str
     ) -> ToolConfig:
         definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
-        return ToolConfig(effects_of(definition, tool_name, self.effects))
+        return ToolConfig(effects_of(definition, tool_name, self.options.effects))
 
     @override
     def registrations(self) -> Sequence[Callable[..., object]]:
@@ -159,13 +156,10 @@ async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: s
     await run.open(ledger)
     if context is None or context.run_id is None:
         return run
-    return run.of_agent(context.run_id, agent, question_of(context))
-
-
-def question_of(context: RunContext[Any]) -> str | None:
-    """Return a digest of the question of an agent, which tells agents of one name apart that run side by side."""
+    # A digest of its question tells agents of one name apart that run side by side.
     question = context.prompt
-    return None if question is None else short_hash(to_jsonable_python(question, fallback=type))
+    digest = None if question is None else short_hash(to_jsonable_python(question, fallback=type))
+    return run.of_agent(context.run_id, agent, digest)
 
 
 class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, WireT, ResultT]):
@@ -195,10 +189,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _ask(self, run: LedgerRun, params: ModelRequestParams, name: str, id: ModelRequestId) -> ResultT:
         tools = params.model_request_parameters.function_tools
-        check_settings(tools, self._backend.effects)
+        check_settings(tools, self._backend.options.effects)
         await _check_guarded(run, params.run_context, (tool.name for tool in tools))
-        on_change = self._backend.on_change
-        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.limits, on_change=on_change)
+        on_change = self._backend.options.on_change
+        asked = ModelRequestEffect(run, params, id, option=name, limits=self._backend.options.limits, on_change=on_change)
 
         was_done = False
 
@@ -214,8 +208,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
             nonlocal was_done
             was_done = True
             with effect_scope(CurrentEffect(key, name, "none")):
-                async with time_limit(asked.seconds_left, key):
-                    response: Any = await asked.attempts(start, self._backend.outages)
+                response: Any = await asked.attempts(start, self._backend.options.outages)
             cost = price_of(response) if isinstance(response, ModelResponse) else None
             dumped = self._operation.result_codec.dump(cast("ResultT", response))
             return asked.answered(cast("dict[str, Any]", dumped), cost)
@@ -230,7 +223,10 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         operation = self._operation
         await _check_guarded(run, params.ctx, (params.name,))
         is_call = isinstance(operation.operation_id, ToolsetCallToolId)
-        effects = _effects(config, params, self._backend.effects) if is_call else "none"
+        effects: Effects = "none"
+        if is_call:
+            declared = effects_of(_definition(params), params.name, self._backend.options.effects)
+            effects = config.effects if isinstance(config, ToolConfig) else declared
         repeats = is_call and is_repeated(_definition(params), params.name, effects)
         called = self._effect_of(run, params, name, effects, is_call=is_call)
         if effects != "none":
@@ -245,7 +241,7 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                     handled = await _started(begun, effects, lambda timed: self._handled(cast("ParamsT", timed)))
                 dumped = await self._recordable(run, called, handled, effects)
                 returned = self._fitting(dumped)
-            notes.keep(handled, dumped if returned is dumped else None)
+            notes.result, notes.dumped = handled, dumped if returned is dumped else None
             if repeats:
                 check_repeated(params.name, returned)
             return returned
@@ -256,13 +252,18 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
                 called.returned(returned)
                 return {_RETURNED: returned}
             with tool_errors(changes.stored):
-                returned = await notes.returned(called.attempts(start, self._backend.retry))
+                returned = await notes.returned(called.attempts(start, self._backend.options.retry))
                 called.returned(returned)
                 return {_RETURNED: returned, **changes.stored(), **notes.dump()}
 
         async with run.watch.alone((current_run() or run).invocation_id):
             try:
-                recorded = await with_stored_errors(_restoring(called, changes), call, _as_failed)
+                # One that a person has settled as failed: the model gets the failure, and the run continues.
+                recorded = await with_stored_errors(
+                    _restoring(called, changes),
+                    call,
+                    lambda error: {_RETURNED: {"kind": "tool_failed", "message": error.reason}},
+                )
             except Exception as exc:
                 called.explain(exc)
                 mark_failed_call(exc, called.id, effects)
@@ -277,7 +278,8 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         # A result that a person has recorded counts as the tool's.
         result = recorded[_RETURNED] if _is_from_tool(recorded) else {"kind": "tool_return", "result": recorded}
         # With its classes, if the tool ran here: the journal has the same value as JSON.
-        return cast("ResultT", notes.result) if notes.is_result(result) else self._typed(params, result)
+        is_same = notes.dumped is not None and notes.dumped == result
+        return cast("ResultT", notes.result) if is_same else self._typed(params, result)
 
     async def _recordable(self, run: LedgerRun, called: ToolCallEffect, handled: ResultT, effects: Effects) -> Any:
         """Return the result of a tool as JSON.
@@ -303,19 +305,23 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
         *,
         is_call: bool,
     ) -> ToolCallEffect:
-        call_id = params.ctx.tool_call_id
+        call_id, operation = params.ctx.tool_call_id, None
+        if is_call and is_observed(run, params.ctx):
+            tool, arguments = _definition(params), plain_arguments(params.tool_args)
+            description = None if tool is None else tool.description
+            operation = ToolOperation(params.name, call_id, description=description, arguments=arguments)
         return ToolCallEffect(
             run,
             params.name,
             plain_arguments(params.tool_args),
-            key=f"{params.name}:{call_id}" if is_call else f"{params.name}:{call_id}:check",
+            key=call_key(params.name, call_id if is_call else f"{call_id}:check"),
             option=name,
             effects=effects,
             parent_id=call_id,
             settle=self._settle,
-            limits=self._backend.limits,
-            operation=_operation(params) if is_call and is_observed(run, params.ctx) else None,
-            on_change=self._backend.on_change,
+            limits=self._backend.options.limits,
+            operation=operation,
+            on_change=self._backend.options.on_change,
         )
 
     def _typed(self, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, recorded: Any) -> ResultT:
@@ -357,12 +363,12 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
         async def do(key: str) -> Json:
             value = self._operation.result_codec.dump(await self._handled(params))
-            return RecordedLists.of(run).write(name, cast("Json", value))
+            return run.opened.share(RecordedLists).write(name, cast("Json", value))
 
         async def perform(do: Run) -> Any:
             return await run.effect(name, {}, do, effects=effects)
 
-        value = await RecordedLists.of(run).read(run, await with_stored_errors(perform, do))
+        value = await run.opened.share(RecordedLists).read(run, await with_stored_errors(perform, do))
         return self._operation.result_codec.load(value)
 
     async def _handled(self, params: ParamsT) -> ResultT:
@@ -371,9 +377,9 @@ class _Bound(BoundDurableOperation[ParamsT, WireT, ResultT], Generic[ParamsT, Wi
 
     async def _settle(self, unsettled: Unsettled) -> Json | NotDone | None:
         """Call `reconcile` for the outcome of a call, and return it in the form of the journal."""
-        if self._backend.reconcile is None:
+        if self._backend.options.reconcile is None:
             return None
-        outcome = await self._backend.reconcile(unsettled)
+        outcome = await self._backend.options.reconcile(unsettled)
         if outcome is None or isinstance(outcome, NotDone):
             return outcome
         return cast("Json", to_jsonable_python(outcome))
@@ -401,25 +407,10 @@ async def _check_guarded(run: LedgerRun, context: RunContext[object], tools: Ite
         (await guards_of(run)).check_plain(context.run_id, tools, run.thread_id)
 
 
-def _effects(
-    config: object | None, params: ToolsetCallToolParams | DynamicToolsetCallToolParams, configured: Mapping[str, Effects]
-) -> Effects:
-    if isinstance(config, ToolConfig):
-        return config.effects
-    return effects_of(_definition(params), params.name, configured)
-
-
 def _definition(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolDefinition | None:
     if isinstance(params, DynamicToolsetCallToolParams):
         return params.tool_def
     return None if params.tool is None else params.tool.tool_def
-
-
-def _operation(params: ToolsetCallToolParams | DynamicToolsetCallToolParams) -> ToolOperation:
-    """Return a call as an operation for observers."""
-    tool, arguments = _definition(params), plain_arguments(params.tool_args)
-    description = None if tool is None else tool.description
-    return ToolOperation(params.name, params.ctx.tool_call_id, description=description, arguments=arguments)
 
 
 @asynccontextmanager
@@ -525,11 +516,6 @@ def _has_broken_files(value: Any) -> bool:
     if fields.get("kind") == "binary":
         return "]" in str(fields.get("data", "]"))
     return any(_has_broken_files(field) for field in fields.values())
-
-
-def _as_failed(error: EffectFailedError) -> dict[str, Any]:
-    """Return a failed call in the form of the journal: the model gets the failure, and the run continues."""
-    return {"returned": {"kind": "tool_failed", "message": error.reason}}
 
 
 def _is_from_tool(payload: Any) -> bool:

@@ -47,13 +47,11 @@ from typing_extensions import override
 from antiphon.agents._config import known_names
 from antiphon.agents._guards import Secrets
 from antiphon.agents._observers import live_publisher, observed_agent
-from antiphon.agents._outages import ends_run
-from antiphon.agents.durability._backend import LedgerBackend, question_of, run_of, started_toolset
-from antiphon.agents.durability._failures import ModelOutages, RetryPolicy
+from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, run_of, started_toolset
+from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
-from antiphon.agents.durability._quotes import current_quotation
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
-from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk, current_quotation
 from antiphon.agents.durability._tool_call import (
     METADATA_KEY,
     Reconcile,
@@ -65,8 +63,7 @@ from antiphon.agents.durability._tool_call import (
 )
 from antiphon.agents.toolkit._tool import tool_names
 from antiphon.durable._budget import AgentBudget, Bounds, BudgetLimits
-from antiphon.durable._opened import OnChange
-from antiphon.durable._outages import Outages
+from antiphon.durable._opened import OnChange, Outages
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger
@@ -133,29 +130,31 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             check_opened(ledger)
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._ledger = ledger
-        self._effects: Mapping[str, Effects] = dict(effects or {})
-        if wrong := [name for name, value in self._effects.items() if value not in get_args(Effects)]:
-            value = self._effects[wrong[0]]
-            raise ValueError(f"effects of tool {wrong[0]!r} are 'none', 'idempotent' or 'once', not {value!r}")
+        for tool, value in (effects or {}).items():
+            if value not in get_args(Effects):
+                raise ValueError(f"effects of tool {tool!r} are 'none', 'idempotent' or 'once', not {value!r}")
         check_choice("on_change", on_change, OnChange)
         check_type("retry", retry, RetryPolicy | None, "RetryPolicy(retries=3)")
         for argument, limit in (("budget", budget), ("thread_budget", thread_budget)):
             check_type(argument, limit, AgentBudget | None, "AgentBudget(requests=20)")
-        self._is_checked = not self._effects
+        self._is_checked = not effects
         """Whether it is checked that `effects` names only tools of the agent, as far as they are known."""
-        self._reconcile = reconcile
         self._live = live
-        self._on_change: OnChange | None = on_change
-        self._limits = BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget())
-        self._retry = retry
-        self._outages = outages
+        self._options = DurabilityOptions(
+            effects=dict(effects or {}),
+            reconcile=reconcile,
+            limits=BudgetLimits(budget or AgentBudget(), thread_budget or AgentBudget()),
+            retry=retry,
+            on_change=on_change,
+            outages=outages,
+        )
 
     @override
     def for_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> AbstractCapability[AgentDepsT]:
         if self.name or agent.name:
             # Those that the agent was constructed with; others are checked when they are offered.
             toolsets = [toolset for toolset in agent.toolsets if isinstance(toolset, FunctionToolset)]
-            check_settings((tool.tool_def for toolset in toolsets for tool in toolset.tools.values()), self._effects)
+            check_settings((tool.tool_def for toolset in toolsets for tool in toolset.tools.values()), self._options.effects)
             return super().for_agent(agent)
         named = copy(self)
         named.name = "agent"
@@ -168,16 +167,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @override
     def get_durable_operation_backend(self) -> LedgerBackend:
-        return LedgerBackend(
-            self.name,
-            self._ledger,
-            effects=self._effects,
-            reconcile=self._reconcile,
-            limits=self._limits,
-            retry=self._retry,
-            on_change=self._on_change,
-            outages=self._outages,
-        )
+        return LedgerBackend(self.name, self._ledger, self._options)
 
     # ------------------------------------------------------------ models and toolsets of a run
 
@@ -373,7 +363,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if current_run() is None:
             return request_context
         run = await run_of(ctx, self._ledger, self.name)
-        parameters, values = request_context.model_request_parameters, PromptValues.of(run)
+        parameters, values = request_context.model_request_parameters, run.opened.share(PromptValues)
         if any(map(is_recorded, parameters.function_tools)):
             offered = [tool for tool in parameters.function_tools if not is_recorded(tool)]
             request_context.model_request_parameters = parameters = replace(parameters, function_tools=offered)
@@ -411,18 +401,17 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
         if run is None:
             return await handler()
         self._check_effects()
-        await run.open(self._ledger)
-        if ctx.run_id is None:
+        part = await run_of(ctx, self._ledger, self.name)
+        if part is run:  # it has no id, so nothing of it can be recorded as its own
             return await handler()
-        run.opened.share(Bounds).add(self._limits)
+        run.opened.share(Bounds).add(self._options.limits)
         run.opened.share(Outages).add(ends_run)
-        part = run.of_agent(ctx.run_id, self.name, question_of(ctx))
         try:
             with run.agent_at_work(part, ctx.prompt):
                 result = await observed_agent(part, ctx, self.name, handler)
             await _write_rest(part, result)
         finally:
-            await ThreadTalk.of(part).leave(part)
+            await part.opened.share(ThreadTalk).leave(part)
         return result
 
     def _check_effects(self) -> None:
@@ -434,7 +423,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
             if (offered := tool_names(toolset)) is None:
                 return
             names |= offered
-        if unknown := [name for name in self._effects if name not in names]:
+        if unknown := [name for name in self._options.effects if name not in names]:
             who = f"effects= names tool {unknown[0]!r}, and agent {self.name!r} has none of that name"
             raise SetupError(f"{who}{known_names(unknown[0], names)}")
         self._is_checked = True
@@ -476,7 +465,7 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
     """Return the runner of a system-prompt function that returns the recorded text, or notes the new one."""
     function = runner.function
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    values = PromptValues.of(run)
+    values = run.opened.share(PromptValues)
 
     async def text(ctx: RunContext[Any]) -> str | None:
         try:
@@ -492,12 +481,12 @@ def _recording(run: LedgerRun, runner: Any) -> Any:
 
 async def _write_rest(run: LedgerRun, result: AgentRunResult[Any]) -> None:
     """Write the messages after the last model request, such as the result of the output tool call."""
-    talk = ThreadTalk.of(run)
+    talk = run.opened.share(ThreadTalk)
     await talk.read(run)
     place = TalkPlace(run.thread_id, end_id(run.course.invocation_id), run.agent or "agent")
     messages = result.new_messages()
     new = talk.prompt(run, messages, current_quotation().parts_in(messages), result.run_id)
-    units = [Secrets.of(run).clean_unit(unit) for unit in new.unquoted]
+    units = [run.opened.share(Secrets).clean_unit(unit) for unit in new.unquoted]
     # Messages before an answer are written as sent to the model, which may differ from the agent's history.
     answered = max((number for number, unit in enumerate(units, 1) if unit["kind"] == "response"), default=0)
     rest = talk.new_rows(units[answered:], new.marks()[answered:], place, result.run_id)

@@ -12,12 +12,14 @@ keeps the text for the model as the residue of that message.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, cast
 
+import httpx2
 from pydantic import ValidationError
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import (
@@ -31,6 +33,7 @@ from pydantic_ai.exceptions import (
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
+from antiphon.durable._opened import MISSING
 from antiphon.errors import (
     DeliveryError,
     EffectFailedError,
@@ -44,7 +47,7 @@ from antiphon.messages import Json, Message, OptionResultPayload
 from antiphon.messages._arguments import check_type
 from antiphon.runtime import Effects
 from antiphon.runtime._effects import GivenUp, Run
-from antiphon.runtime._rows import text_of
+from antiphon.runtime._rows import error_text, text_of
 
 # ---------------------------------------------------------------- errors of models and tools
 
@@ -69,23 +72,25 @@ _WORDS: dict[str, type[UnexpectedModelBehavior | UserError]] = {
     "UNEXPECTED_MODEL_BEHAVIOR": UnexpectedModelBehavior,
     "USER_ERROR": UserError,
 }
-_RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
-def _failure_of(error: Exception) -> FailedError | None:
-    """Return a model's error in its stored form; None if it has no code."""
+def _failure_of(error: Exception, code: str) -> FailedError:
+    """Return an error in its stored form: that of a model with a code of its own, another one with its class."""
     failure = _coded(error)
-    if failure is not None and is_tried(error):
+    if failure is None:
+        retryable = bool(getattr(error, "retryable", False))
+        return FailedError(error_text(error), code, details=_class_and_arguments(error), retryable=retryable)
+    if is_tried(error):
         failure.details = {**cast("Unit", failure.details or {}), _ATTEMPTS: getattr(error, _TRIED)}
     return failure
 
 
 def _coded(error: Exception) -> FailedError | None:
-    reason = f"{type(error).__qualname__}: {text_of(error)}"
+    reason = error_text(error)
     if isinstance(error, ModelHTTPError):
         body: Json = to_jsonable_python(error.body, fallback=str)
         details: dict[str, Json] = {"status_code": error.status_code, "model_name": error.model_name, "body": body}
-        return FailedError(reason, _HTTP, details=details, retryable=error.status_code in _RETRYABLE)
+        return FailedError(reason, _HTTP, details=details, retryable=may_pass(error))
     if isinstance(error, ModelAPIError):
         details = {"class": type(error).__name__, "model_name": error.model_name, "message": error.message}
         return FailedError(reason, _API, details=details, retryable=True)
@@ -101,20 +106,17 @@ def _stored_error(error: RefusedError) -> Exception | None:
         return _raised_before(error.details) or EffectFailedError(error.reason, error.address)
     if error.details is None:  # they could not be stored
         return None
-    model_error = _model_error(error.code, cast("Unit", error.details))
-    if model_error is not None and (attempts := cast("Unit", error.details).get(_ATTEMPTS)) is not None:
+    details = cast("Unit", error.details)
+    model_error: Exception | None = None
+    if error.code == _HTTP:
+        model_error = ModelHTTPError(details["status_code"], details["model_name"], details["body"])
+    elif error.code == _API:
+        model_error = _API_CLASSES.get(details["class"], ModelAPIError)(details["model_name"], details["message"])
+    elif error.code in _WORDS:
+        model_error = _WORDS[error.code](details["message"])
+    if model_error is not None and (attempts := details.get(_ATTEMPTS)) is not None:
         mark_tried(model_error, attempts)
     return model_error
-
-
-def _model_error(code: str, details: Unit) -> Exception | None:
-    if code == _HTTP:
-        return ModelHTTPError(details["status_code"], details["model_name"], details["body"])
-    if code == _API:
-        return _API_CLASSES.get(details["class"], ModelAPIError)(details["model_name"], details["message"])
-    if code in _WORDS:
-        return _WORDS[code](details["message"])
-    return None
 
 
 def _class_and_arguments(error: Exception) -> dict[str, Json]:
@@ -159,9 +161,7 @@ def tool_errors(changes: Callable[[], Mapping[str, Json]]) -> Generator[None, No
     except Exception as exc:
         if is_recorded(exc):
             raise _InnerError(exc) from exc
-        retryable, reason = bool(getattr(exc, "retryable", False)), f"{type(exc).__qualname__}: {text_of(exc)}"
-        tool_failure = FailedError(reason, _TOOL, details=_class_and_arguments(exc), retryable=retryable)
-        failure = _failure_of(exc) or tool_failure
+        failure = _failure_of(exc, _TOOL)
         if recorded_changes := changes():
             failure.details = {**cast("Unit", failure.details or {}), **recorded_changes}
         raise failure from exc
@@ -179,11 +179,12 @@ async def with_stored_errors(
     async def watched(key: str) -> Json:
         try:
             return await run(key)
+        except (DeliveryError, LedgerError, FailedError, UnknownOutcomeError, GivenUp, ValidationError) as exc:
+            raised.append(exc)
+            raise  # not an error of the effect itself
         except Exception as exc:
             raised.append(exc)
-            if (failure := _failure_of(exc) or _other_failure_of(exc)) is not None:
-                raise failure from exc
-            raise
+            raise _failure_of(exc, EffectFailedError.code) from exc
 
     try:
         return await perform(watched)
@@ -192,26 +193,16 @@ async def with_stored_errors(
     except RefusedError as exc:
         original, stored = _original(raised), _stored_error(exc)
         if exc.code == _TOOL:
-            error = _as_raised(original, exc.details, stored or exc)
-            raise error from (error.__cause__ if error is original else original)
-        _mark_outcomes(original, stored)
+            _raise(original, exc, stored)
+        _mark(original, _OUTCOME, True)
+        _mark(stored, _OUTCOME, True)
         if isinstance(original, AgentRunError | UserError) and _is_stored(original, exc):
             raise original from None
         raise (stored or exc) from original
     except EffectFailedError as exc:
         if settled is not None and (not raised or isinstance(raised[0], UnknownOutcomeError)):
             return settled(exc)
-        original = _original(raised)
-        error = _as_raised(original, exc.details, _raised_before(exc.details) or exc)
-        raise error from (error.__cause__ if error in (original, exc) else original)
-
-
-def _other_failure_of(error: Exception) -> FailedError | None:
-    """Return an error without a code in its stored form; None if it is not an error of the effect itself."""
-    if isinstance(error, DeliveryError | LedgerError | FailedError | UnknownOutcomeError | GivenUp | ValidationError):
-        return None
-    retryable, reason = bool(getattr(error, "retryable", False)), f"{type(error).__qualname__}: {text_of(error)}"
-    return FailedError(reason, EffectFailedError.code, details=_class_and_arguments(error), retryable=retryable)
+        _raise(_original(raised), exc, _raised_before(exc.details))
 
 
 _RECORDED: Final = "_antiphon_is_recorded"
@@ -228,6 +219,11 @@ class _InnerError(DeliveryError):
         self.error = error
 
 
+def _mark(error: Exception | None, name: str, value: object) -> None:
+    with suppress(AttributeError):  # None, or a class without room for the mark
+        setattr(error, name, value)
+
+
 def is_recorded(error: Exception) -> bool:
     """Whether an exception is recorded as the outcome of a request to a model or of a tool call."""
     return bool(getattr(error, _RECORDED, False))
@@ -242,8 +238,7 @@ def mark_failed_call(error: Exception, call: str, effects: Effects) -> None:
     If one of them has effects, there is no mark: it is not known what was done before it was raised.
     """
     if is_recorded(error):
-        with suppress(AttributeError):  # a class without room for the mark
-            setattr(error, _CALL, None if effects != "none" else getattr(error, _CALL, call))
+        _mark(error, _CALL, None if effects != "none" else getattr(error, _CALL, call))
 
 
 def failed_call(error: BaseException | None) -> str | None:
@@ -251,19 +246,18 @@ def failed_call(error: BaseException | None) -> str | None:
     return getattr(error, _CALL, None)
 
 
-def _as_raised(original: Exception | None, details: object, stored: Exception) -> Exception:
-    """Return the error for the program: the one raised here, or its stored form, if it was cut or redacted."""
-    is_same = original is not None and _has_all(details, _class_and_arguments(original))
-    error = original if original is not None and is_same else stored
-    with suppress(AttributeError):  # a class without room for the mark
-        setattr(error, _RECORDED, True)
-    return error
+def _raise(original: Exception | None, outcome: RefusedError | EffectFailedError, stored: Exception | None) -> NoReturn:
+    """Raise the error for the program: the one raised here, or its stored form, if it was cut or redacted."""
+    is_same = original is not None and _has_all(outcome.details, _class_and_arguments(original))
+    error = original if original is not None and is_same else stored or outcome
+    _mark(error, _RECORDED, True)
+    raise error from (error.__cause__ if error in (original, outcome) else original)
 
 
 def _is_stored(original: Exception, stored: RefusedError) -> bool:
     """Whether a model's error is stored unchanged. If the stored error was cut, the cut error is raised."""
-    failure = _failure_of(original)
-    return stored.details is None or (failure is not None and _has_all(stored.details, cast("Unit", failure.details)))
+    failure = _failure_of(original, stored.code)
+    return stored.details is None or _has_all(stored.details, cast("Unit", failure.details))
 
 
 def _has_all(details: object, fields: Mapping[str, Json]) -> bool:
@@ -287,6 +281,33 @@ _TRIED: Final = "_antiphon_attempts"
 _OUTCOME: Final = "_antiphon_is_outcome"
 
 
+_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_FIXABLE: Final = frozenset({401, 402, 403, 404, 407})
+"""Status codes for problems that a person can fix: the key, the account, the address of the server."""
+_SERVER: Final = 500
+"""From this status code on, the server is at fault."""
+_BROKEN: Final = (ModelAPIError, UnexpectedModelBehavior, OSError, httpx2.HTTPError, json.JSONDecodeError, ValidationError)
+"""The exceptions of a request if the provider cannot be reached, or gives an invalid answer."""
+
+
+def is_outside(error: Exception) -> bool:
+    """Whether a model request failed because of something outside: the same request may succeed after that is fixed."""
+    if isinstance(error, ModelHTTPError):
+        return error.status_code in _RETRYABLE | _FIXABLE or error.status_code >= _SERVER
+    return isinstance(error, (*_BROKEN, *MISSING)) and not isinstance(error, ContentFilterError)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether such a request may succeed soon, without a person."""
+    is_fixable = isinstance(error, ModelHTTPError) and error.status_code in _FIXABLE
+    return is_outside(error) and not is_fixable and not isinstance(error, MISSING)
+
+
+def ends_run(error: Exception) -> bool:
+    """Whether an error that ended a program is an outage of a provider: an `Outage`."""
+    return isinstance(error, httpx2.HTTPError) or (isinstance(error, ModelAPIError) and is_outside(error))
+
+
 class ModelOutages(Protocol):
     """How model requests are handled that fail for an outside reason, such as an outage of a provider."""
 
@@ -299,17 +320,9 @@ class ModelOutages(Protocol):
         ...
 
 
-def _mark_outcomes(*errors: Exception | None) -> None:
-    """Mark errors as stored outcomes of their requests."""
-    for error in errors:
-        with suppress(AttributeError):  # a class without room for the mark
-            setattr(error, _OUTCOME, True)
-
-
 def mark_tried(error: Exception, attempts: int) -> None:
     """Mark an error with the number of requests that were made before it became the outcome."""
-    with suppress(AttributeError):  # a class without room for the mark
-        setattr(error, _TRIED, attempts)
+    _mark(error, _TRIED, attempts)
 
 
 def is_tried(error: Exception) -> bool:

@@ -11,8 +11,8 @@ not be executed. They become text that is not JSON, and the model gets an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -35,24 +35,31 @@ from antiphon.agents.durability._prompt import (
     PromptValues,
     offered_tools,
     plain_settings,
-    recorded_arguments,
     tools_hash,
 )
-from antiphon.agents.durability._quotes import QUOTES, Quotation, current_quotation
 from antiphon.agents.durability._talk import (
+    QUOTES,
     AnswerRows,
+    Quotation,
     TalkPlace,
     ThreadTalk,
     as_messages,
+    current_quotation,
     is_instructing,
     prompt_messages,
     restore,
 )
 from antiphon.agents.durability._tool_call import RecordedCall
 from antiphon.durable._budget import BudgetLimits
-from antiphon.durable._changes import StepChange, ThreadChanges
-from antiphon.durable._course import RunPart
-from antiphon.durable._differences import short_hash, text_difference, tools_difference, values_difference
+from antiphon.durable._changes import (
+    StepChange,
+    ThreadChanges,
+    short_hash,
+    text_difference,
+    tools_difference,
+    values_difference,
+)
+from antiphon.durable._course import RunPart, reached_in, recorded_arguments
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import LedgerRun
 from antiphon.durable._steps import RunStep
@@ -63,7 +70,7 @@ from antiphon.messages._keys import base_of, child_id, renamed
 from antiphon.messages._long_values import cut, cut_text
 from antiphon.messages._settings import current_limits
 from antiphon.runtime import ModelOperation, describe
-from antiphon.runtime._rows import is_too_large, says_the_same_value, text_of
+from antiphon.runtime._rows import error_text, is_too_large, says_the_same_value
 
 if TYPE_CHECKING:
     from antiphon.ledger import Record
@@ -172,32 +179,21 @@ def _cut_part(part: Unit, shorter: Any) -> Unit:
         case "thinking":  # its signature is for the whole text
             return {**part, "content": shorter["content"], "signature": None, "provider_details": None}
         case "tool-call":
-            return {**shorter, "args": _cut_arguments(part["args"], shorter["args"])}
+            if shorter["args"] == part["args"] or isinstance(shorter["args"], str):
+                return {**shorter}
+            # As text that is not JSON: such a call must not be executed.
+            return {**shorter, "args": cut_text(to_json(part["args"]).decode(), len(to_json(shorter["args"])))}
         case _:
             raise _too_large()
-
-
-def _cut_arguments(arguments: Any, shorter: Any) -> Any:
-    if shorter == arguments or isinstance(shorter, str):
-        return shorter
-    text = to_json(arguments).decode()
-    return cut_text(text, len(to_json(shorter)))
 
 
 def _too_large() -> UnexpectedModelBehavior:
     return UnexpectedModelBehavior("the model's answer is too large to be written down, and has parts that cannot be cut")
 
 
-def time_limit(seconds: float | None, where: str) -> AbstractAsyncContextManager[None]:
-    """Return the block of a request that is cancelled after some seconds; None: never.
-
-    It raises `BudgetExceededError` if it was cancelled.
-    """
-    return nullcontext() if seconds is None else _limited(seconds, where)
-
-
 @asynccontextmanager
-async def _limited(seconds: float, where: str) -> AsyncGenerator[None, None]:
+async def _time_limit(seconds: float | None, where: str) -> AsyncGenerator[None, None]:
+    """Cancel a block after some seconds, with a `BudgetExceededError`; None: never."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -233,9 +229,9 @@ class ModelRequestEffect(RunStep):
     ) -> None:
         self._limits = limits
         self._run_of = run
-        self._values = PromptValues.of(run).take(run)
+        self._values = run.opened.share(PromptValues).take(run)
         self._tools = offered_tools(params.model_request_parameters)
-        self._talk = ThreadTalk.of(run)
+        self._talk = run.opened.share(ThreadTalk)
         self._agent_run = params.run_context.run_id
         self._quotation = current_quotation()
         history, sent = _agent_history(params, self._quotation) or params.messages, params.messages
@@ -247,7 +243,7 @@ class ModelRequestEffect(RunStep):
         if history is not sent:
             quoted = [_in_sent(*places) for places in zip(quoted, history, sent, strict=True)]
             self._prompt = self._talk.prompt(run, sent, quoted, self._agent_run)
-        self._withheld = Secrets.of(run)
+        self._withheld = run.opened.share(Secrets)
         self._withholding = SecretArguments.of(params.model_request_parameters.function_tools)
         self._agent = run.agent or "agent"
         self._answer: AnswerRows | None = None
@@ -286,7 +282,7 @@ class ModelRequestEffect(RunStep):
         await self._talk.read(run)
         self._check_reached(self.opened.shared.get(ThreadChanges))
         await self._talk.spend(run, [self._limits], "request", self.id)
-        values, offered = PromptValues.of(run), self._talk.offered.row(list_hash, self._tools)
+        values, offered = run.opened.share(PromptValues), self._talk.offered.row(list_hash, self._tools)
         extras: dict[str, Json] = {} if offered is None else {OFFERED: offered}
         if new_values := values.row(run, self._values):
             extras[VALUES] = new_values
@@ -332,19 +328,18 @@ class ModelRequestEffect(RunStep):
         if "settings" in changed:
             lines += values_difference("setting", before.get("settings") or {}, cast("Unit", self.arguments["settings"]))
         if "tools" in changed:
-            lines += await self._changed_tools(before.get("tools"))
+            await self._talk.read(self._run_of)
+            if (offered := self._talk.offered.of(before.get("tools"))) is not None:  # else recorded without its texts, or none
+                lines += tools_difference(offered, self._tools) or ["the form of the answer has changed"]
         if "prompt" in changed:
             prompt_lines, is_input = await self._changed_prompt(before.get(_UPTO))
             lines += prompt_lines
-        change = StepChange(self._differs(changed), lines, short_hash(self.arguments), is_input)
+        verb = "differs from the one" if changed in (["model"], ["prompt"]) else "differ from those"
+        what = f"the {' and the '.join(changed)} {verb} that thread {self.thread_id!r} records, in {self.id!r}"
+        change = StepChange(what, lines, short_hash(self.arguments), is_input)
         if self._is_first:
             await self._check_namesakes(intent, change)
         return change
-
-    def _differs(self, changed: Sequence[str]) -> str:
-        is_one = changed in (["model"], ["prompt"])
-        verb = "differs from the one" if is_one else "differ from those"
-        return f"the {' and the '.join(changed)} {verb} that thread {self.thread_id!r} records, in {self.id!r}"
 
     @property
     def _is_first(self) -> bool:
@@ -363,7 +358,8 @@ class ModelRequestEffect(RunStep):
         """
         recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
         for other in self._run_of.namesakes():
-            request = await self._first_request(other.id)
+            records = await self.journal.ledger.by_invocation(f"{other.id}/{REQUEST}", thread_id=self.thread_id)
+            request = next((each for record in records if (each := recorded_arguments(record.message)) is not None), None)
             if request is not None and not self._changed(request):
                 raise self.stopped(change, f"{other.id!r} was asked this: agents of one name began in another order. {_NAMES}")
             is_alike = request is not None and all(
@@ -373,19 +369,6 @@ class ModelRequestEffect(RunStep):
             may_be_other = other.is_at_work and not is_alike and (change.is_input or other.has_same_question)
             if may_be_other and self.on_change != "restart":
                 raise self.stopped(change, f"it may be a changed {other.id!r}, which runs at the same time. {_NAMES}")
-
-    async def _first_request(self, part: str) -> Mapping[str, Json] | None:
-        """Return the recorded first request of another run of an agent."""
-        for record in await self.journal.ledger.by_invocation(f"{part}/{REQUEST}", thread_id=self.thread_id):
-            if record.message.lane == "effect" and isinstance(record.message.payload, OptionCallPayload):
-                return recorded_arguments(record.message)
-        return None
-
-    async def _changed_tools(self, list_hash: str) -> list[str]:
-        await self._talk.read(self._run_of)
-        if (before := self._talk.offered.of(list_hash)) is None:
-            return []  # it was recorded without its texts, or had no tools
-        return tools_difference(before, self._tools) or ["the form of the answer has changed"]
 
     async def _changed_prompt(self, upto: Any) -> tuple[list[str], bool]:
         """Return how the newest message differs from the recorded one, and whether the input of the program has changed."""
@@ -423,8 +406,8 @@ class ModelRequestEffect(RunStep):
 
     def _check_reached(self, changes: ThreadChanges | None, change: StepChange | None = None) -> None:
         """Refuse to continue if a changed program does not repeat a call: the model would be told that the call failed."""
-        reached: Collection[str] = getattr(self.course, "reached", ())
-        missed = () if changes is None else changes.not_reached(self.course.invocation_id, reached, self.id)
+        reached, part = reached_in(self.course), self.course.invocation_id
+        missed = () if changes is None else changes.not_reached(part, reached, self.id)
         if missed:
             reason = f"it cannot continue: the program does not repeat the recorded call {missed[0]!r}"
             reason = f"{reason}. Keep its tool, with the arguments that it took, until the run has ended"
@@ -445,34 +428,30 @@ class ModelRequestEffect(RunStep):
 
         Raises:
             StoppedError: the attempts are used up. The request stays open, so that the next run of the program asks again.
-            LedgerError: a row could not be written.
+            BudgetExceededError: they took longer than the budgets leave.
         """
-        failures = 0
-        while True:
-            try:
-                return await ask()
-            except (DeliveryError, LedgerError):
-                raise
-            except Exception as exc:
-                failures += 1
-                pause = None if outages is None else outages.pause(exc, failures)
-                if outages is None:
+        failures, seconds = 0, self._talk.spending.seconds_left(self._limits, current_port().now())
+        async with _time_limit(seconds, self.key):
+            while True:
+                try:
+                    return await ask()
+                except (DeliveryError, LedgerError):
                     raise
-                if pause is None:
-                    if (stopped := outages.stop(exc)) is not None:
-                        raise stopped from exc
-                    mark_tried(exc, failures)
-                    raise
-                failure = f"{type(exc).__qualname__}: {text_of(exc)}"
-            await asyncio.sleep(pause)
-            await self.begin_after(failure)
+                except Exception as exc:
+                    failures += 1
+                    pause = None if outages is None else outages.pause(exc, failures)
+                    if outages is None:
+                        raise
+                    if pause is None:
+                        if (stopped := outages.stop(exc)) is not None:
+                            raise stopped from exc
+                        mark_tried(exc, failures)
+                        raise
+                    failure = error_text(exc)
+                await asyncio.sleep(pause)
+                await self.begin_after(failure)
 
     # ------------------------------------------------------------ the answer
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The time that the budgets leave for the model, in seconds; None: no limit."""
-        return self._talk.spending.seconds_left(self._limits, current_port().now())
 
     def answered(self, unit: Unit, cost: Decimal | None) -> Json:
         """Process an answer, and return the outcome for the journal."""

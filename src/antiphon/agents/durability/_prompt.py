@@ -7,12 +7,10 @@ texts are recorded with the requests, each where it differs from the previous on
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from hashlib import sha256
 from itertools import chain
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -25,9 +23,9 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
 from antiphon.agents._guards import Unit
-from antiphon.durable._course import EffectKeys
-from antiphon.durable._differences import short_hash
-from antiphon.messages import Json, JsonObject, Message, OptionCallPayload, thaw
+from antiphon.durable._changes import short_hash
+from antiphon.durable._course import EffectKeys, recorded_arguments
+from antiphon.messages import Json, JsonObject, Message, thaw
 from antiphon.messages._keys import child_id
 from antiphon.runtime._rows import is_too_large
 
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 _SECRET_SETTINGS = frozenset({"extra_headers"})
 """Settings that may carry credentials: only their names are stored."""
 _FIXED = frozenset({str, int, float, bool, type(None), datetime})
-_OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
 _fields_of = cast("Callable[[object], Unit]", attrgetter("__dict__"))
 _values_of = Unit.values
 
@@ -84,7 +81,7 @@ class HashedPrompt:
     @property
     def hash(self) -> str:
         """Its identity: the same for the same content."""
-        return _digest([reading.identity for reading in self._read])
+        return short_hash([reading.identity for reading in self._read])
 
     def marks(self) -> list[str]:
         """Return the mark of each unquoted message in its thread; the same content said twice has two.
@@ -104,7 +101,7 @@ class HashedPrompt:
     def mark_after(self, answer: Unit) -> str:
         """Return the mark of the answer to this prompt, as `marks` of the next prompt returns it."""
         identity = _mark_source(answer)
-        return _digest([identity, 1 + sum(reading.mark_source == identity for reading in self._read)])
+        return short_hash([identity, 1 + sum(reading.mark_source == identity for reading in self._read)])
 
 
 class _Read:
@@ -113,11 +110,14 @@ class _Read:
     __slots__ = ("_inner", "_inner_read", "_mark", "_seen", "identity", "mark_source", "message", "unit", "unquoted")
 
     def __init__(self, message: ModelMessage, unit: Unit, quoted: frozenset[int], run_id: str | None) -> None:
-        digest = _digest(_content_of(unit))
+        digest = short_hash(_content_of(unit))
         self.message = message
         self.unit = unit
         self.identity = [digest, unit.get("instructions") or None]
-        self.unquoted = unit if not quoted else _without(unit, quoted, run_id)
+        # The rest is the agent's own. Pydantic AI has joined it with the quotation, and has dropped the id of the run.
+        rest = [part for place, part in enumerate(unit["parts"]) if place not in quoted]
+        own_part: Unit | None = {**unit, "parts": rest, "run_id": unit.get("run_id") or run_id} if rest else None
+        self.unquoted = unit if not quoted else own_part
         """None: all of it is quoted."""
         self.mark_source = "" if self.unquoted is None else _mark_source(self.unquoted, digest if not quoted else None)
         self._mark = (0, "")
@@ -134,7 +134,7 @@ class _Read:
     def mark(self, count: int) -> str:
         """Return its mark as the first, second … message of the same content."""
         if self._mark[0] != count:
-            self._mark = (count, _digest([self.mark_source, count]))
+            self._mark = (count, short_hash([self.mark_source, count]))
         return self._mark[1]
 
 
@@ -165,28 +165,20 @@ def _text(values: list[Any]) -> bytes | None:
 
 def mark_of(unit: Unit) -> str:
     """Return the mark of a single message."""
-    return _digest([_mark_source(unit), 1])
+    return short_hash([_mark_source(unit), 1])
 
 
 def _mark_source(unit: Unit, digest: str | None = None) -> str:
     if unit["kind"] == "response":
         return f"response@{unit.get('timestamp')}@{unit.get('model_name')}@{len(unit['parts'])}"
-    return f"{digest or _digest(_content_of(unit))}@{unit.get('run_id')}"
-
-
-def _without(unit: Unit, quoted: frozenset[int], run_id: str | None) -> Unit | None:
-    """Return a message without its quoted parts; None: it has no others.
-
-    The others are the agent's own. Pydantic AI has joined them with the quotation, and has dropped the id of the run.
-    """
-    parts = [part for place, part in enumerate(unit["parts"]) if place not in quoted]
-    return {**unit, "parts": parts, "run_id": unit.get("run_id") or run_id} if parts else None
+    return f"{digest or short_hash(_content_of(unit))}@{unit.get('run_id')}"
 
 
 def tools_hash(parameters: ModelRequestParameters) -> str:
     """Return a hash of the tools that a model may call and of the form of its answer."""
-    tools = [_tool(tool) for tool in (*parameters.function_tools, *parameters.output_tools)]
-    return _digest([tools, parameters.output_mode, parameters.allow_text_output])
+    offered = (*parameters.function_tools, *parameters.output_tools)
+    tools = [[tool.name, tool.description, tool.parameters_json_schema, tool.strict] for tool in offered]
+    return short_hash([tools, parameters.output_mode, parameters.allow_text_output])
 
 
 def plain_settings(settings: ModelSettings | None) -> Unit:
@@ -200,18 +192,6 @@ def _content_of(unit: Unit) -> list[Any]:
     return [unit["kind"], parts]
 
 
-def _tool(tool: ToolDefinition) -> list[Any]:
-    return [tool.name, tool.description, tool.parameters_json_schema, tool.strict]
-
-
-def _digest(value: Any) -> str:
-    try:
-        words = orjson.dumps(value, option=_OPTIONS, default=str)
-    except TypeError:  # an integer of more than 64 bits
-        words = json.dumps(value, sort_keys=True, default=str).encode()
-    return sha256(words).hexdigest()[:32]
-
-
 # ---------------------------------------------------------------- values of functions
 
 REQUEST: Final = "model"
@@ -219,13 +199,6 @@ REQUEST: Final = "model"
 VALUES: Final = "new_values"
 """The key of the texts that differ from those of the request before."""
 _INSTRUCTIONS: Final = "instructions"
-
-
-def recorded_arguments(intent: Message) -> JsonObject | None:
-    """Return the arguments that identify an effect, from its intent."""
-    payload = intent.payload
-    arguments = payload.arguments.get("arguments") if isinstance(payload, OptionCallPayload) else None
-    return arguments if isinstance(arguments, JsonObject) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +251,6 @@ class PromptValues:
         self._next: dict[str, dict[str, str | None]] = {}
         """By run of an agent, all texts of its next request."""
 
-    @classmethod
-    def of(cls, run: LedgerRun) -> PromptValues:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
-
     async def system_prompt(self, run: LedgerRun, name: str) -> str | None:
         """Return the recorded text of a system-prompt function.
 
@@ -309,7 +277,10 @@ class PromptValues:
             if not part.dynamic:
                 instructions.append(part)
                 continue
-            name = _name(part, counts)
+            # Its id, if it has one, and its number among those of the same name.
+            name = f"{_INSTRUCTIONS}:{part.id}" if part.id is not None else _INSTRUCTIONS
+            counts[name] += 1
+            name = name if counts[name] == 1 else f"{name}={counts[name]}"
             recorded_text = recorded.get(name, _SILENT)
             text = texts[name] = recorded_text.text if recorded and recorded_text.hash else part.content
             if text is not None:
@@ -428,7 +399,7 @@ class OfferedTools:
 
     def read_row(self, message: Message) -> None:
         """Read a row of the thread."""
-        arguments = recorded_arguments(message) if message.lane == "effect" else None
+        arguments = recorded_arguments(message)
         if arguments is None or not isinstance(offer := arguments.get(OFFERED), JsonObject):
             return
         listing: Any = thaw(offer)
@@ -461,10 +432,3 @@ class OfferedTools:
         return (
             None if digests is None else {name: self.tools.get(digest, {"hash": digest}) for name, digest in digests.items()}
         )
-
-
-def _name(part: InstructionPart, counts: Counter[str]) -> str:
-    """Return the name of an instruction: its id, if it has one, and its number among those of the same name."""
-    name = f"{_INSTRUCTIONS}:{part.id}" if part.id is not None else _INSTRUCTIONS
-    counts[name] += 1
-    return name if counts[name] == 1 else f"{name}={counts[name]}"

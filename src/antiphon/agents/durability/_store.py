@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from antiphon.agents._guards import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
-from antiphon.agents.durability._talk import METADATA, TalkPlace, ThreadTalk, restore, restore_unit
+from antiphon.agents.durability._talk import METADATA, TalkPlace, ThreadTalk, restore
 from antiphon.errors import AppendConflictError
 from antiphon.ledger import Ledger
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
@@ -199,7 +199,7 @@ class _UnitRows:
 
     def unit(self, *, is_priced: bool) -> Unit:
         """Return the message."""
-        return restore(self.rows, is_priced=True) if is_priced else restore_unit(self.rows)
+        return restore(self.rows, is_priced=is_priced)
 
 
 class _ThreadContents:
@@ -219,7 +219,9 @@ class _ThreadContents:
             if (entry := _store_data(message, ENTRY)) is not None:
                 contents.entries[message.correlation_id or ""] = entry
             elif message.lane == "talk":
-                if (mark := _mark_of(message)) is not None:
+                notes = message.metadata.get(METADATA)
+                mark = notes.get("unit") if isinstance(notes, JsonObject) else None
+                if isinstance(mark, str):
                     last = contents.units[mark] = _UnitRows()
                 last.rows.append(message)
         return contents
@@ -231,12 +233,6 @@ class _ThreadContents:
         unit = stored or {**self.units[data["unit"]].unit(is_priced=data.get("priced", False)), **data["kept"]}
         (message,) = ModelMessagesTypeAdapter.validate_python([unit])
         return ConversationEntry(id=entry_id, parent_id=data["parent"], message=message)
-
-
-def _mark_of(message: Message) -> str | None:
-    notes = message.metadata.get(METADATA)
-    mark = notes.get("unit") if isinstance(notes, JsonObject) else None
-    return mark if isinstance(mark, str) else None
 
 
 def _row(kind: str, data: Unit, correlation_id: str) -> Message:

@@ -3,29 +3,40 @@
 A prompt is a whole history, and the next prompt extends it. Each message of it has a mark, which is stored with
 the first of its rows. Messages without a row are written before the request starts; an answer is written with the outcome of
 its request; instructions are written where they change.
+
+**Quotations** are messages of a prompt that repeat rows of the thread, and so are not written again. What an agent is shown of
+others, such as a history that was handed to the thread, is talk of its authors already. A pattern that puts it into a prompt
+says so with `quoting`. Then the first request of the agent records the places of the quoted rows, and only the rest of the
+prompt is written. The hash of the prompt covers all of it. Pydantic AI joins adjacent requests and drops their metadata, but
+keeps the parts themselves. So a quotation is known by its parts, which are the same objects in each request of the run.
 """
 
 from __future__ import annotations
 
 from asyncio import Lock
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from antiphon.agents._guards import ThreadGuards, Unit
 from antiphon.agents.durability._failures import ToolFailures
 from antiphon.agents.durability._prompt import HashedPrompt, OfferedTools
 from antiphon.dialects.pydantic_ai import DIALECT
 from antiphon.durable._budget import BudgetLimits, Kind, Spending
+from antiphon.durable._course import recorded_arguments
 from antiphon.errors import DecodeError
 from antiphon.messages import (
     Conversation,
     ForeignPart,
+    Json,
     JsonObject,
     Message,
     PartsPayload,
     TextPart,
     current_port,
+    thaw,
 )
 from antiphon.messages._keys import is_renamed, run_of
 
@@ -67,11 +78,6 @@ class ThreadTalk:
         """Whether a handler answers as soon as its agent has ended: the answer is written with the last rows of the agent."""
 
     @classmethod
-    def of(cls, run: LedgerRun) -> ThreadTalk:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
-
-    @classmethod
     def of_new_thread(cls) -> ThreadTalk:
         """Return the talk of a thread without rows. The caller passes every row to `read_row`, so the thread is never read."""
         talk = cls()
@@ -106,17 +112,12 @@ class ThreadTalk:
         """Read the thread, the first time only."""
         if self._is_read:
             return
-        async with (
-            self._reading
-        ):  # parallel agents wait until all of it is read: with half of it, they would exceed their budgets
+        async with self._reading:  # parallel agents wait for all of it: with half of it, they would exceed their budgets
             if not self._is_read:
-                await self._read(run)
+                self.spending.run.began = run.opened.recorded.began
+                async for record in run.ledger.read(run.thread_id):
+                    self.read_row(record, run.opened.root)
                 self._is_read = True
-
-    async def _read(self, run: LedgerRun) -> None:
-        self.spending.run.began = run.opened.recorded.began
-        async for record in run.ledger.read(run.thread_id):
-            self.read_row(record, run.opened.root)
 
     def read_row(self, record: Record, root: str) -> None:
         """Read a row of the thread; `root` is the run that reads it."""
@@ -191,7 +192,12 @@ class ThreadTalk:
             if mark not in (restarted if restarted is not None and is_own else self._marks):
                 self._keep(mark, place.id)
                 author = place if unit.get("run_id") == run_id else place._replace(agent=_UNNAMED)
-                rows += self._unit_rows(unit, mark, author, len(rows))
+                # Their own request, before the unit: so the dialect writes instructions only where they change.
+                before: list[Unit] = [{"kind": "request", "parts": [], "instructions": self._instructions}]
+                messages = _messages_of(unit, before if self._instructions is not None else (), self.refusals.coded)
+                if unit["kind"] == "request":
+                    self._instructions = unit.get("instructions") or None
+                rows += author.rows(messages, "said", mark, count=len(rows))
         return rows
 
     def know(self, marks: Iterable[str], place: TalkPlace) -> None:
@@ -209,19 +215,10 @@ class ThreadTalk:
         self._keep(answer.mark, answer.rows[0].parent_id or "")
         self.spending.pay(answer.rows[0].usage)
 
-    def _unit_rows(self, unit: Unit, mark: str, place: TalkPlace, count: int) -> list[Message]:
-        instructions = self._instructions
-        if unit["kind"] == "request":
-            self._instructions = unit.get("instructions") or None
-        # Their own request, before the unit: so the dialect writes instructions only where they change.
-        before: list[Unit] = [] if instructions is None else [{"kind": "request", "parts": [], "instructions": instructions}]
-        messages = _messages_of(_without_conversation(unit), before, self.refusals.coded)
-        return place.rows(messages, "said", mark, count=count)
-
 
 async def guards_of(run: LedgerRun) -> ThreadGuards:
     """Return the guards that the thread of a run records. They are read once, with the talk."""
-    talk = ThreadTalk.of(run)
+    talk = run.opened.share(ThreadTalk)
     await talk.read(run)
     return talk.guards
 
@@ -281,7 +278,7 @@ class TalkPlace(NamedTuple):
 
 def as_messages(unit: Unit, cost: Decimal | None) -> list[Message]:
     """Return an answer as messages that belong to no thread, with its cost."""
-    first, *rest = _messages_of(_without_conversation(unit))
+    first, *rest = _messages_of(unit)
     if cost is not None and first.usage is not None:
         first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": cost})})
     return [first, *rest]
@@ -297,6 +294,7 @@ def prompt_messages(units: Sequence[Unit]) -> list[Message]:
 
 def _messages_of(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Message], Message] | None = None) -> list[Message]:
     """Return a request or an answer as messages. If a tool name is invalid, it is a single message, kept whole."""
+    unit = _without_conversation(unit)
     try:
         return list(DIALECT.decode([*before, unit], edit=edit))[len(before) :]
     except DecodeError:
@@ -306,38 +304,99 @@ def _messages_of(unit: Unit, before: Sequence[Unit] = (), edit: Callable[[Messag
         return [bare.model_copy(update={"payload": payload})]
 
 
-def restore(messages: Iterable[Message], *, is_priced: bool) -> Unit:
-    """Return the answer from which messages were made."""
-    plain = [_plain(message) for message in messages]
-    return as_unit(_unpriced(plain) if is_priced else plain)
+def restore(messages: Iterable[Message], *, is_priced: bool = False) -> Unit:
+    """Return the request or answer of which rows were made, without its conversation id; empty if they are not one.
 
-
-def restore_unit(messages: Iterable[Message]) -> Unit:
-    """Return the request or answer of which messages were made, without its conversation id; empty if they are not one."""
-    return as_unit([_plain(message) for message in messages])
+    `is_priced`: its cost was added to the rows, and is not its own.
+    """
+    plain: list[Message] = []
+    for message in messages:  # without the fields that belong to its thread
+        fields: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
+        if message.role_hint_for_llm == "assistant":
+            fields["policy"] = "assistant"
+        plain.append(message.model_copy(update=fields))
+    return as_unit(plain, is_priced=is_priced)
 
 
 def as_unit(messages: Sequence[Message], *, is_priced: bool = False) -> Unit:
     """Return the unit of messages that belong to no thread."""
-    value = cast("list[Unit]", DIALECT.encode(Conversation(_unpriced(messages) if is_priced else messages)).value)
+    plain = list(messages)
+    if is_priced and plain and (usage := plain[0].usage) is not None:
+        plain[0] = plain[0].model_copy(update={"usage": usage.model_copy(update={"cost": None})})
+    value = cast("list[Unit]", DIALECT.encode(Conversation(plain)).value)
     return value[0] if len(value) == 1 else {}
-
-
-def _unpriced(messages: Sequence[Message]) -> list[Message]:
-    first, *rest = messages
-    if first.usage is not None:
-        first = first.model_copy(update={"usage": first.usage.model_copy(update={"cost": None})})
-    return [first, *rest]
-
-
-def _plain(message: Message) -> Message:
-    """Return a message without the fields that belong to its thread."""
-    fields: Unit = {"thread_id": None, "parent_id": None, "correlation_id": None}
-    if message.role_hint_for_llm == "assistant":
-        fields["policy"] = "assistant"
-    return message.model_copy(update=fields)
 
 
 def _without_conversation(unit: Unit) -> Unit:
     """Return a unit without its conversation id, which is the id of the thread."""
     return {**unit, "conversation_id": None}
+
+
+# ---------------------------------------------------------------- quotations
+
+QUOTES: Final = "quotes"
+"""The field of a recorded request that has the places of the quoted rows."""
+
+
+class Quotation:
+    """Messages before a prompt, and the rows of the thread that they repeat.
+
+    Without `seqs`, the messages repeat nothing: they are written like the prompt.
+    """
+
+    def __init__(self, messages: Sequence[ModelMessage] = (), seqs: Sequence[int] = ()) -> None:
+        self.messages = tuple(messages)
+        self.seqs = tuple(seqs)
+        self._parts = {id(part): part for message in messages for part in message.parts} if seqs else {}
+
+    @classmethod
+    def joined(cls, quotations: Iterable[Quotation]) -> Quotation:
+        """Return several, one after the other."""
+        quotation = cls()
+        for segment in quotations:
+            quotation.messages += segment.messages
+            quotation.seqs += segment.seqs
+            quotation._parts |= segment._parts
+        return quotation
+
+    def parts_in(self, messages: Sequence[ModelMessage]) -> list[frozenset[int]]:
+        """Return, for each message of a prompt, the positions of its quoted parts."""
+        return [
+            frozenset(place for place, part in enumerate(message.parts) if id(part) in self._parts) for message in messages
+        ]
+
+    def ranges(self) -> Json:
+        """Return the places of the rows, in the order of the prompt, as ranges: the first and the last place of each."""
+        ranges: list[list[Json]] = []
+        before = 0
+        for seq in self.seqs:
+            if ranges and seq == before + 1:
+                ranges[-1][1] = seq
+            else:
+                ranges.append([seq, seq])
+            before = seq
+        return ranges
+
+
+def quoted_seqs(message: Message) -> list[int]:
+    """Return the places of the rows that a recorded model request quotes; empty for any other row."""
+    ranges: list[tuple[int, int]] = thaw((recorded_arguments(message) or JsonObject({})).get(QUOTES, ()))
+    return [seq for first, last in ranges for seq in range(first, last + 1)]
+
+
+_current: ContextVar[Quotation] = ContextVar("antiphon.agents.quotation", default=Quotation())  # noqa: B039 (never changed)
+
+
+def current_quotation() -> Quotation:
+    """Return what the prompts of the current agent quote."""
+    return _current.get()
+
+
+@contextmanager
+def quoting(quotation: Quotation) -> Generator[None]:
+    """Quote rows in the prompts of the agents that run inside the `with` block."""
+    token = _current.set(quotation)
+    try:
+        yield
+    finally:
+        _current.reset(token)

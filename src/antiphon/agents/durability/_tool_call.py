@@ -31,8 +31,7 @@ from antiphon.agents.durability._failures import RetryPolicy
 from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.agents.toolkit._tool import declared_settings, unknown_setting
 from antiphon.durable._budget import BudgetLimits
-from antiphon.durable._changes import StepChange
-from antiphon.durable._differences import short_hash
+from antiphon.durable._changes import StepChange, short_hash
 from antiphon.durable._opened import OnChange, UnrecordedStepError
 from antiphon.durable._run import LedgerRun, current_run, is_trial
 from antiphon.durable._steps import RunStep
@@ -41,7 +40,7 @@ from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayl
 from antiphon.messages._keys import as_key, child_id, is_below
 from antiphon.runtime import Effects, ToolOperation, describe
 from antiphon.runtime._effects import GivenUp
-from antiphon.runtime._rows import is_too_large, text_of
+from antiphon.runtime._rows import error_text, is_too_large
 
 if TYPE_CHECKING:
     from pydantic_ai._enqueue import PendingMessage
@@ -154,6 +153,11 @@ def _place(value: Any) -> bytes:
     return orjson.dumps(to_jsonable_python(value, fallback=_type_of), option=orjson.OPT_NON_STR_KEYS, default=str)
 
 
+def call_key(tool: str, call_id: str | None) -> str:
+    """Return the key of the effect of a call, from the id that the model gave it: the same when the program runs again."""
+    return f"{tool}:{call_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class Unsettled:
     """A call that was started, and whose outcome is unknown."""
@@ -207,7 +211,7 @@ class ToolCallEffect(RunStep):
         )
         self.operation = operation
         self._run_of = run
-        self._talk = ThreadTalk.of(run)
+        self._talk = run.opened.share(ThreadTalk)
         self._tool = tool
         self._settle = settle
         self._limits = limits
@@ -236,18 +240,14 @@ class ToolCallEffect(RunStep):
 
     @override
     async def change(self, intent: Message) -> StepChange:
-        what = f"the program calls tool {self._tool!r} with {self._other(intent)} than thread {self.thread_id!r} says"
+        recorded, repeated = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
+        before, now = recorded.arguments.get("effects"), repeated.arguments.get("effects")
+        difference = "other arguments" if before == now else f"other effects ({now!r}, not {before!r})"
+        if recorded.option_name != repeated.option_name:
+            difference = f"another name ({repeated.option_name!r}, not {recorded.option_name!r})"
+        what = f"the program calls tool {self._tool!r} with {difference} than thread {self.thread_id!r} says"
         digest = short_hash([self._option, self._effects, self.arguments])
         return StepChange(f"{what}, in {self.id!r}", self.changed_arguments(intent), digest)
-
-    def _other(self, intent: Message) -> str:
-        """Return the differences from the recorded call."""
-        recorded, repeated = cast("OptionCallPayload", intent.payload), cast("OptionCallPayload", self.intent().payload)
-        if recorded.option_name != repeated.option_name:
-            return f"another name ({repeated.option_name!r}, not {recorded.option_name!r})"
-        if recorded.arguments.get("effects") != repeated.arguments.get("effects"):
-            return f"other effects ({repeated.arguments.get('effects')!r}, not {recorded.arguments.get('effects')!r})"
-        return "other arguments"
 
     @property
     @override
@@ -259,7 +259,6 @@ class ToolCallEffect(RunStep):
 
         Raises:
             GivenUp: a person must decide.
-            LedgerError: a row could not be written.
         """
         failures = 0
         while True:
@@ -272,7 +271,7 @@ class ToolCallEffect(RunStep):
                 pause = None if policy is None else policy.decide(exc, self._effects, failures)
                 if pause is None:
                     raise
-                failure = f"{type(exc).__qualname__}: {text_of(exc)}"
+                failure = error_text(exc)
                 if pause == "park":
                     times = f" {failures} times, at last" if failures > 1 else ""
                     is_not_done = policy is not None and isinstance(exc, policy.not_done)
@@ -313,7 +312,8 @@ class CallNotes:
         """The cancellation of the tool itself, after it had cancelled the run."""
         self.result: Any = None
         """The return value of the tool in this process, with its classes."""
-        self._dumped: Json = None
+        self.dumped: Json = None
+        """Its recorded form; None if it is recorded in another one, such as cut."""
 
     def is_about(self, ctx: RunContext[Any]) -> bool:
         """Whether a context belongs to this call, and not to an agent that runs in it."""
@@ -337,14 +337,6 @@ class CallNotes:
         finally:
             _notes.reset(token)
 
-    def keep(self, result: Any, dumped: Any) -> None:
-        """Keep the return value of the tool, and its stored form; None if it is stored in another form."""
-        self.result, self._dumped = result, dumped
-
-    def is_result(self, recorded: Any) -> bool:
-        """Whether the recorded value is the return value of the tool in this process."""
-        return self._dumped is not None and self._dumped == recorded
-
     async def returned(self, call: Awaitable[Json]) -> Json:
         """Make a call, and return its result. If the tool has cancelled its own run, that is a result, too."""
         try:
@@ -359,7 +351,14 @@ class CallNotes:
         """Return the fields that are recorded with the result."""
         fields: dict[str, Json] = {}
         if self._enqueued:
-            fields["enqueued"] = [_dump_enqueued(pending) for pending in self._enqueued]
+            fields["enqueued"] = [
+                {
+                    "messages": cast("Json", ModelMessagesTypeAdapter.dump_python(pending.messages, mode="json")),
+                    "priority": pending.priority,
+                    "is_beside_result": getattr(pending, "_tool_call", None) is not None,
+                }
+                for pending in self._enqueued
+            ]
         if self.is_cancelled:
             fields["cancelled"] = True
         return fields
@@ -418,12 +417,6 @@ class _NotedCancellation:
         return getattr(self._cancellation, name)
 
 
-def _dump_enqueued(pending: PendingMessage) -> dict[str, Json]:
-    messages = cast("Json", ModelMessagesTypeAdapter.dump_python(pending.messages, mode="json"))
-    is_beside_result = getattr(pending, "_tool_call", None) is not None
-    return {"messages": messages, "priority": pending.priority, "is_beside_result": is_beside_result}
-
-
 def typed_result(tool: object, value: Any, loaded: Any) -> Any:
     """Return a recorded result as the declared return type of a tool; as it was loaded, if it declares no matching type.
 
@@ -460,7 +453,7 @@ class RecordedCall:
         if not (run.is_again or run.journal.has_had_owners(run.thread_id)):
             return None
         await run.journal.settle(run.thread_id)
-        id = child_id(run.course.invocation_id, as_key(f"{tool}:{call_id}"))  # noqa: A001 (that of the effect)
+        id = child_id(run.course.invocation_id, as_key(call_key(tool, call_id)))  # noqa: A001 (that of the effect)
         records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         match rows:
@@ -488,7 +481,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
         run = await self.run_of(ctx)
         if not run.is_again:
             return tools
-        talk = ThreadTalk.of(run)
+        talk = run.opened.share(ThreadTalk)
         await talk.read(run)
         offered = talk.offered.all()
         return tools | {name: self._recorded(name, offered[name]) for name in offered if name not in tools}
@@ -514,7 +507,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
             return await _result_in_talk(run, name, ctx.tool_call_id)
         if recorded is None:
             raise ModelRetry(f"Unknown tool name: {name!r}.")
-        run.course.next_key(f"{name}:{ctx.tool_call_id}")  # the program has reached it
+        run.course.next_key(call_key(name, ctx.tool_call_id))  # the program has reached it
         return _returned(recorded.outcome)
 
 
@@ -563,11 +556,6 @@ class RecordedLists:
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Json]] = {}
         self._values: dict[str, Json] = {}
-
-    @classmethod
-    def of(cls, run: LedgerRun) -> RecordedLists:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
 
     def write(self, name: str, value: Json) -> Json:
         """Return a list in its stored form, in the effect that finds it.

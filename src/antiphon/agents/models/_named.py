@@ -50,19 +50,14 @@ def model(name: Model | str | None = None, *, script: Script | Path | str | None
     model_name = name or ("scripted" if script else os.environ.get(VARIABLE) or read_config().model or "")
     kind, _, rest = model_name.partition(":")
     if kind == "scripted":
-        return ScriptedModel(_script(script or rest))
+        source = script or rest or None
+        return ScriptedModel(source if isinstance(source, Script) or source is None else load_script(source))
     if script:
         raise ValueError(f"a script is for the model 'scripted', not for {model_name!r}")
     if not model_name:
         hint = f"name one, set {VARIABLE}, or write `model = ...` into antiphon.toml; {_KEYLESS}"
         raise UnknownModelError(hint, model_name, _BUILT_IN)
     return _local(rest) if kind == "local" else _of_provider(model_name)
-
-
-def _script(source: Script | Path | str) -> Script | None:
-    if isinstance(source, Script):
-        return source
-    return load_script(source) if source else None
 
 
 def _local(path: str) -> Model:
@@ -91,7 +86,9 @@ def _of_provider(name: str) -> Model:
     except ImportError as exc:
         raise _missing_package(name, exc) from exc
     except Exception as exc:  # an error during the setup of a client concerns its key
-        raise _missing_key(name, exc) from exc
+        variables = tuple(dict.fromkeys(_IN_MESSAGE.findall(str(exc))))
+        advice = f"set {' or '.join(variables)}" if variables else str(exc)
+        raise MissingKeyError(f"its provider needs a key: {advice}; {_KEYLESS}", name, variables) from exc
 
 
 def _ollama(name: str) -> Model:
@@ -123,12 +120,6 @@ def _nearest(name: str) -> tuple[str, ...]:
 def model_names(begin: str = "") -> tuple[str, ...]:
     """Return the known names of models with this prefix: antiphon's own, and those that Pydantic AI lists."""
     return tuple(name for name in (*_BUILT_IN, *known_model_names()) if name.startswith(begin))
-
-
-def _missing_key(name: str, exc: Exception) -> MissingKeyError:
-    variables = tuple(dict.fromkeys(_IN_MESSAGE.findall(str(exc))))
-    advice = f"set {' or '.join(variables)}" if variables else str(exc)
-    return MissingKeyError(f"its provider needs a key: {advice}; {_KEYLESS}", name, variables)
 
 
 def _missing_package(name: str, exc: ImportError) -> MissingExtraError:

@@ -20,10 +20,11 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from antiphon.agents._config import first_problem, read_small
 from antiphon.errors import ModelError
+from antiphon.messages._json_values import as_text
 
 # ---------------------------------------------------------------- the script
 
@@ -229,8 +230,3 @@ def _word_of(name: str, words: Mapping[str, object]) -> Any:
 def _in_text(match: re.Match[str], words: Mapping[str, object]) -> str:
     value = _word_of(match[1], words)
     return match[0] if value is _UNKNOWN else as_text(value)
-
-
-def as_text(value: Any) -> str:
-    """Return a value as text: JSON, unless it is a string."""
-    return value if isinstance(value, str) else to_json(value, fallback=str).decode()

@@ -36,9 +36,10 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import to_json
 from typing_extensions import override
 
-from antiphon.agents.models._script import Rule, Scene, Script, Turn, as_text, filled, load_script, scene_of
+from antiphon.agents.models._script import Rule, Scene, Script, Turn, filled, load_script, scene_of
 from antiphon.errors import ModelError
 from antiphon.messages import current_port
+from antiphon.messages._json_values import as_text
 
 # ---------------------------------------------------------------- a value for a schema
 
@@ -131,7 +132,9 @@ class Filler:
                 properties = schema.get("properties", {})
                 return {name: self._of(properties.get(name, True), depth + 1) for name in schema.get("required", ())}
             case "array":
-                return self._items(schema, depth)
+                before: list[Any] = [self._of(item_schema, depth + 1) for item_schema in schema.get("prefixItems", ())]
+                missing = max(schema.get("minItems", 0) - len(before), 0)
+                return before + [self._of(schema.get("items", True), depth + 1) for _ in range(missing)]
             case "integer":
                 return math.ceil(_number(schema))
             case "number":
@@ -141,17 +144,9 @@ class Filler:
             case "null":
                 return None
             case _:
-                return self._string(schema)
-
-    def _items(self, schema: _Schema, depth: int) -> list[Any]:
-        before: list[Any] = [self._of(item_schema, depth + 1) for item_schema in schema.get("prefixItems", ())]
-        missing = max(schema.get("minItems", 0) - len(before), 0)
-        return before + [self._of(schema.get("items", True), depth + 1) for _ in range(missing)]
-
-    def _string(self, schema: _Schema) -> str:
-        if schema.get("format") in _FORMATS:
-            return _FORMATS[schema["format"]]
-        return self.text[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
+                if schema.get("format") in _FORMATS:
+                    return _FORMATS[schema["format"]]
+                return self.text[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
 
 
 def _number(schema: _Schema) -> float:

@@ -340,12 +340,7 @@ class DecisionLog:
 
 
 async def begin_under(run: LedgerRun, cover: Cover) -> None:
-    """Let an agent start or continue under a toolkit, and write the mark for that, unless the thread has it.
-
-    Raises:
-        UnguardedToolError: the toolkit does not ask for an approval that the thread requires.
-        LedgerError: it could not be stored.
-    """
+    """Let an agent start or continue under a toolkit, and write the mark for that, unless the thread has it."""
     if run.opened.is_finished or not cover.tools:
         return
     mark = (await guards_of(run)).enter(cover, run.thread_id)

@@ -33,21 +33,20 @@ from antiphon.agents.toolkit._tool import (
     ToolRefusal,
 )
 from antiphon.durable._budget import Bounds
-from antiphon.durable._course import asked
 from antiphon.durable._run import CurrentEffect, LedgerRun, effect_scope
-from antiphon.durable._steps import StepOrder
+from antiphon.durable._steps import RunEffect
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, LedgerError, ParkedError, UnknownOutcomeError
 from antiphon.messages import Json, MediaPart, Message, Modality, TextPart
 from antiphon.messages._long_values import cut
 from antiphon.messages._settings import current_limits
 from antiphon.runtime import ToolOperation, describe
-from antiphon.runtime._effects import Effect, Run
+from antiphon.runtime._effects import Run
 from antiphon.runtime._rows import text_of
 
 # ---------------------------------------------------------------- the effect
 
 
-class ToolkitCallEffect(Effect):
+class ToolkitCallEffect(RunEffect):
     """One call of a toolkit's tool in a run. It counts for the budgets of the agents in the run."""
 
     def __init__(
@@ -60,21 +59,11 @@ class ToolkitCallEffect(Effect):
         parent_id: str | None,
         ctx: RunContext[object],
     ) -> None:
-        super().__init__(
-            run.journal,
-            run.course,
-            key,
-            arguments,
-            effects=tool.effects,
-            park=run.park,
-            option=tool.name,
-            parent_id=parent_id,
-            forgiven=run.forgiven,
-        )
+        super().__init__(run.opened, key, arguments, effects=tool.effects, option=tool.name, parent_id=parent_id)
         self._run_of = run
-        self.asked = asked(getattr(run.course, "place", None))
         self._tool = tool
-        first = _without_number(self.id)
+        name, _, number = self.id.rpartition("=")  # `=` in a key only precedes the number of a further one
+        first = name if number.isdigit() else self.id
         self._is_repeated = self.id != first
         self.key = self.id = first  # a call that the model repeats under one id is one call
         if is_observed(run, ctx):
@@ -82,15 +71,9 @@ class ToolkitCallEffect(Effect):
             self.operation = ToolOperation(tool.name, parent_id, description=tool.description or None, arguments=shown)
 
     @override
-    async def check_order(self) -> None:
-        opened = self._run_of.opened
-        on_change = opened.on_change or "stop"
-        await StepOrder.of(opened).check(opened, self.id, self.shown_name, on_change, self._tool.effects)
-
-    @override
     async def begin(self) -> Message:
         run = self._run_of
-        await ThreadTalk.of(run).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
+        await run.opened.share(ThreadTalk).spend(run, run.opened.share(Bounds).limits, "tool", self.id)
         return await super().begin()
 
     async def call(self, start: Run) -> Any:
@@ -110,12 +93,6 @@ class ToolkitCallEffect(Effect):
     @override
     def _may_be_recorded(self) -> bool:
         return self._is_repeated or super()._may_be_recorded()
-
-
-def _without_number(id: str) -> str:
-    """Return the id of the first effect of a name: `=` in a key only precedes the number of a further one."""
-    first, _, number = id.rpartition("=")
-    return first if number.isdigit() else id
 
 
 # ---------------------------------------------------------------- starting
@@ -265,14 +242,13 @@ def _medium(value: object) -> MediaPart | None:
     if isinstance(value, MediaPart):
         return value
     if isinstance(value, BinaryContent):
-        return MediaPart(modality=_modality(value), url=value.data_uri, mime=value.media_type)
+        modality: Modality = (
+            "image" if value.is_image else "audio" if value.is_audio else "video" if value.is_video else "document"
+        )
+        return MediaPart(modality=modality, url=value.data_uri, mime=value.media_type)
     if isinstance(value, FileUrl):
         return MediaPart(modality=_MODALITIES.get(type(value), "document"), url=value.url)
     return None
-
-
-def _modality(content: BinaryContent) -> Modality:
-    return "image" if content.is_image else "audio" if content.is_audio else "video" if content.is_video else "document"
 
 
 def _json(tool: ToolkitTool, value: Any) -> tuple[Json, int]:

@@ -59,6 +59,7 @@ from antiphon.errors import (
     EffectFailedError,
     FailedError,
     HistoryMismatchError,
+    ParkedError,
     RefusedError,
     ReplyTimeoutError,
     UnknownOutcomeError,
@@ -132,11 +133,6 @@ class Invocations:
         self._digests: dict[tuple[str, str], str] = {}
         """By course and id, the digest of the call that was started under it."""
         self._at_work: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-
-    @classmethod
-    def of(cls, run: LedgerRun) -> Invocations:
-        """Return the object that a run and all its parts share."""
-        return run.opened.share(cls)
 
     def turn(self, run: LedgerRun, id: str) -> asyncio.Lock:
         """Return the lock that a call holds while it is executed."""
@@ -217,12 +213,26 @@ class Guard:
             PendingApproval: a person must approve it first.
             ParkedError: its outcome is unknown, and a person must settle it.
             HistoryMismatchError: the program does not repeat its recorded steps.
-            LedgerError: it could not be stored.
         """
         if asked.run is None:
             return await self._called(asked)
-        async with Invocations.of(asked.run).turn(asked.run, asked.invocation):  # one executes, the others get its result
+        invocations = asked.run.opened.share(Invocations)
+        async with invocations.turn(asked.run, asked.invocation):  # one executes, the others get its result
             return await self._called(asked)
+
+    async def call_and_wait(self, asked: GuardedCall) -> ToolOutcome:
+        """Execute a call, and wait for the person who must approve it first, as long as the policy allows.
+
+        Raises:
+            ParkedError: nobody has answered in time; otherwise like `call`.
+        """
+        try:
+            return await self.call(asked)
+        except PendingApproval as exc:
+            pending = exc
+        if not await self.wait(pending.ledger, pending.approval):
+            raise waits_for(pending.ledger, pending.approval)
+        return await self.call(asked)
 
     async def _called(self, asked: GuardedCall) -> ToolOutcome:
         run = asked.run
@@ -232,7 +242,7 @@ class Guard:
         else:
             asked.tool.check_arguments(asked.arguments)
         if run is not None:
-            await Invocations.of(run).check(run, asked.invocation, call)
+            await run.opened.share(Invocations).check(run, asked.invocation, call)
         decision = await self._decide(asked, call, run)
         if decision.verdict == "deny":
             raise ToolRefusal(PERMISSION_DENIED, decision.reason)
@@ -304,7 +314,10 @@ class Guard:
         approval = await self._question(asked, call, run, reason)
         standing = approval.standing(call.digest)
         if standing == "open" and approval.is_late(current_port().now()):
-            approval = await self._close(run, approval)
+            # An answer that arrived just before wins, and has also expired.
+            with suppress(HistoryMismatchError):
+                await run.note(approval.expiry(), key=f"{approval.id}:expired")
+            approval = cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
             standing = approval.standing(call.digest)
         if standing == "open":
             raise PendingApproval(approval, run.ledger)
@@ -331,12 +344,6 @@ class Guard:
         record = await run.note(approval.question(), key=name)
         return replace(approval, message_id=record.message.id)
 
-    async def _close(self, run: LedgerRun, approval: Approval) -> Approval:
-        """Close an expired question. An answer that arrived just before wins, and has also expired."""
-        with suppress(HistoryMismatchError):
-            await run.note(approval.expiry(), key=f"{approval.id}:expired")
-        return cast("Approval", await find_approval(run.ledger, approval.id, thread_id=run.thread_id))
-
     async def wait(self, ledger: Ledger, approval: Approval) -> bool:
         """Wait for an answer as long as the policy allows. Return whether the call should be made again."""
         return await wait_for_answer(ledger, approval, self._policy.approval_wait)
@@ -348,7 +355,7 @@ class Guard:
     ) -> ToolOutcome:
         if run is None:
             return await self._start(asked)
-        Invocations.of(run).keep(run, asked.invocation, call)
+        run.opened.share(Invocations).keep(run, asked.invocation, call)
         arguments: dict[str, Json] = {"arguments": asked.tool.shown(asked.arguments), "digest": call.digest}
 
         async def inside(_: str) -> Json:
@@ -365,7 +372,7 @@ class Guard:
                     reason = f"it ran, and its result cannot be recorded: {exc.reason}"  # a model would call it again
                     raise UnknownOutcomeError(f"{reason}: {exc.returned['value']}") from None
             check_row(outcome)
-            return {**cast("dict[str, Json]", Secrets.of(run).clean(outcome.to_json())), **changes.stored()}
+            return {**cast("dict[str, Json]", run.opened.share(Secrets).clean(outcome.to_json())), **changes.stored()}
 
         changes = ToolChanges(run.watch, asked.tool.name, asked.ctx)
         effect = ToolkitCallEffect(run, asked.tool, arguments, key=asked.key, parent_id=asked.parent_id, ctx=asked.ctx)
@@ -401,20 +408,26 @@ class Guard:
             raise _refusal(approval, "expired")
 
     async def _start(self, asked: GuardedCall) -> ToolOutcome:
-        inner = Taint(asked.taint)
+        inner, withheld = Taint(asked.taint), Secrets() if asked.run is None else asked.run.opened.share(Secrets)
+        withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
+
+        def clean(text: str) -> str:
+            return self._policy.clean(withheld.clean_text(text))
+
         try:
             with taint_scope(inner):
-                outcome = await execute(asked.tool, asked.arguments, asked.ctx, self._cleaner(asked))
+                outcome = await execute(asked.tool, asked.arguments, asked.ctx, clean)
         except ToolRefusal as exc:
             exc.untrusted = inner.source_here
             raise
         return replace(outcome, untrusted=outcome.untrusted or inner.source_here)
 
-    def _cleaner(self, asked: GuardedCall) -> Callable[[str], str]:
-        """Return the function that removes secrets and sensitive values from a text."""
-        withheld = Secrets() if asked.run is None else Secrets.of(asked.run)
-        withheld.remember(asked.arguments[name] for name in asked.tool.sensitive if name in asked.arguments)
-        return lambda text: self._policy.clean(withheld.clean_text(text))
+
+def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
+    """Return the error that names the missing approvals, with the complete commands that give them."""
+    how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
+    why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))
+    return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _lost(asked: GuardedCall) -> ToolRefusal:

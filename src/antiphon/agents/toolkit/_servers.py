@@ -246,11 +246,7 @@ class ForeignTools:
         return not isinstance(self.toolset, PrefixedToolset) or name.startswith(f"{self.toolset.prefix}_")
 
     def _check_settings(self) -> None:
-        """Refuse settings of a tool that does not exist: a misspelled name would leave the tool without them.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
-        """
+        """Refuse settings of a tool that does not exist: a misspelled name would leave the tool without them."""
         for name in self.by_name:
             if not self.may_have(name):
                 what = f"by_name= has settings for tool {name!r}, and tool server {self.name!r} has none of that name"
@@ -269,7 +265,10 @@ class ForeignTools:
                 yield
             finally:
                 if is_entered:
-                    await self._leave()
+                    try:
+                        await self.toolset.__aexit__(None, None, None)
+                    except Exception as exc:  # noqa: BLE001 (its work is done)
+                        _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
         finally:
             self._users -= 1
 
@@ -287,12 +286,6 @@ class ForeignTools:
     def _fail(self, error: Exception, doing: str) -> ToolWarning:
         self._failed, self._failed_at = self._failure(error, doing), asyncio.get_running_loop().time()
         return self._failed
-
-    async def _leave(self) -> None:
-        try:
-            await self.toolset.__aexit__(None, None, None)
-        except Exception as exc:  # noqa: BLE001 (its work is done)
-            _LOG.warning("tool server %r: disconnecting failed with %s", self.name, type(exc).__qualname__)
 
     def check(self) -> None:
         """Check that a required server is connected."""
@@ -367,7 +360,7 @@ class ForeignTools:
         return _Listed(offers, shown_warnings)
 
     async def _recorded(self, ctx: RunContext[object], run: LedgerRun, key: str) -> _Listed:
-        lists, seen = RecordedLists.of(run), list[_Listed]()
+        lists, seen = run.opened.share(RecordedLists), list[_Listed]()
 
         async def look(_: str) -> Json:
             seen[:] = [await self._look(ctx)]

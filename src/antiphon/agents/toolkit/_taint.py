@@ -13,7 +13,7 @@ to the outer turn.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -28,7 +28,6 @@ from pydantic_ai.messages import (
     TextContent,
     ToolReturnPart,
     UploadedFile,
-    UserContent,
     UserPromptPart,
 )
 
@@ -167,18 +166,12 @@ def _mark_in(value: Json) -> str | None:
 def _in_request_part(part: object) -> str | None:
     if isinstance(part, ToolReturnPart):
         return _marked(part.metadata)
-    if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
-        return _in_prompt(part.content)
-    return None
-
-
-def _in_prompt(content: Sequence[UserContent]) -> str | None:
-    for item in content:
-        if isinstance(item, TextContent | StructuredContent):
-            if source := _marked(item.metadata):
-                return source
-        elif isinstance(item, FileUrl | BinaryContent | UploadedFile):
-            return f"a file in a prompt ({item.kind})"
+    contents = part.content if isinstance(part, UserPromptPart) and not isinstance(part.content, str) else ()
+    for content in contents:
+        if isinstance(content, TextContent | StructuredContent) and (source := _marked(content.metadata)):
+            return source
+        if isinstance(content, FileUrl | BinaryContent | UploadedFile):
+            return f"a file in a prompt ({content.kind})"
     return None
 
 

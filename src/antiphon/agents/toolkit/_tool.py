@@ -134,7 +134,9 @@ class Schema:
         for error in self._validator.iter_errors(dict(arguments)):
             if len(sentences) == _MOST_PROBLEMS:
                 return (*sentences, "and more")
-            sentences.append(_sentence(error))
+            place = ".".join(str(step) for step in error.instance_path)
+            sentence = f"{place}: {error.message}" if place else str(error.message)
+            sentences.append(sentence if len(sentence) <= _MOST_WORDS else f"{sentence[:_MOST_WORDS]}… [cut]")
         return tuple(sentences)
 
     def accepts(self, arguments: Mapping[str, object]) -> bool:
@@ -162,12 +164,6 @@ def _compiled(text: str) -> Validator:
         return validator_for(json.loads(text), validate_formats=True, offline=True, mask=_MASK, pattern_options=_PATTERNS)
     except (SchemaError, ValueError) as exc:
         raise ValueError(f"it is no JSON schema that can be used: {str(exc).splitlines()[0]}") from None
-
-
-def _sentence(error: SchemaError) -> str:
-    place = ".".join(str(step) for step in error.instance_path)
-    sentence = f"{place}: {error.message}" if place else str(error.message)
-    return sentence if len(sentence) <= _MOST_WORDS else f"{sentence[:_MOST_WORDS]}… [cut]"
 
 
 # ---------------------------------------------------------------- outcomes: refusals

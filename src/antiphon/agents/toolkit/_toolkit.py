@@ -23,7 +23,7 @@ from typing_extensions import override
 from antiphon.agents._config import known_names
 from antiphon.agents._tool_names import name_among
 from antiphon.agents.toolkit._decision import ApprovalRule, Grant, Permissions, begin_under
-from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
+from antiphon.agents.toolkit._guard import Guard, GuardedCall, ToolkitPolicy, waits_for
 from antiphon.agents.toolkit._servers import (
     NAME_TAKEN,
     ForeignTools,
@@ -47,7 +47,7 @@ from antiphon.agents.toolkit._tool import (
     check_tool,
     function_tool,
 )
-from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error, waits_for
+from antiphon.agents.toolkit._toolset import PARKED, WAITS, AgentToolset, parked_error
 from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.durable._approvals import ANY, check_agent, find_approval
 from antiphon.durable._run import LedgerRun, current_run
@@ -199,7 +199,6 @@ class Toolkit:
         Raises:
             SetupError: a grant, a revocation or a rule names a tool that does not exist.
             ToolServerError: a required server has a problem.
-            LedgerError: the list could not be stored.
         """
         self.check_names()
         tools = dict(self._local)
@@ -228,9 +227,6 @@ class Toolkit:
         """Refuse a grant, a revocation or a rule for a tool that does not exist: a misspelled rule would ask nobody.
 
         Every use of the tools checks the names; patterns do so as soon as they are opened.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
         """
         permissions, rules = self.policy.permissions, self.policy.rules
         now = (permissions, rules, *(foreign.names for foreign in self._foreign))
@@ -249,9 +245,6 @@ class Toolkit:
 
         A name that a server may have is not refused before the server has listed its tools. With `or_built_in`, the name of a
         built-in tool that no agent has yet is accepted.
-
-        Raises:
-            SetupError: there is no such tool; the text has the name that was probably meant.
         """
         check_type("the name of a tool", tool, str, "'calculator'")
         also = BUILTIN_TOOLS if or_built_in else ()
@@ -339,7 +332,6 @@ class Toolkit:
         Raises:
             ValueError: the name of the agent is not valid.
             ParkedError: a person must approve it, or settle its outcome.
-            LedgerError: it could not be stored.
         """
         run = current_run()
         new_id = current_port().new_id() if run is None else run.next_call(tool)
@@ -380,12 +372,7 @@ class Toolkit:
             run=run,
             parent_id=id,
         )
-        try:
-            return await guard.call(asked)
-        except PendingApproval as exc:
-            if not await guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.ledger, exc.approval) from None
-            return await guard.call(asked)
+        return await guard.call_and_wait(asked)
 
     async def connect(self) -> AsyncExitStack:
         """Connect to the servers, and return a stack that disconnects. A failure is reported when the tools are listed."""

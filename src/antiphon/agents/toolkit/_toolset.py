@@ -24,11 +24,9 @@ from antiphon.agents.toolkit._execution import as_tool_return
 from antiphon.agents.toolkit._guard import Guard, GuardedCall, PendingApproval, ToolkitPolicy
 from antiphon.agents.toolkit._taint import Taint, current_taint, enter_taint, untrusted_in
 from antiphon.agents.toolkit._tool import ToolkitTool, ToolOutcome, ToolRefusal, declared_settings
-from antiphon.durable._approvals import Approval
 from antiphon.durable._block import report_missing
 from antiphon.durable._run import LedgerRun, current_effect, current_run
 from antiphon.errors import ParkedError, StoppedError
-from antiphon.ledger import Ledger
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -105,15 +103,20 @@ class AgentToolset(AbstractToolset[Any]):
     @override
     async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
         self._read(ctx)
+        run = current_run()
         if self._run is None:
             self._report_missing(ctx)
-            self._run = self._part_of_run()
+            if run is not None:  # the part for this run of the agent is the same when the program runs again
+                part_id = f"{run.course.invocation_id}/{run.course.next_key(f'toolkit:{self._agent}')}"
+                self._run = run.part(part_id, agent=self._agent, deeper=1)
         if self._run is not None:
             await TaintLog(self._run).keep(self._taint, ctx.run_id)
         self._tools = await self._toolkit.tools_of(self._agent, ctx, self._run)
         if self._run is not None:
-            stable_run = ctx.run_id if _is_durable(ctx.run_id) else None
-            await begin_under(self._run, self._toolkit.policy.cover(self._toolkit.name, self._agent, self._tools, stable_run))
+            # `LedgerDurability` derives the id of the agent's run from the ledger run; then it is stable.
+            is_stable = run is not None and (ctx.run_id or "").startswith(f"{run.invocation_id}/")
+            policy, stable_run = self._toolkit.policy, ctx.run_id if is_stable else None
+            await begin_under(self._run, policy.cover(self._toolkit.name, self._agent, self._tools, stable_run))
         return {name: self._shown(tool) for name, tool in self._tools.items()}
 
     def _read(self, ctx: RunContext[object]) -> None:
@@ -121,15 +124,6 @@ class AgentToolset(AbstractToolset[Any]):
         if self._taint.untrusted is None:
             untrusted = [name for name, tool in ctx.tools.items() if declared_settings(tool.metadata).get("untrusted")]
             self._taint.mark(untrusted_in(ctx.messages, untrusted))
-
-    def _part_of_run(self) -> LedgerRun | None:
-        """Return the part of the ledger run for this run of the agent; it is the same when the program runs again."""
-        run = current_run()
-        if run is None:
-            return None
-        course = run.course
-        part_id = f"{course.invocation_id}/{course.next_key(f'toolkit:{self._agent}')}"
-        return run.part(part_id, agent=self._agent, deeper=1)
 
     def _report_missing(self, ctx: RunContext[object]) -> None:
         """Report an agent without durability, except in an effect, which records it.
@@ -139,9 +133,10 @@ class AgentToolset(AbstractToolset[Any]):
         """
         run = current_run()
         is_durable = any(isinstance(capability, BaseDurabilityCapability) for capability in capabilities_of(ctx))
-        if run is not None and run.is_of_program and current_effect() is None and not is_durable:
+        is_of_program = run is not None and (not run.is_open or run.opened.tenure is not None)
+        if run is not None and is_of_program and current_effect() is None and not is_durable:
             reason = f"agent {self._agent!r} runs in ledger_run({run.thread_id!r}) and has no LedgerDurability"
-            report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.required)
+            report_missing(f"{reason}: only its calls of this toolkit are recorded", required=run.options.required)
 
     def _shown(self, tool: ToolkitTool) -> ToolsetTool[object]:
         definition = ToolDefinition(
@@ -159,7 +154,7 @@ class AgentToolset(AbstractToolset[Any]):
         try:
             return as_tool_return(await self._call(name, tool_args, ctx))
         except ToolRefusal as exc:
-            refusals = ToolFailures() if self._run is None else ThreadTalk.of(self._run).refusals
+            refusals = ToolFailures() if self._run is None else self._run.opened.share(ThreadTalk).refusals
             refusal = ToolFailure(exc.code, exc.reason, exc.retryable)
             raise ToolFailed(refusals.keep(ctx.tool_call_id, name, refusal)) from None
         except ParkedError as exc:
@@ -171,7 +166,7 @@ class AgentToolset(AbstractToolset[Any]):
         self._read(ctx)
         arguments = tool_args
         if self._run is not None:
-            arguments = Secrets.of(self._run).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
+            arguments = self._run.opened.share(Secrets).put_back(tool_args, ctx.run_id, ctx.tool_call_id)
         asked = GuardedCall(
             tool=self._tools[name],
             arguments=arguments,
@@ -182,14 +177,12 @@ class AgentToolset(AbstractToolset[Any]):
             parent_id=ctx.tool_call_id,
             is_approved=ctx.tool_call_approved,
         )
+        if ctx.tool_call_approved or not _can_wait(ctx):
+            return await self._guard.call_and_wait(asked)
         try:
             return await self._guard.call(asked)
-        except PendingApproval as exc:
-            if _can_wait(ctx) and not ctx.tool_call_approved:
-                raise ApprovalRequired({"antiphon": {WAITS: exc.approval.id}}) from None
-            if not await self._guard.wait(exc.ledger, exc.approval):
-                raise waits_for(exc.ledger, exc.approval) from None
-            return await self._guard.call(asked)
+        except PendingApproval as exc:  # let the other calls of this step end first
+            raise ApprovalRequired({"antiphon": {WAITS: exc.approval.id}}) from None
 
 
 def stopped_by(error: ParkedError) -> dict[str, str]:
@@ -202,19 +195,6 @@ def parked_error(metadata: Mapping[str, str]) -> ParkedError:
     if _CAUSE in metadata:
         return StoppedError(metadata[PARKED], cause=metadata[_CAUSE], row=metadata[_ROW] or None)
     return ParkedError(metadata[PARKED])
-
-
-def _is_durable(run_id: str | None) -> bool:
-    """Whether the id of an agent's run is stable: `LedgerDurability` derives it from the ledger run."""
-    run = current_run()
-    return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
-
-
-def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
-    """Return the error that names the missing approvals, with the complete commands that give them."""
-    how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
-    why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))
-    return ParkedError(f"it waits for a person, because {why}: {how}, or deny; then run it again")
 
 
 def _can_wait(ctx: RunContext[object]) -> bool:

@@ -35,7 +35,7 @@ from antiphon.agents.tools._formats import text_in
 from antiphon.durable._run import current_run
 from antiphon.errors import SetupError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages._keys import as_key
 from antiphon.retrieval import KnowledgeBase, Passage, Retriever
 from antiphon.retrieval._html import read_html
@@ -162,26 +162,16 @@ def memory_retrieval(ledger: Ledger, *, scope: Scope = "thread", thread_id: str 
             query: A question, or the words to look for.
             limit: How many messages to return, 20 at most.
         """
-        where = None if scope == "ledger" else _thread(thread_id)
-        keep = partial(_is_memory, run_prefix=_run_prefix())
+        run = current_run()
+        where = None if scope == "ledger" else thread_id or (None if run is None else run.thread_id)
+        if where is None and scope != "ledger":
+            raise RuntimeError("memory_retrieval needs a run (`async with ledger_run(...)`), a thread_id, or scope='ledger'")
+        # The parent ids of this run's messages begin like this; the conversation already contains them.
+        keep = partial(_is_memory, run_prefix=None if run is None else f"{run.thread_id}/{as_key(run.id)}/")
         records = await retrieve(ledger, query, thread_id=where, limit=max(1, min(limit, _MOST_RESULTS)), keep=keep)
         return [_memory(record) for record in records]
 
     return Tool[Any](remember, name="memory_retrieval", metadata=READS)
-
-
-def _thread(thread_id: str | None) -> str:
-    run = current_run()
-    searched = thread_id or (run.thread_id if run is not None else None)
-    if searched is None:
-        raise RuntimeError("memory_retrieval needs a run (`async with ledger_run(...)`), a thread_id, or scope='ledger'")
-    return searched
-
-
-def _run_prefix() -> str | None:
-    """Return the prefix of the parent ids of this run's messages, which the conversation already contains."""
-    run = current_run()
-    return None if run is None else f"{run.thread_id}/{as_key(run.id)}/"
 
 
 async def _is_memory(record: Record, *, run_prefix: str | None) -> bool:
@@ -208,11 +198,7 @@ def _memory(record: Record) -> MemoryMatch:
 
 def _text(message: Message) -> str:
     payload = message.payload
-    if isinstance(payload, PartsPayload):
-        return "\n".join(part.text for part in payload.parts if isinstance(part, TextPart))
-    if isinstance(payload, OptionResultPayload):
-        return str(payload.error_message or payload.result or "")
-    return ""
+    return str(payload.error_message or payload.result or "") if isinstance(payload, OptionResultPayload) else message.text
 
 
 # ---------------------------------------------------------------- the web

@@ -38,8 +38,7 @@ from pydantic_ai.toolsets import AbstractToolset, CombinedToolset, PreparedTools
 from typing_extensions import override
 
 from antiphon.agents._deeds import counting_deeds, has_deeds
-from antiphon.agents._outages import is_outside, may_pass
-from antiphon.agents.durability._failures import is_outcome, is_recorded, is_tried
+from antiphon.agents.durability._failures import is_outcome, is_outside, is_recorded, is_tried, may_pass
 from antiphon.durable import current_run
 from antiphon.errors import (
     AntiphonError,

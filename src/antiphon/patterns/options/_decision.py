@@ -253,8 +253,9 @@ class DecisionEffect(Effect):
         self._messages: tuple[Message, ...] | None = None
         offered = sha256(repr([(tool.name, thaw(tool.parameters)) for tool in choices.tools]).encode()).hexdigest()[:32]
         arguments: dict[str, Json] = {"policy": policy.name, "observed": observed, "options": offered}
+        park, forgiven = run.opened.park, run.opened.recorded.forgiven
         super().__init__(
-            run.journal, run.course, "decide", arguments, effects="none", park=run.park, option=DECIDE, forgiven=run.forgiven
+            run.journal, run.course, "decide", arguments, effects="none", park=park, option=DECIDE, forgiven=forgiven
         )
 
     async def make(self) -> tuple[Message, ...]:
@@ -281,7 +282,7 @@ class DecisionEffect(Effect):
         self._past.begin_step()
         await self.journal.check_budget(self.thread_id, self.course.to)
         if self._policy.agent is not None:
-            await ThreadTalk.of(self._run_of).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
+            await self._run_of.opened.share(ThreadTalk).spend(self._run_of, [self._setup.cast.budgets], "request", self.id)
         return await super().begin()
 
     async def _decide(self, _: str) -> Json:

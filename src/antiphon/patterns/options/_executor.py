@@ -161,7 +161,7 @@ class ExecutorActor(Actor):
 
         This precedes reading the thread, because only then are its requests counted.
         """
-        ThreadTalk.of(run).spending.deciding_agents = frozenset(spec.name for spec in self._setup.options.agents)
+        run.opened.share(ThreadTalk).spending.deciding_agents = frozenset(spec.name for spec in self._setup.options.agents)
         run.opened.share(Bounds).add(self._setup.cast.budgets)
 
 

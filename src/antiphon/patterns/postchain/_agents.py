@@ -29,8 +29,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, Tool
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
-from antiphon.agents._outages import may_pass
-from antiphon.agents.durability._failures import failed_call, is_recorded
+from antiphon.agents.durability._failures import failed_call, is_recorded, may_pass
 from antiphon.agents.toolkit._taint import Taint, taint_scope
 from antiphon.durable import LedgerRun, ledger_run
 from antiphon.durable._block import retried_run
@@ -46,6 +45,7 @@ from antiphon.messages import (
     PartsPayload,
     thaw,
 )
+from antiphon.messages._json_values import as_text
 from antiphon.patterns.cast import Answer, Patience
 from antiphon.patterns.cast._cast import OnText
 from antiphon.patterns.cast._handling import RESTS, left_open
@@ -62,7 +62,7 @@ from antiphon.patterns.postchain._config import (
     recorded_prompt,
 )
 from antiphon.patterns.postchain._context import agent_of, phase_of_agent
-from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, NumberedSources, recorded, text_of
+from antiphon.patterns.postchain._outputs import OUTPUT_TOOL, TYPED, FormRequest, NumberedSources, recorded
 from antiphon.patterns.postchain._retrieval import QUOTED, brief
 from antiphon.runtime import Actor, Context, Supervision, Supervisor, handles
 
@@ -433,7 +433,7 @@ def _result(
         confidence = typed.get("judgement", {}).get("confidence")  # without one, the phase decides
         fields |= typed
     else:
-        text = text_of(answer.output)
+        text = as_text(answer.output)
         confidence = _TOOL_CONFIDENCE if any("result" in call for call in calls) else _TEXT_CONFIDENCE
         if not isinstance(answer.output, str):
             fields["data"] = to_jsonable_python(answer.output, fallback=str)

@@ -331,11 +331,11 @@ class TalkCache:
         if talk is not None and is_first:
             talk.spending.run = Amount(began=run.opened.recorded.began)
             run.opened.shared[ThreadTalk] = talk
-        ThreadTalk.of(run).is_handler_next = True
+        run.opened.share(ThreadTalk).is_handler_next = True
 
     def take(self, run: LedgerRun) -> None:
         """Keep the talk of a successful run for the next one."""
-        talk = self._talks[run.thread_id] = ThreadTalk.of(run)
+        talk = self._talks[run.thread_id] = run.opened.share(ThreadTalk)
         talk.reach(run.journal.length(run.thread_id))  # a timer may have written the last rows of the run since it ended
 
     def forget(self, thread_id: str) -> None:

@@ -396,11 +396,6 @@ def _chosen(output: Any, request: FormRequest) -> tuple[str, dict[str, Any]]:
     return text, {"judgement": {"used": [source]}} if is_judged else {}
 
 
-def text_of(output: Any) -> str:
-    """Return an output of any type as text."""
-    return output if isinstance(output, str) else to_json(output, fallback=str).decode()
-
-
 def judgement(form: type[FormT], phase: Phase, result: AgentResult) -> FormT | None:
     """Return the recorded output of an agent; None if it has given only text."""
     if result.judgement is None:

@@ -34,6 +34,7 @@ from antiphon.errors import (
     UndeliverableError,
 )
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, thaw
+from antiphon.messages._json_values import as_text
 from antiphon.messages._keys import as_key, child_id, stop_id
 from antiphon.patterns.cast._handling import UNHURRIED, left_open, log_unexpected
 from antiphon.patterns.postchain._agents import cause_in
@@ -56,7 +57,7 @@ from antiphon.patterns.postchain._context import (
     typed_prompt,
 )
 from antiphon.patterns.postchain._lifecycle import LIFE
-from antiphon.patterns.postchain._outputs import TYPED, text_of
+from antiphon.patterns.postchain._outputs import TYPED
 from antiphon.patterns.postchain._retrieval import QUOTED, choice_prompt, contribution, items_given
 from antiphon.protocol import PHASES
 from antiphon.runtime import Actor, Context, handles
@@ -394,7 +395,7 @@ class OwnPhase:
 
         It must be pure: after a crash, it is called again.
         """
-        return Contribution(text_of(output))
+        return Contribution(as_text(output))
 
 
 PhaseLike: TypeAlias = protocol.Phase | type[OwnPhase]

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import override
 
-from antiphon.agents._outages import is_outside
+from antiphon.agents.durability._failures import is_outside
 from antiphon.durable import ledger_run
 from antiphon.errors import StoppedError
 from antiphon.messages import Json, Message, PartsPayload, TextPart, thaw
