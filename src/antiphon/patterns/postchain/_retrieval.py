@@ -23,13 +23,14 @@ from typing import Any, Final, Literal, cast
 from pydantic import BaseModel, Field, create_model
 from pydantic_ai import Embedder
 from pydantic_ai.exceptions import UserError
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from antiphon.errors import ConfigError
 from antiphon.ledger import Ledger, Record
 from antiphon.messages import JsonObject, Message, PartsPayload, TextPart, thaw
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import MENTIONED, Item, Link, PhasePrompt, PhaseWork
+from antiphon.patterns.postchain._outputs import text_of
 from antiphon.protocol import Phase, ToolCall
 from antiphon.retrieval import LIKELY, FoundAnswer, KnowledgeBase, Retriever, find_answers, open_retriever, quote
 from antiphon.retrieval._answers import rate_answers
@@ -164,11 +165,7 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
 
 
 def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
-    """Return the retriever of a configuration: one of a package, or the documents of the ledger, with or without an embedder.
-
-    Raises:
-        ConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
-    """
+    """Return the retriever of a configuration: one of a package, or the documents of the ledger."""
     if config.retriever is not None and config.embedder is not None:
         raise ConfigError("`embedder` is for the documents of the ledger, and `retriever` replaces them: remove one")
     try:
@@ -226,7 +223,7 @@ def brief(result: Any) -> Any:
     plain = to_jsonable_python(result, fallback=str)
     if _has_matches(plain):
         return [{**match, "text": match["text"][:MENTIONED]} for match in plain]
-    text = _text(plain)
+    text = text_of(plain)
     return plain if len(text) <= MENTIONED else text[:MENTIONED]
 
 
@@ -238,7 +235,7 @@ def items_given(calls: Iterable[ToolCall], question: str) -> list[Item]:
         if _has_matches(result):
             items += [_match_item(match, question) for match in result]
         elif result not in (None, "", [], {}):
-            items.append(Item(id=call.id or "", source="tool", title=_title(call), text=_text(result), priority=1.0))
+            items.append(Item(id=call.id or "", source="tool", title=_title(call), text=text_of(result), priority=1.0))
     return items
 
 
@@ -269,10 +266,6 @@ def _title(call: ToolCall) -> str:
     listed = ", ".join(f"{name}={value!r}" for name, value in named.items())
     title = f"{call.name}({listed})".replace("\n", " ")
     return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 2]}…)"
-
-
-def _text(result: Any) -> str:
-    return result if isinstance(result, str) else to_json(result, fallback=str).decode()
 
 
 # ---------------------------------------------------------------- answers from quotes
