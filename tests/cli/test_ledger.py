@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from inline_snapshot import snapshot
 from tests.cli.ledgers import append, exchange, priced, text, with_chat, with_ledger
 from tests.cli.running import CHAT, COMMAND, PLAIN, in_terminal, run, save
@@ -16,6 +17,7 @@ from tests.forked import Forked
 from antiphon import TextPart
 from antiphon.cli import _ledger
 from antiphon.cli._live import program_name
+from antiphon.errors import UnknownThreadError
 from antiphon.ledger import Ledger
 from antiphon.ledger._listing import SYSTEM_PATTERN
 
@@ -524,3 +526,12 @@ def test_a_warning_of_the_ledger_is_a_note(url: str, capsys: pytest.CaptureFixtu
 
     _ledger.with_ledger(url, work)
     assert capsys.readouterr().err == "no connection to NATS: refused\n"
+
+
+def test_an_error_names_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command to type takes the URL from the environment, as those that are printed after a run."""
+    with pytest.raises(typer.Exit), _ledger.complaints("postgresql://ada:secret@db/antiphon"):
+        raise UnknownThreadError("there is no such thread", "t")
+    printed = capsys.readouterr().err
+    assert "secret" not in printed
+    assert "antiphon threads --ledger" in printed

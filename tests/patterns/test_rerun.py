@@ -42,7 +42,7 @@ async def test_the_first_divergence_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert "another context.metadata.prompt" in found.reason
 
     monkeypatch.setattr(phases, "ALIGNED", 0.1)
-    monkeypatch.setattr(IntentionPhaseActor, "typed_prompt", lambda self, work: PhasePrompt(work.question))
+    monkeypatch.setattr(IntentionPhaseActor, "prompt", lambda self, work: PhasePrompt(work.question))
     found = await rerun(ledger, result.thread_id, make_model=_told)
     assert found is not None
     assert found.what == "PROCESS_PHASE to intention/1"

@@ -18,13 +18,13 @@ from tests.server.running import SPEAKING, Served, say, served
 from antiphon import MessageBuilder, OptionResultBuilder, service
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.toolkit import Approval
-from antiphon.ledger import Host, Limit, MasterKey, Snapshot, open_ledger
+from antiphon.ledger import Host, Limit, MasterKey, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
 from antiphon.patterns.postchain import PostChain
 from antiphon.server._api import ENDPOINTS, Lines
 from antiphon.server._serving import ALL
-from antiphon.service._overview import OVERVIEW_THREAD, _dump
+from antiphon.service._overview import OVERVIEW_THREAD
 
 pytestmark = pytest.mark.slow
 
@@ -417,7 +417,8 @@ async def test_sums_of_a_book_go_on_from_its_snapshot_and_not_from_one_ahead_of_
         await read._restore()
         assert (await read.overview()).total.messages == 2
     older = MemoryLedger()
-    await older.append(OVERVIEW_THREAD, (), snapshot=Snapshot("overview/2", _dump(book._state)), pattern="system")
+    book._ledger = older
+    await book.store()
     fresh = service.OverviewBook(older)
     await fresh._restore()
     assert (await fresh.overview()).total.messages == 0

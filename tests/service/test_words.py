@@ -197,7 +197,7 @@ async def test_a_killed_host_and_a_file_of_another_user_are_skipped(monkeypatch:
     ledger, speaker = MemoryLedger(), Speaker()
     await _owned(ledger, "t", "one")
     place = live_text._place("one")
-    live_text._write(place, {"port": 1, "token": "dead"})
+    live_text.write_private(place, json.dumps({"port": 1, "token": "dead"}))
     heard: list[str] = []
     async with ThreadText(ledger)("t", lambda words: heard.append(words.text)):
         await _until(lambda: not place.exists())  # nobody listens there: the file of a dead process is removed

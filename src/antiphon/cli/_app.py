@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import textwrap
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
@@ -33,56 +34,97 @@ from antiphon.cli._show import show
 from antiphon.cli._threads import delete, reward, search, tail, threads
 from antiphon.cli._verify import backup, doctor, key, verify
 
-OVERVIEW: Final = {
+
+def help_(
+    ctx: typer.Context,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="A command, dialects or exit-codes; default: all commands.")
+    ] = None,
+) -> None:
+    """Explain a command, or list the dialects or the exit codes. Without a topic, list all commands."""
+    group: Any = ctx.parent.command if ctx.parent is not None else None
+    if topic == "exit-codes":
+        rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
+        print_table(open_console(), ("code", "meaning"), rows)
+        return
+    if topic == "dialects":
+        print_dialects()
+        return
+    command = None if topic is None else group.get_command(ctx.parent, topic)
+    if topic is not None and command is None:
+        topics = [*group.list_commands(ctx.parent), "dialects", "exit-codes"]
+        near = get_close_matches(topic, topics, 1)
+        fail(
+            f"there is no topic {topic!r}; " + (f"is it {near[0]!r}?" if near else "`antiphon help` lists the commands"),
+            code=2,
+        )
+    if command is None:
+        typer.echo(ctx.parent.get_help() if ctx.parent is not None else "")
+        return
+    with typer.Context(command, info_name=topic, parent=ctx.parent) as topic_context:
+        typer.echo(topic_context.get_help())
+
+
+_COMMANDS: Final[dict[str, dict[Callable[..., Any] | typer.Typer, str]]] = {
     "Run agents": {
-        "run": "Answer a question, or run a team on a task",
-        "chat": "Chat: each line is a turn of one thread",
-        "resume": "Continue a thread, or all runs of a dead process",
-        "pause": "Pause a thread: no new model or tool call starts",
-        "terminate": "End a thread permanently",
-        "status": "Show the state of a thread, or the hosts of a ledger",
-        "host": "Run threads until a signal; start as many as you like",
-        "up": "Start a database, hosts and a server, to try them",
-        "schedule": "Ask questions at a set time, or by a cron line",
-        "limits": "List or set limits on model requests and cost",
-        "serve": "Serve the ledger over HTTP: page, API, events",
-        "token": "Manage the access tokens of the server",
-        "knowledge": "Manage the documents that agents search",
-        "trust": "Review the code of a team file, and allow it to run",
-        "local": "Install a small language model on this machine",
+        run: "Answer a question, or run a team on a task",
+        chat: "Chat: each line is a turn of one thread",
+        resume: "Continue a thread, or all runs of a dead process",
+        pause: "Pause a thread: no new model or tool call starts",
+        terminate: "End a thread permanently",
+        status: "Show the state of a thread, or the hosts of a ledger",
+        host: "Run threads until a signal; start as many as you like",
+        up: "Start a database, hosts and a server, to try them",
+        schedule: "Ask questions at a set time, or by a cron line",
+        limits: "List or set limits on model requests and cost",
+        serve: "Serve the ledger over HTTP: page, API, events",
+        token: "Manage the access tokens of the server",
+        knowledge: "Manage the documents that agents search",
+        trust: "Review the code of a team file, and allow it to run",
+        local: "Install a small language model on this machine",
     },
     "Approvals": {
-        "approvals": "List the tool calls that wait for an approval",
-        "approve": "Approve a waiting tool call",
-        "deny": "Deny a waiting tool call",
-        "parked": "List started calls with an unknown outcome",
-        "settle": "Record the outcome of a parked call",
+        approvals: "List the tool calls that wait for an approval",
+        approve: "Approve a waiting tool call",
+        deny: "Deny a waiting tool call",
+        parked: "List started calls with an unknown outcome",
+        settle: "Record the outcome of a parked call",
     },
     "Read threads": {
-        "threads": "List the threads of a ledger, newest first",
-        "show": "Print a thread or a file in readable form",
-        "tail": "Print new messages as they are written",
-        "search": "Find messages, or passages of documents, by words",
-        "replay": "Replay a thread, or test it against this version",
-        "fork": "Branch a thread, optionally with another model",
-        "diff": "Compare two threads",
-        "reward": "Rate a message, for training data",
+        threads: "List the threads of a ledger, newest first",
+        show: "Print a thread or a file in readable form",
+        tail: "Print new messages as they are written",
+        search: "Find messages, or passages of documents, by words",
+        replay: "Replay a thread, or test it against this version",
+        fork: "Branch a thread, optionally with another model",
+        diff: "Compare two threads",
+        reward: "Rate a message, for training data",
     },
     "Maintain the ledger": {
-        "verify": "Check the ledger against its hashes; save them",
-        "doctor": "Check settings, disk, clock and waiting threads",
-        "backup": "Copy a ledger while it is in use",
-        "export": "Write threads in any format, or into another ledger",
-        "import": "Append a file to threads, or restore a journal",
-        "delete": "Delete threads, or the keys of encrypted ones",
-        "key": "Create a key file, or change the master key",
+        verify: "Check the ledger against its hashes; save them",
+        doctor: "Check settings, disk, clock and waiting threads",
+        backup: "Copy a ledger while it is in use",
+        export: "Write threads in any format, or into another ledger",
+        import_: "Append a file to threads, or restore a journal",
+        delete: "Delete threads, or the keys of encrypted ones",
+        key: "Create a key file, or change the master key",
     },
     "Work on files": {
-        "convert": "Convert a conversation to another format",
-        "check": "List what a provider would refuse",
-        "repair": "Fix what a provider would refuse",
-        "help": "Explain a command; list formats and exit codes",
+        convert: "Convert a conversation to another format",
+        check: "List what a provider would refuse",
+        repair: "Fix what a provider would refuse",
+        help_: "Explain a command; list formats and exit codes",
     },
+}
+"""The commands in the order of the overview, each with its line in it. A group is an app with commands of its own."""
+
+
+def _name_of(command: Callable[..., Any] | typer.Typer) -> str:
+    return str(command.info.name if isinstance(command, typer.Typer) else getattr(command, "__name__", "")).rstrip("_")
+
+
+OVERVIEW: Final = {
+    title: {_name_of(command): summary for command, summary in commands.items()} for title, commands in _COMMANDS.items()
 }
 
 
@@ -145,75 +187,8 @@ def every_command(
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows a number, not a traceback
 
 
-def help_(
-    ctx: typer.Context,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="A command, dialects or exit-codes; default: all commands.")
-    ] = None,
-) -> None:
-    """Explain a command, or list the dialects or the exit codes. Without a topic, list all commands."""
-    group: Any = ctx.parent.command if ctx.parent is not None else None
-    if topic == "exit-codes":
-        rows = [(str(code), meaning) for code, meaning in EXIT_CODES.items()]
-        print_table(open_console(), ("code", "meaning"), rows)
-        return
-    if topic == "dialects":
-        print_dialects()
-        return
-    command = None if topic is None else group.get_command(ctx.parent, topic)
-    if topic is not None and command is None:
-        topics = [*group.list_commands(ctx.parent), "dialects", "exit-codes"]
-        near = get_close_matches(topic, topics, 1)
-        fail(
-            f"there is no topic {topic!r}; " + (f"is it {near[0]!r}?" if near else "`antiphon help` lists the commands"),
-            code=2,
-        )
-    if command is None:
-        typer.echo(ctx.parent.get_help() if ctx.parent is not None else "")
-        return
-    with typer.Context(command, info_name=topic, parent=ctx.parent) as topic_context:
-        typer.echo(topic_context.get_help())
-
-
-for _command in (
-    approvals,
-    approve,
-    backup,
-    chat,
-    check,
-    convert,
-    delete,
-    deny,
-    diff,
-    doctor,
-    export,
-    fork,
-    host,
-    limits,
-    local,
-    parked,
-    pause,
-    repair,
-    replay,
-    resume,
-    reward,
-    run,
-    search,
-    serve,
-    settle,
-    show,
-    status,
-    tail,
-    terminate,
-    threads,
-    trust,
-    up,
-    verify,
-):
-    app.command()(_command)
-app.command("import")(import_)
-app.command("help")(help_)
-app.add_typer(key, name="key")
-app.add_typer(knowledge, name="knowledge")
-app.add_typer(schedule, name="schedule")
-app.add_typer(token, name="token")
+for _command in (command for commands in _COMMANDS.values() for command in commands):
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command)
+    else:
+        app.command(_name_of(_command))(_command)

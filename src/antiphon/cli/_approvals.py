@@ -11,8 +11,8 @@ import typer
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, with_ledger
 from antiphon.cli._live import typed
-from antiphon.cli._output import deliver, print_json, shown_time
-from antiphon.cli._screen import fail, note, open_console, print_indented, print_table, styled
+from antiphon.cli._output import deliver, print_json, print_list, shown_time
+from antiphon.cli._screen import fail, note, open_console, print_indented, styled
 from antiphon.cli._threads import NameOption
 from antiphon.errors import NotWaitingError
 from antiphon.messages._json_values import write
@@ -31,28 +31,14 @@ ReasonOption: TypeAlias = Annotated[
 
 def approvals(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the tool calls that wait for an approval, with their arguments and reasons."""
+    headings = ("id", "thread", "agent", "call", "why", "until (UTC)")
     waiting = with_ledger(ledger, service.list_approvals)
-    if for_programs:
-        print_json(waiting)
-    elif waiting:
-        _print_approvals(waiting)
-    else:
-        note("nothing waits for an approval")
+    print_list(waiting, headings, _row, for_programs=for_programs, otherwise="nothing waits for an approval")
 
 
-def _print_approvals(waiting: Sequence[ApprovalValue]) -> None:
-    rows = [
-        (
-            approval.id,
-            approval.thread_id,
-            approval.agent,
-            f"{approval.tool} {write(dict(approval.arguments)).decode()}",  # all arguments: nobody can approve a hidden one
-            approval.reason,
-            shown_time(approval.expires_at),
-        )
-        for approval in waiting
-    ]
-    print_table(open_console(), ("id", "thread", "agent", "call", "why", "until (UTC)"), rows)
+def _row(approval: ApprovalValue) -> tuple[str, ...]:
+    call = f"{approval.tool} {write(dict(approval.arguments)).decode()}"  # all arguments: nobody can approve a hidden one
+    return approval.id, approval.thread_id, approval.agent, call, approval.reason, shown_time(approval.expires_at)
 
 
 def approve(id: ApprovalArgument, *, name: NameOption, reason: ReasonOption = None, ledger: LedgerOption = None) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -18,8 +18,7 @@ from antiphon.cli._ledger import (
     JsonOption,
     LedgerOption,
     ThreadArgument,
-    known_thread,
-    offered_threads,
+    thread_argument,
     with_ledger,
 )
 from antiphon.cli._live import (
@@ -44,7 +43,6 @@ from antiphon.protocol import PHASES
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Record, ThreadSummary
     from antiphon.service import (
-        ChainEvent,
         ChainRunner,
         ForkPlace,
         ReplayedEvent,
@@ -144,19 +142,8 @@ def _tell(branch: ThreadSummary) -> None:
 
 
 def diff(
-    left: Annotated[
-        str,
-        typer.Argument(metavar="LEFT", callback=known_thread, autocompletion=offered_threads, help="The id of a thread."),
-    ],
-    right: Annotated[
-        str,
-        typer.Argument(
-            metavar="RIGHT",
-            callback=known_thread,
-            autocompletion=offered_threads,
-            help="The id of another, for example a branch of it.",
-        ),
-    ],
+    left: Annotated[str, thread_argument("The id of a thread.", metavar="LEFT")],
+    right: Annotated[str, thread_argument("The id of another, for example a branch of it.", metavar="RIGHT")],
     *,
     by_message: Annotated[bool, typer.Option("--messages", help="Compare message by message, not by phase.")] = False,
     for_programs: JsonOption = False,
@@ -223,31 +210,18 @@ def _side(sign: str, name: str, records: tuple[Record, ...], style: str) -> Iter
 # ---------------------------------------------------------------- replay
 
 
-ReplayedArgument: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="THREAD",
-        callback=known_thread,
-        autocompletion=offered_threads,
-        help="The id of a thread; with --against, default: all.",
-    ),
-]
-SpeedOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
-]
-AgainstOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
-]
-
-
 def replay(
-    thread: ReplayedArgument = None,
+    thread: Annotated[str | None, thread_argument("The id of a thread; with --against, default: all.")] = None,
     *,
-    speed: SpeedOption = None,
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", metavar="X", min=0.01, help="Speed, relative to the original; default: without waiting."),
+    ] = None,
     by_step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each step.")] = False,
-    is_against: AgainstOption = False,
+    is_against: Annotated[
+        bool,
+        typer.Option("--against", help="Run stored threads again on the installed code, and report the first difference."),
+    ] = False,
     is_running: Annotated[
         bool, typer.Option("--running", help="With --against: try threads that have not ended, up to their next step.")
     ] = False,
@@ -300,33 +274,24 @@ def _put(replayed: ReplayedEvent, view: LineView, *, for_programs: bool) -> None
         return
     event = replayed.event
     view.take(event)
-    if event.kind == "phase_ended":
-        _put_words(event)
-    elif event.kind == "ended":
-        print_answer(replayed.answer, event.data.get("citations") or ())
-
-
-def _put_words(event: ChainEvent) -> None:
-    """Print the first line of what an agent said, unless the view has it already, or the answer follows."""
+    # The first line of what an agent said, unless the view has it already, or the answer follows.
     summary = event.text.partition("\n")[0]
-    if event.phase != PHASES[-1] and summary != contributed(event):
+    if event.kind == "phase_ended" and event.phase != PHASES[-1] and summary != contributed(event):
         console, line = open_console(stderr=True), styled(f"  {summary}", "aside")
         console.print(cut(line, console.width) if console.is_terminal else line, soft_wrap=True)
+    elif event.kind == "ended":
+        print_answer(replayed.answer, event.data.get("citations") or ())
 
 
 def _replay_against(ledger: str | None, thread: str | None, config: Path | None, *, for_programs: bool) -> None:
     """Run stored threads again on the installed code; exit 1 if one of them goes otherwise."""
     reruns = with_ledger(ledger, lambda opened: service.rerun_threads(opened, thread, config=config))
-    parted = [rerun for rerun in reruns if rerun.differs]
-    if for_programs:
-        print_json(reruns)
-    else:
-        for rerun in parted:
-            text = f"{rerun.thread_id} differs from message {rerun.parts_at} on, {rerun.what}: {rerun.reason}"
-            _note_lines(text, f"{rerun.thread_id}: ")
-        note(f"threads: {len(reruns)}; with differences: {len(parted)}")
-    if parted:
-        raise typer.Exit(1)
+    bad = [
+        (rerun.thread_id, f"{rerun.thread_id} differs from message {rerun.parts_at} on, {rerun.what}: {rerun.reason}")
+        for rerun in reruns
+        if rerun.differs
+    ]
+    _tell_checked(reruns, bad, f"threads: {len(reruns)}; with differences", for_programs=for_programs)
 
 
 def _forecast_running(
@@ -334,39 +299,37 @@ def _forecast_running(
 ) -> None:
     """Try open threads on the installed code; exit 1 if one of them cannot be continued."""
     forecast = with_ledger(ledger, lambda opened: service.forecast_threads(opened, thread, config=config, teams=teams))
-    if for_programs:
-        print_json(forecast)
-    else:
-        for rerun in forecast.unfit:
-            text = f"{rerun.thread_id} cannot continue at message {rerun.parts_at}, {rerun.what}: {rerun.reason}"
-            _note_lines(text, f"{rerun.thread_id}: ")
-        if forecast.untried:
-            note(f"not tried, because their team was not given (--team FILE): {', '.join(forecast.untried)}")
-        note(f"open threads: {len(forecast.tried)}; cannot continue: {len(forecast.unfit)}")
-    if forecast.unfit:
-        raise typer.Exit(1)
+    bad = [
+        (rerun.thread_id, f"{rerun.thread_id} cannot continue at message {rerun.parts_at}, {rerun.what}: {rerun.reason}")
+        for rerun in forecast.unfit
+    ]
+    if forecast.untried and not for_programs:
+        note(f"not tried, because their team was not given (--team FILE): {', '.join(forecast.untried)}")
+    _tell_checked(forecast, bad, f"open threads: {len(forecast.tried)}; cannot continue", for_programs=for_programs)
 
 
 def _check_runs(ledger: str | None, thread: str | None, apps: list[str], *, for_programs: bool) -> None:
     """Try the open runs of programs; exit 1 if one of them would not go on."""
     app = service.load_apps(apps)
     checks = with_ledger(ledger, lambda opened: service.check_runs(opened, app, thread))
-    bad = [check for check in checks if check.forecast in ("stops", "fails")]
+    bad = [
+        (f"{check.thread_id} {check.id}", f"{check.thread_id}, run {check.id!r} {check.forecast}: {check.reason}")
+        for check in checks
+        if check.forecast in ("stops", "fails")
+    ]
+    _tell_checked(checks, bad, f"open runs of these programs: {len(checks)}; cannot continue", for_programs=for_programs)
+
+
+def _tell_checked(values: object, bad: Sequence[tuple[str, str]], counts: str, *, for_programs: bool) -> None:
+    """Print what would not go on, line by line, each with what its further lines are about; exit 1 if anything would not."""
     if for_programs:
-        print_json(checks)
+        print_json(values)
     else:
-        for check in bad:
-            _note_lines(
-                f"{check.thread_id}, run {check.id!r} {check.forecast}: {check.reason}", f"{check.thread_id} {check.id}: "
-            )
-        note(f"open runs of these programs: {len(checks)}; cannot continue: {len(bad)}")
+        for prefix, text in bad:
+            first, *rest = text.splitlines()
+            note(first)
+            for line in rest:
+                note(f"{prefix}: {line}", style="warning")
+        note(f"{counts}: {len(bad)}")
     if bad:
         raise typer.Exit(1)
-
-
-def _note_lines(text: str, prefix: str) -> None:
-    """Print a text line by line, as the differences of a program; `prefix` says what all but the first are about."""
-    first, *rest = text.splitlines()
-    note(first)
-    for line in rest:
-        note(f"{prefix}{line}", style="warning")

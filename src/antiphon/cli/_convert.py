@@ -66,7 +66,9 @@ def convert(
     ] = None,
 ) -> None:
     """Convert a conversation to another format. Losses are listed on stderr."""
-    options = _options(target, model)
+    if model is not None and not _takes_model(target):
+        fail(f"--model: {target} has no requests, so no model can be named", code=2)
+    options: dict[str, Any] = {} if model is None else {"model": model}
     values: list[Any] = []
     losses: list[Loss] = []
     for content, conversation in read_conversations(read_file(file), source, each_line=each_line):
@@ -91,15 +93,6 @@ def _on_line(content: FileContent, noted: _NotedT) -> _NotedT:
     if content.number is None:
         return noted
     return replace(noted, message_id=f"line {content.number}: {noted.message_id or '(conversation)'}")
-
-
-def _options(target: str, model: str | None) -> dict[str, Any]:
-    """Return the options of the dialect."""
-    if model is None:
-        return {}
-    if not _takes_model(target):
-        fail(f"--model: {target} has no requests, so no model can be named", code=2)
-    return {"model": model}
 
 
 def _takes_model(target: str) -> bool:
@@ -139,7 +132,10 @@ def repair(
         values.append(encoded.value)
         changes += [_on_line(part, change) for change in mended.changes]
         losses += [_on_line(part, loss) for loss in encoded.losses]
-    _report(changes)
+    note(f"repaired: {len(changes)}" if changes else "nothing needed a repair")
+    if changes:
+        rows = [(change.message_id or "(conversation)", change.code, change.done) for change in changes]
+        print_table(open_console(stderr=True), ("message", "code", "done"), rows)
     if losses:
         report_losses(losses, written_as)
     if to is None and target not in (None, dialect):
@@ -157,15 +153,6 @@ def _kind(file: Path, output: Path | None, dialect: str) -> OutputKind:
     if output is not None and os.path.exists(output) and os.path.exists(file) and output.samefile(file):
         return lambda _: False
     return is_of_dialect(dialect)
-
-
-def _report(changes: Sequence[Change]) -> None:
-    if not changes:
-        note("nothing needed a repair")
-        return
-    note(f"repaired: {len(changes)}")
-    rows = [(change.message_id or "(conversation)", change.code, change.done) for change in changes]
-    print_table(open_console(stderr=True), ("message", "code", "done"), rows)
 
 
 def print_dialects() -> None:

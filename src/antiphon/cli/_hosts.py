@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from antiphon import service
-from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, shown_ledger, with_ledger, with_tenants
+from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, shown_ledger, with_ledger
 from antiphon.cli._live import ConfigOption, ModelOption, choose_model, say_stand_in, typed
-from antiphon.cli._output import print_json, shown_age, shown_time
+from antiphon.cli._output import print_json, print_list, shown_age, shown_time
 from antiphon.cli._screen import fail, note, open_console, print_table, styled
 from antiphon.errors import NotWaitingError
 from antiphon.messages import current_port
@@ -26,6 +26,7 @@ from antiphon.messages import current_port
 if TYPE_CHECKING:
     from antiphon.ledger import HostStatus, Ledger
     from antiphon.service import ClusterValue, HostedThread, HostValue, LimitChanges, LimitValue, RecoveredRun
+    from antiphon.service._schedules import ListedSchedule
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK: Final = 1.0
@@ -106,7 +107,7 @@ def host(
             )
 
     service.import_model(model_choice.name)
-    with_tenants(ledger, names, work, signals=signals)
+    with_ledger(ledger, work, create=True, signals=signals, tenants=names)
     print_line("stopped")
 
 
@@ -255,20 +256,14 @@ def show_hosts(ledger: str | None, *, with_work: bool, for_programs: bool) -> No
             raise typer.Exit(1)
         return
     living = with_ledger(ledger, service.list_hosts)
-    if for_programs:
-        print_json(living)
-    elif living:
-        _print_hosts(living)
-    else:
-        note(_no_host(ledger))
+    print_list(living, _HOST_HEADINGS, _row, for_programs=for_programs, otherwise=_no_host(ledger))
+
+
+_HOST_HEADINGS: Final = ("host", "build", "kinds", "alive until (UTC)", "threads")
 
 
 def _no_host(ledger: str | None) -> str:
     return f"no host runs threads of this ledger; `{typed(ledger, 'host')}` starts one"
-
-
-def _print_hosts(hosts: Sequence[HostValue]) -> None:
-    print_table(open_console(), ("host", "build", "kinds", "alive until (UTC)", "threads"), [_row(status) for status in hosts])
 
 
 def _row(status: HostValue) -> tuple[str, ...]:
@@ -278,7 +273,7 @@ def _row(status: HostValue) -> tuple[str, ...]:
 
 def _print_cluster(cluster: ClusterValue, ledger: str | None) -> None:
     if cluster.hosts:
-        _print_hosts(cluster.hosts)
+        print_table(open_console(), _HOST_HEADINGS, [_row(status) for status in cluster.hosts])
     if not any(host.is_alive for host in cluster.hosts):
         note(_no_host(ledger))
     oldest = "" if cluster.oldest_age is None else f", the oldest for {shown_age(timedelta(seconds=cluster.oldest_age))}"
@@ -347,13 +342,9 @@ def limits(
         fail(f"say what is limited: antiphon limits {model!r} --at-once N --per-minute N --cost-per-day USD", code=2)
     work = partial(_change_limits, model=model, changes=changes, is_removed=is_removed, file=file, place=ledger)
     in_force = with_ledger(ledger, work, create=bool(changes or file))
-    if for_programs:
-        print_json(in_force)
-    elif in_force:
-        headers = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
-        print_table(open_console(), headers, [_limit_row(limit) for limit in in_force])
-    else:
-        note(f"no model is limited; `{typed(ledger, 'limits', 'MODEL', '--at-once', 'N')}` sets a limit for all hosts")
+    headings = ("model", "at once", "held", "waiting", "a minute", "begun", "USD a day", "spent", "reserved")
+    otherwise = f"no model is limited; `{typed(ledger, 'limits', 'MODEL', '--at-once', 'N')}` sets a limit for all hosts"
+    print_list(in_force, headings, _limit_row, for_programs=for_programs, otherwise=otherwise)
 
 
 def _dollars(text: str | None) -> Decimal | None:
@@ -388,7 +379,9 @@ def _limit_row(limit: LimitValue) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- schedules
 
-schedule = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask questions at a set time, or by a cron line.")
+schedule = typer.Typer(
+    name="schedule", no_args_is_help=True, rich_markup_mode=None, help="Ask questions at a set time, or by a cron line."
+)
 
 
 @schedule.command()
@@ -429,24 +422,16 @@ async def _add(
 @schedule.command("list")
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the schedules of a ledger."""
+    adding = typed(ledger, "schedule", "add", "NAME", "QUESTION", "--cron", "LINE")
+    otherwise = f"there is no schedule; `{adding}` adds one"
     schedules = with_ledger(ledger, service.list_schedules)
-    if for_programs:
-        print_json(schedules)
-    elif schedules:
-        rows = [
-            (
-                schedule.name,
-                schedule.cron or "once",
-                schedule.zone,
-                "" if schedule.next_at is None else shown_time(schedule.next_at.astimezone(UTC)),
-                schedule.question,
-            )
-            for schedule in schedules
-        ]
-        print_table(open_console(), ("name", "cron", "zone", "next (UTC)", "question"), rows)
-    else:
-        adding = typed(ledger, "schedule", "add", "NAME", "QUESTION", "--cron", "LINE")
-        note(f"there is no schedule; `{adding}` adds one")
+    headings = ("name", "cron", "zone", "next (UTC)", "question")
+    print_list(schedules, headings, _schedule_row, for_programs=for_programs, otherwise=otherwise)
+
+
+def _schedule_row(schedule: ListedSchedule) -> tuple[str, ...]:
+    next_at = "" if schedule.next_at is None else shown_time(schedule.next_at.astimezone(UTC))
+    return schedule.name, schedule.cron or "once", schedule.zone, next_at, schedule.question
 
 
 @schedule.command()

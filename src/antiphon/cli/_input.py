@@ -37,11 +37,7 @@ _UNIT = re.compile(r"\[(\d+)\]\.?")
 
 
 def known_dialect(name: str | None) -> str | None:
-    """Return the name of a dialect, unchanged.
-
-    Raises:
-        BadParameter: there is none of that name.
-    """
+    """Return the name of a dialect, unchanged."""
     if name is not None and name not in names():
         raise typer.BadParameter(f"no dialect is called {name!r}{_near(name, names())} there are {', '.join(names())}")
     return name

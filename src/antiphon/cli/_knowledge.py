@@ -17,7 +17,7 @@ import typer
 from antiphon import service
 from antiphon.cli._ledger import JsonOption, LedgerOption, with_ledger
 from antiphon.cli._live import typed
-from antiphon.cli._output import UNUSABLE, print_json
+from antiphon.cli._output import UNUSABLE, print_json, print_list
 from antiphon.cli._screen import bar, fail, note, open_console, print_table, styled, wheel
 from antiphon.errors import DocumentError
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 STDIN = Path("-")
 """As the name of a file: what is piped into the command."""
 
-knowledge = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the documents that agents search.")
+knowledge = typer.Typer(
+    name="knowledge", no_args_is_help=True, rich_markup_mode=None, help="Manage the documents that agents search."
+)
 
 
 _SHOWN = 40
@@ -67,7 +69,7 @@ def add(
     for reason in added.left_out:
         note(f"left out: {reason}", style="warning")
     if for_programs:
-        print_json([asdict(document) for document in added.documents])
+        print_json(added.documents)
         return
     if len(added.documents) > _SHOWN:
         new = sum(document.is_new for document in added.documents)
@@ -113,15 +115,10 @@ def remove(
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the documents of a ledger."""
     documents = with_ledger(ledger, service.list_documents)
-    if for_programs:
-        print_json(
-            [{"source": document.source, "passages": document.passages, "version": document.version} for document in documents]
-        )
-    elif documents:
-        rows = [(document.source, str(document.passages), str(document.version)) for document in documents]
-        print_table(open_console(), ("source", "passages", "version"), rows)
-    else:
-        note(f"no documents; `{typed(ledger, 'knowledge', 'add', 'FILES')}` adds some")
+    fields = ("source", "passages", "version")
+    rows = [{name: getattr(document, name) for name in fields} for document in documents]
+    otherwise = f"no documents; `{typed(ledger, 'knowledge', 'add', 'FILES')}` adds some"
+    print_list(rows, fields, lambda row: tuple(map(str, row.values())), for_programs=for_programs, otherwise=otherwise)
 
 
 def search_passages(question: str, ledger: str | None, *, limit: int, source: str | None, for_programs: bool) -> None:
@@ -131,7 +128,7 @@ def search_passages(question: str, ledger: str | None, *, limit: int, source: st
     if passages.is_cut:
         note("the question is very long: only its beginning was looked for", style="warning")
     if for_programs:
-        print_json([asdict(passage) for passage in passages])
+        print_json(list(passages))
     elif not passages:
         note("nothing found")
     else:

@@ -124,39 +124,30 @@ LedgerOption: TypeAlias = Annotated[
     ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def thread_argument(help: str, *, metavar: str = "THREAD", callback: Callable[..., Any] = known_thread) -> Any:
+    """Return the declaration of an argument that names a thread."""
+    return typer.Argument(metavar=metavar, callback=callback, autocompletion=offered_threads, help=help)
+
+
+def thread_option(help: str) -> Any:
+    """Return the declaration of the option `--thread`."""
+    return typer.Option("--thread", metavar="THREAD", callback=known_thread, autocompletion=offered_threads, help=help)
+
+
 ThreadArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="THREAD",
-        callback=known_thread,
-        autocompletion=offered_threads,
-        help="The id of a thread or a unique prefix, or last: see antiphon threads.",
-    ),
+    str, thread_argument("The id of a thread or a unique prefix, or last: see antiphon threads.")
 ]
 ThreadOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--thread",
-        metavar="THREAD",
-        callback=known_thread,
-        autocompletion=offered_threads,
-        help="Continue this thread with the next turn; default: a new thread.",
-    ),
+    str | None, thread_option("Continue this thread with the next turn; default: a new thread.")
 ]
 NewThreadOption: TypeAlias = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="The id of the new thread; default: generated.")
 ]
-MaybeThreadArgument: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="THREAD", callback=known_thread, autocompletion=offered_threads, help="Only this thread; default: all."
-    ),
-]
+MaybeThreadArgument: TypeAlias = Annotated[str | None, thread_argument("Only this thread; default: all.")]
 MaybeThreadsArgument: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="THREAD", callback=known_threads, autocompletion=offered_threads, help="The ids of threads; default: all."
-    ),
+    list[str] | None, thread_argument("The ids of threads; default: all.", callback=known_threads)
 ]
 
 
@@ -184,7 +175,7 @@ def has_password(name: str) -> bool:
 
 
 def ledger_option(name: str | None) -> str:
-    """Return the option that names a ledger, if it was given, as a shell takes it."""
+    """Return the option that names a ledger in a command to type, without a password; nothing if it was not named."""
     from antiphon.ledger import _open  # noqa: PLC0415 (only where a ledger is used)
 
     return "" if name is None else f" {_open.ledger_option(name)}"
@@ -200,25 +191,22 @@ def missing_ledger(url: str) -> Path | None:
 
 
 def with_ledger(
-    url: str | None, work: Callable[[Ledger], Awaitable[ResultT]], *, create: bool = False, signals: str | None = None
+    url: str | None,
+    work: Callable[[Ledger], Awaitable[ResultT]],
+    *,
+    create: bool = False,
+    signals: str | None = None,
+    tenants: Sequence[str] = (),
 ) -> ResultT:
-    """Open a ledger, do something with it, and close it. An error is printed in one line."""
+    """Open a ledger, do something with it, and close it. An error is printed in one line.
+
+    With `tenants`, the work gets a ledger for each of them.
+    """
     import asyncio  # noqa: PLC0415 (only where a ledger is used)
 
     place = _place(ledger_in_use(url), is_named=url is not None, create=create)
     with complaints(url):
-        return asyncio.run(_within(place, work, create, signals, named=url))
-
-
-def with_tenants(
-    url: str | None, tenants: Sequence[str], work: Callable[..., Awaitable[ResultT]], *, signals: str | None = None
-) -> ResultT:
-    """Open a ledger for each of some tenants, or the one that the URL names; do something with them, and close them."""
-    import asyncio  # noqa: PLC0415 (only where a ledger is used)
-
-    place = _place(ledger_in_use(url), is_named=url is not None, create=True)
-    with complaints():
-        return asyncio.run(_within(place, work, True, signals, tuple(tenants) or (None,)))
+        return asyncio.run(_within(place, work, create, signals, tuple(tenants) or (None,), named=url))
 
 
 def with_ledgers(source: str | None, target: str, work: Callable[[Ledger, Ledger], Awaitable[ResultT]]) -> ResultT:
@@ -249,7 +237,7 @@ def complaints(ledger: str | None = None) -> Generator[None]:
     except SecretNameError as exc:
         fail(f"{exc.what} looks like a secret; choose another name, or set {REDACTION}=off", 2)
     except LedgerCorruptError as exc:
-        check = f"`antiphon verify{_naming(ledger)}`"
+        check = f"`antiphon verify{ledger_option(ledger)}`"
         fail(str(exc) if exc.thread_id is None else f"{exc}; {check} names every thread that is damaged")
     except AntiphonError as exc:
         fail(str(exc), has_lines=isinstance(exc, HistoryMismatchError))
@@ -286,14 +274,9 @@ _ABOUT_THREADS = (
 )
 
 
-def _naming(ledger: str | None) -> str:
-    """Return the option that names a ledger in a command to type; nothing if it was not named."""
-    return "" if ledger is None else f" --ledger {shlex.quote(ledger)}"
-
-
 def _about_thread(error: AntiphonError, ledger: str | None) -> tuple[str, int]:
     """Return why a thread cannot be used so, with what to type instead, and the exit code."""
-    thread, option = shlex.quote(getattr(error, "thread_id", None) or ""), _naming(ledger)
+    thread, option = shlex.quote(getattr(error, "thread_id", None) or ""), ledger_option(ledger)
     match error:
         case UnknownThreadError(thread_id=name, reason=reason) if "begin with" in reason:
             return reason, 2
@@ -351,7 +334,7 @@ def _nothing_at(path: Path, *, is_named: bool) -> str:
     named_by = "" if is_named else f", which {VARIABLE} names"
     if os.path.exists(Path("/", path)):
         return f"{path}{named_by}: there is no such ledger; an absolute path has four slashes, {_FILE}/{path}"
-    making = f"antiphon import FILE{_naming(str(path)) if is_named else ''}"
+    making = f"antiphon import FILE{ledger_option(str(path)) if is_named else ''}"
     return f"{path}{named_by}: there is no such ledger; check the path, or make one with `{making}`"
 
 
@@ -387,7 +370,7 @@ async def _within(
         except (OwnedError, ThreadBusyError) as exc:
             if exc.owner is None:
                 raise
-            fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner, _naming(named)))
+            fail(await _in_use(ledgers[0], exc.thread_id or "", exc.owner, ledger_option(named)))
 
 
 @contextmanager

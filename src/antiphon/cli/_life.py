@@ -14,7 +14,7 @@ import typer
 
 from antiphon import service
 from antiphon.cli._hosts import AppOption, resume_all, show_hosts
-from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, known_thread, offered_threads, with_ledger
+from antiphon.cli._ledger import JsonOption, LedgerOption, ThreadArgument, thread_argument, with_ledger
 from antiphon.cli._live import (
     BudgetOption,
     ConfigOption,
@@ -49,13 +49,7 @@ class OnChangeChoice(Enum):
 
 def status(
     thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD",
-            callback=known_thread,
-            autocompletion=offered_threads,
-            help="The id of a thread or a unique prefix, or last; default: the hosts of the ledger.",
-        ),
+        str | None, thread_argument("The id of a thread or a unique prefix, or last; default: the hosts of the ledger.")
     ] = None,
     *,
     with_work: Annotated[
@@ -140,13 +134,7 @@ def _move(ledger: str | None, work: Callable[[Ledger], Awaitable[Mapping[str, An
 
 def resume(
     thread: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="THREAD",
-            callback=known_thread,
-            autocompletion=offered_threads,
-            help="The id of a thread or a unique prefix, or last: see antiphon threads.",
-        ),
+        str | None, thread_argument("The id of a thread or a unique prefix, or last: see antiphon threads.")
     ] = None,
     *,
     is_all: Annotated[

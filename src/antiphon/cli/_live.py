@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 import typer
 
 from antiphon import service
+from antiphon._tasks import beside
 from antiphon.cli._ledger import VARIABLE, complaints, has_password, ledger_option, shown_ledger, with_ledger
 from antiphon.cli._output import (
     COMPLETED,
@@ -440,10 +441,8 @@ async def _is_ready(number: int, interrupted: asyncio.Event) -> bool:
     except (NotImplementedError, OSError):  # not on this system, or a file
         return True
     try:
-        waiting = [asyncio.ensure_future(event.wait()) for event in (ready, interrupted)]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+        async with beside(ready.wait(), interrupted.wait()) as waits:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         return ready.is_set()
     finally:
         loop.remove_reader(number)

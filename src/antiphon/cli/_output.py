@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, TypeAlias, cast
+from typing import Annotated, Any, BinaryIO, Final, TypeAlias, TypeVar, cast
 
 import orjson
 import typer
 
 from antiphon import service
-from antiphon.cli._screen import fail, note, note_console, print_table
+from antiphon.cli._screen import fail, note, note_console, open_console, print_table
 from antiphon.dialects import Loss, detect
 from antiphon.messages._json_values import JsonError, parse, write
+
+ValueT = TypeVar("ValueT")
 
 COMPLETED: Final = 0
 FAILED: Final = 1
@@ -212,6 +214,23 @@ def report_losses(losses: Sequence[Loss], dialect: str) -> None:
 def print_json(value: object) -> None:
     """Print a value as indented JSON, with times as the house format writes them."""
     deliver(service.to_json(value, orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z) + b"\n", None)
+
+
+def print_list(
+    values: Sequence[ValueT],
+    headings: Sequence[str],
+    row: Callable[[ValueT], Sequence[str]],
+    *,
+    for_programs: bool,
+    otherwise: str,
+) -> None:
+    """Print values as JSON, or as a table with a row for each; `otherwise` is noted if there are none."""
+    if for_programs:
+        print_json(values)
+    elif values:
+        print_table(open_console(), headings, [row(value) for value in values])
+    else:
+        note(otherwise)
 
 
 def print_json_line(value: object) -> None:

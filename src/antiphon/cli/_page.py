@@ -10,13 +10,12 @@ import asyncio
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import urlencode
 
 import typer
@@ -26,12 +25,8 @@ from antiphon.cli._ledger import ledger_in_use, with_ledger
 from antiphon.cli._screen import note
 from antiphon.errors import AntiphonError, SetupError
 
-if TYPE_CHECKING:
-    pass
-
 _SECONDS: Final = 3.0
 _START_SECONDS: Final = 30.0
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 OpenOption: TypeAlias = Annotated[
     bool, typer.Option("--open", help="Open the page in a browser, or print its address if there is none.")
@@ -48,29 +43,17 @@ class PageServer(NamedTuple):
 
     @classmethod
     def of(cls, url: str, token_file: Path) -> Self:
-        """Return a server by the file of its token.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return a server by the file of its token."""
         return cls(url, token_file.read_text(encoding="ascii").strip(), token_file)
 
     def address(self, thread_id: str | None = None) -> str:
-        """Return the address of the page, or of a thread in it, with a code that opens one session within a minute.
-
-        Raises:
-            OSError, ValueError: the server does not answer.
-        """
+        """Return the address of the page, or of a thread in it, with a code that opens one session within a minute."""
         code = self.ask("/api/codes", {})["code"]
         place = {"code": code} if thread_id is None else {"code": code, "thread": thread_id}
         return f"{self.url}/#{urlencode(place)}"
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return the answer to a request.
-
-        Raises:
-            OSError, ValueError: there is none.
-        """
+        """Return the answer to a request."""
         from urllib.request import ProxyHandler, Request, build_opener  # noqa: PLC0415 (only where a page is opened)
 
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
@@ -130,14 +113,8 @@ def _running_server(name: str) -> PageServer | None:
 
 
 def _server_of(file: Path) -> PageServer | None:
-    port = file.stem.removeprefix("server-")
-    try:
-        with file.open(encoding="ascii") as opened:
-            if os.fstat(opened.fileno()).st_mode & _OTHERS or not port.isdigit():
-                return None
-            return PageServer(f"http://127.0.0.1:{port}", opened.read(200).strip(), file)
-    except (OSError, UnicodeDecodeError):
-        return None
+    port, token = file.stem.removeprefix("server-"), service.read_private(file)
+    return PageServer(f"http://127.0.0.1:{port}", token.strip(), file) if token is not None and port.isdigit() else None
 
 
 class _OwnServer(threading.Thread):
@@ -172,11 +149,7 @@ class _OwnServer(threading.Thread):
             await self._ends.wait()
 
     def wait(self) -> PageServer:
-        """Return the server once it answers.
-
-        Raises:
-            SetupError: it does not.
-        """
+        """Return the server once it answers."""
         self._ready.wait(_START_SECONDS)
         if self.server is None:
             raise SetupError(f"the server of the page does not start: {self.error or 'it takes too long'}")
@@ -251,17 +224,13 @@ def page_of(ledger: str | None, *, is_wanted: bool) -> Generator[Page | None]:
     page = Page(ledger) if is_wanted else None
     try:
         yield page
-    except typer.Exit:
-        if page is not None:
-            page.close()
-        raise
-    except BaseException:
-        if page is not None:
+    except BaseException as exc:
+        if page is not None and not isinstance(exc, typer.Exit):
             page.was_interrupted = True
-            page.close()
         raise
-    if page is not None:
-        page.close()
+    finally:
+        if page is not None:
+            page.close()
 
 
 def telling(page: Page | None, tell: Callable[[str], None] | None) -> Callable[[str], None] | None:

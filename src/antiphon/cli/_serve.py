@@ -18,9 +18,9 @@ from antiphon import service
 from antiphon.cli._hosts import print_line, until_signal
 from antiphon.cli._ledger import JsonOption, LedgerOption, SignalsOption, shown_ledger, with_ledger
 from antiphon.cli._live import ModelOption, typed
-from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._output import print_json, print_list, shown_time
 from antiphon.cli._page import OpenOption, PageServer, link_page, show_page
-from antiphon.cli._screen import fail, note, open_console, print_table
+from antiphon.cli._screen import fail, note
 from antiphon.errors import NotWaitingError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class _UpLines:
 
 # ---------------------------------------------------------------- tokens
 
-token = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage the access tokens of the server.")
+token = typer.Typer(name="token", no_args_is_help=True, rich_markup_mode=None, help="Manage the access tokens of the server.")
 
 
 @token.command()
@@ -209,17 +209,9 @@ async def _make(ledger: Ledger, *, name: str, scopes: list[str], days: float) ->
 @token.command("list")
 def list_(*, for_programs: JsonOption = False, ledger: LedgerOption = None) -> None:
     """List the tokens of a ledger, without their secrets."""
+    otherwise = f"the ledger has no token; `{typed(ledger, 'token', 'make', 'NAME')}` makes one"
     tokens = with_ledger(ledger, service.list_tokens)
-    if for_programs:
-        print_json(tokens)
-    elif tokens:
-        rows = [
-            (token.id, token.principal, " ".join(token.scopes), shown_time(token.created_at), _state(token))
-            for token in tokens
-        ]
-        print_table(open_console(), ("id", "name", "scopes", "made (UTC)", "state"), rows)
-    else:
-        note(f"the ledger has no token; `{typed(ledger, 'token', 'make', 'NAME')}` makes one")
+    print_list(tokens, ("id", "name", "scopes", "made (UTC)", "state"), _row, for_programs=for_programs, otherwise=otherwise)
 
 
 @token.command()
@@ -240,7 +232,8 @@ async def _revoke(ledger: Ledger, *, token_id: str, place: str | None) -> Token:
         fail(f"{exc}; `{typed(place, 'token', 'list')}` lists the tokens")
 
 
-def _state(token: Token) -> str:
+def _row(token: Token) -> tuple[str, ...]:
+    state = "valid" if token.expires_at is None else f"until {shown_time(token.expires_at)}"
     if token.revoked_at is not None:
-        return f"revoked {shown_time(token.revoked_at)}"
-    return "valid" if token.expires_at is None else f"until {shown_time(token.expires_at)}"
+        state = f"revoked {shown_time(token.revoked_at)}"
+    return token.id, token.principal, " ".join(token.scopes), shown_time(token.created_at), state

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from antiphon import service
 from antiphon.cli._ledger import JsonOption
-from antiphon.cli._output import print_json, shown_time
+from antiphon.cli._output import print_json, print_list, shown_time
 from antiphon.cli._screen import ask_yes, bar, check_unused, fail, note, open_console, print_table, styled
 from antiphon.errors import ModelError
 
@@ -36,7 +35,13 @@ def trust(
     if file is None and (is_sure or removes):
         fail("name the FILE that it is about", code=2)
     if file is None:
-        _list(service.trusted_files(), for_programs=for_programs)
+        print_list(
+            service.trusted_files(),
+            ("path", "since (UTC)", "by"),
+            lambda entry: (entry.path, shown_time(entry.at), entry.digest.partition(":")[0]),
+            for_programs=for_programs,
+            otherwise="nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it",
+        )
     elif removes:
         _remove(file, for_programs=for_programs)
     else:
@@ -135,16 +140,6 @@ def _remove(file: Path, *, for_programs: bool) -> None:
         note(f"{file}: not trusted any more")
     else:
         fail(f"{file}: it is not trusted; `antiphon trust` lists what is", code=2)
-
-
-def _list(trusted: Sequence[service.TrustedFile], *, for_programs: bool) -> None:
-    if for_programs:
-        print_json(trusted)
-    elif trusted:
-        rows = [(entry.path, shown_time(entry.at), entry.digest.partition(":")[0]) for entry in trusted]
-        print_table(open_console(), ("path", "since (UTC)", "by"), rows)
-    else:
-        note("nothing is trusted yet; `antiphon trust FILE` shows a file and trusts it")
 
 
 # ---------------------------------------------------------------- the local model

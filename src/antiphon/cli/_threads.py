@@ -19,13 +19,13 @@ from antiphon.cli._ledger import (
     LedgerOption,
     MaybeThreadArgument,
     ThreadArgument,
-    known_thread,
     known_threads,
-    offered_threads,
+    thread_argument,
+    thread_option,
     with_ledger,
 )
 from antiphon.cli._live import typed
-from antiphon.cli._output import deliver, print_json, print_json_line, short_time, shown_age, shown_time
+from antiphon.cli._output import deliver, print_json, print_json_line, print_list, short_time, shown_age, shown_time
 from antiphon.cli._screen import ask_yes, check_unused, cut, fail, note, open_console, print_table, rendered, styled, wheel
 from antiphon.errors import PlaceError, UnknownThreadError
 from antiphon.messages import current_port
@@ -130,16 +130,7 @@ def search(
         str | None,
         typer.Option("--in", metavar="PATTERN", help="With --documents: only documents of these names: 'docs/*.md'."),
     ] = None,
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            "--thread",
-            metavar="THREAD",
-            callback=known_thread,
-            autocompletion=offered_threads,
-            help="Only messages of this thread.",
-        ),
-    ] = None,
+    thread: Annotated[str | None, thread_option("Only messages of this thread.")] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="At most N messages (default: 20), or passages (5).")
     ] = None,
@@ -162,26 +153,20 @@ _PASSAGES = 5
 
 def _search_messages(words: list[str], ledger: str | None, thread: str | None, limit: int, *, for_programs: bool) -> None:
     with wheel("searching"):
-        hits, unsearched = with_ledger(ledger, partial(_find, text=_typed(words), thread=thread, limit=limit + 1))
+        # The words as they were typed: the shell has removed the quotes around a phrase.
+        text = " ".join(f'"{word}"' if " " in word and '"' not in word else word for word in words)
+        hits, unsearched = with_ledger(ledger, partial(_find, text=text, thread=thread, limit=limit + 1))
     if unsearched and not for_programs:
         reading = typed(ledger, "show", "THREAD")
         note(f"not searched, because they are encrypted: {unsearched} threads; `{reading}` reads one")
-    if not hits and not for_programs:
-        note("nothing found")
-        return
     if for_programs:
         print_json([service.HitValue.of(hit) for hit in hits[:limit]])
     else:
-        _print_hits(hits[:limit])
+        print_list(hits[:limit], ("thread", "seq", "by", "found"), _hit_row, for_programs=False, otherwise="nothing found")
     if len(hits) > limit and not for_programs:
         place = () if thread is None else ("--thread", thread)
         command = typed(ledger, "search", *words, *place, "--limit", str(limit * 5))
         note(f"the first {limit}; there are more:", command=command)
-
-
-def _typed(words: list[str]) -> str:
-    """Return the words as they were typed: the shell has removed the quotes around a phrase."""
-    return " ".join(f'"{word}"' if " " in word and '"' not in word else word for word in words)
 
 
 async def _find(ledger: Ledger, *, text: str, thread: str | None, limit: int) -> tuple[tuple[Hit, ...], int]:
@@ -190,12 +175,9 @@ async def _find(ledger: Ledger, *, text: str, thread: str | None, limit: int) ->
     return hits, await service.unsearched_threads(ledger) if thread is None else 0
 
 
-def _print_hits(hits: Sequence[Hit]) -> None:
-    rows = [
-        (service.thread_of(hit.record), str(hit.record.seq), hit.record.message.policy, " ".join(hit.snippet.split()))
-        for hit in hits
-    ]
-    print_table(open_console(), ("thread", "seq", "by", "found"), rows)
+def _hit_row(hit: Hit) -> tuple[str, ...]:
+    record = hit.record
+    return service.thread_of(record), str(record.seq), record.message.policy, " ".join(hit.snippet.split())
 
 
 # ---------------------------------------------------------------- tail
@@ -320,15 +302,7 @@ def _not_rated(thread: str, message: str, lanes: Mapping[str, str], show: str) -
 
 
 def delete(
-    threads: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="THREAD",
-            callback=known_threads,
-            autocompletion=offered_threads,
-            help="The ids of threads; see antiphon threads.",
-        ),
-    ],
+    threads: Annotated[list[str], thread_argument("The ids of threads; see antiphon threads.", callback=known_threads)],
     *,
     with_branches: Annotated[bool, typer.Option("--with-branches", help="Delete their branches too.")] = False,
     keep_chain: Annotated[

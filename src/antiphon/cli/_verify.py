@@ -60,7 +60,7 @@ def verify(
     proofs = () if heads is None else read_heads(heads, signer)
     verification, present = with_ledger(ledger, partial(_examine, thread=thread, proofs=proofs))
     if for_programs:
-        print_json(_verification_json(verification))
+        print_json(verification)
     else:
         _print(verification)
     if not verification.is_whole:
@@ -100,16 +100,6 @@ def _print(verification: Verification) -> None:
     ]
     print_table(open_console(), ("thread", "seq", "damage"), rows)
     note(f"{looked_at}; damaged: {len(rows)}. What comes before a damage in its thread is good; a backup may have the rest.")
-
-
-def _verification_json(verification: Verification) -> dict[str, Any]:
-    return {
-        "threads": verification.threads,
-        "messages": verification.messages,
-        "damages": [
-            {"thread_id": damage.thread_id, "seq": damage.seq, "what": damage.what} for damage in verification.damages
-        ],
-    }
 
 
 def doctor(
@@ -204,7 +194,9 @@ def _signing_key(path: Path) -> SigningKey:
 # ---------------------------------------------------------------- keys
 
 
-key = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create a key file, or change the master key of a ledger.")
+key = typer.Typer(
+    name="key", no_args_is_help=True, rich_markup_mode=None, help="Create a key file, or change the master key of a ledger."
+)
 
 
 @key.command()

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from antiphon import service
+from antiphon._tasks import beside
 from antiphon.cli._output import print_json_line
 from antiphon.cli._screen import cut, open_console, shown_on, styled
 from antiphon.protocol import PHASES
@@ -95,21 +96,19 @@ def open_view(title: str = "", *, is_quiet: bool = False, as_events: bool = Fals
 @asynccontextmanager
 async def watching(view: RunView, ledger: Ledger) -> AsyncGenerator[None]:
     """Show a view while the block lasts, with what its thread has used."""
-    counting = asyncio.create_task(_count(view, ledger))
+
+    async def count() -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            await _look(view, ledger)
+
     view.start()
     try:
-        yield
+        async with beside(count()):
+            yield
     finally:
-        counting.cancel()
-        await asyncio.gather(counting, return_exceptions=True)
         await _look(view, ledger)
         view.stop()
-
-
-async def _count(view: RunView, ledger: Ledger) -> None:
-    while True:
-        await asyncio.sleep(_LOOK)
-        await _look(view, ledger)
 
 
 async def _look(view: RunView, ledger: Ledger) -> None:

@@ -82,9 +82,6 @@ async def export_transitions(
 
     `reward` returns the reward of a decision; it gets the decision with the recorded reward. Without it, the recorded reward
     is used. `window` is the number of latest messages in an observation, besides instructions; None: all.
-
-    Raises:
-        ValueError: a reward is not a finite number.
     """
     for decision in await decisions_of(ledger, thread_id, reward=reward):
         observations = decision.observed(window)
@@ -94,11 +91,7 @@ async def export_transitions(
 
 
 async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
-    """Return the decisions of a thread in the order in which they were made; a branch includes those that it shares.
-
-    Raises:
-        ValueError: a reward is not a finite number.
-    """
+    """Return the decisions of a thread in the order in which they were made; a branch includes those that it shares."""
     rewards = {row.message_id: row.value for row in (await rewards_of(ledger, thread_id)).values()}
     top, nested = ThreadTop(), dict[str, list[Message]]()
     places: dict[str, int] = {}

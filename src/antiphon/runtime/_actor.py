@@ -663,11 +663,12 @@ class Context:
         self._cell.stop_after_message(reason)
 
     def rest(self) -> None:
-        """Passivate this actor as soon as it is idle; the next message makes a new one.
+        """Passivate this actor as soon as it is idle; the next message makes a new one. States of the thread are dropped.
 
         Only actors of a registered kind are passivated; spawned actors stay.
         """
         self._cell.wants_rest = True
+        self._services.states.forget(self.thread_id or "")
 
     def _delivery_of(self, to: str, said: Request[Any] | Notice | Message, key: str | None) -> DeliveryState:
         if self._delivery is None:

@@ -146,11 +146,7 @@ class RequestKeys:
         self._known: OrderedDict[str, str] = OrderedDict()
 
     def thread_of(self, key: str, digest: str) -> str:
-        """Return the thread of a request.
-
-        Raises:
-            Problem: another request had this key.
-        """
+        """Return the thread of a request."""
         if self._known.setdefault(key, digest) != digest:
             raise Problem(400, "idempotency_key_in_use", "another request had this Idempotency-Key; choose a new one")
         self._known.move_to_end(key)
@@ -174,11 +170,7 @@ class Access:
         self._streams: dict[str, int] = {}
 
     async def caller(self, headers: dict[bytes, bytes]) -> Caller:
-        """Return who asks.
-
-        Raises:
-            Problem: there is no valid token, or it was used too often.
-        """
+        """Return who asks."""
         caller = await self._found(headers)
         if caller is None:
             raise self.refused()
@@ -220,11 +212,7 @@ class Access:
 
     @contextmanager
     def stream(self, caller: Caller) -> Generator[None]:
-        """Count a stream while it lasts.
-
-        Raises:
-            Problem: there are too many.
-        """
+        """Count a stream while it lasts."""
         token_id, limits = caller.token.id, self._limits
         if self._streams.get(token_id, 0) >= limits.streams_per_token or self.streams >= limits.streams:
             raise _too_many("too many streams; close one first")
@@ -248,11 +236,7 @@ class Access:
         return self._codes.add(caller.token.id)
 
     async def open_session(self, *, token: str | None, code: str | None) -> tuple[Token, str]:
-        """Trade a token or a one-time code for the header that sets a session's cookie.
-
-        Raises:
-            Problem: neither is valid, or the token was used too often.
-        """
+        """Trade a token or a one-time code for the header that sets a session's cookie."""
         if code is not None:
             token_id = self._codes.remove(code)
             valid = None if token_id is None else await self._book.find_id(token_id)
@@ -312,11 +296,7 @@ class RequestGuard:
         await self._app(scope, receive, send_with_headers)
 
     def _checked(self, scope: Request) -> dict[bytes, bytes]:
-        """Return the headers of a request by name.
-
-        Raises:
-            Problem: the request may not be answered.
-        """
+        """Return the headers of a request by name."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in _ONCE:
@@ -339,11 +319,7 @@ class RequestGuard:
 
 
 def check_form(headers: dict[bytes, bytes]) -> None:
-    """Refuse a body that is not JSON by its type: a form of another page cannot have that type.
-
-    Raises:
-        Problem: it is not.
-    """
+    """Refuse a body that is not JSON by its type: a form of another page cannot have that type."""
     kind, _, parameters = headers.get(b"content-type", b"").decode("latin-1").lower().partition(";")
     if kind.strip() != "application/json" or parameters.strip() not in ("", "charset=utf-8"):
         raise Problem(415, "bad_type", "the body must be of type application/json", ends=True)
@@ -386,10 +362,6 @@ def _opens_page(scope: Request, headers: dict[bytes, bytes]) -> bool:
 
 
 def check_unsafe(caller: Caller, headers: dict[bytes, bytes]) -> None:
-    """Refuse a change that only a cookie asks for, without the Origin that a browser sends with it.
-
-    Raises:
-        Problem: it is one.
-    """
+    """Refuse a change that only a cookie asks for, without the Origin that a browser sends with it."""
     if caller.is_session and b"origin" not in headers:
         raise Problem(403, "wrong_origin", "a change by a session needs an Origin header", ends=True)

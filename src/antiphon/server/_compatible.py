@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from antiphon import decode, service
+from antiphon._tasks import beside
 from antiphon.errors import AntiphonError
 from antiphon.messages import current_port
 from antiphon.protocol._messages import enclosed_messages
@@ -123,12 +124,7 @@ def _no_model(name: str) -> Problem:
 
 
 def _exchange(ask: Ask) -> tuple[ModelExchange, bool]:
-    """Return the exchange of a request, and whether the same one may come again.
-
-    Raises:
-        Problem: it cannot be answered here.
-        DecodeError: the conversation is none.
-    """
+    """Return the exchange of a request, and whether the same one may come again."""
     body: CompletionRequest = ask.body
     for name, value in (body.model_extra or {}).items():
         if name not in _IGNORED and value not in (None, [], False):
@@ -164,22 +160,20 @@ async def complete(
         raise Problem(503, "too_many", "this server runs too many threads", headers={"retry-after": "5"})
     text: asyncio.Queue[str | None] = asyncio.Queue()
     task = ask.hub.models.begin(exchange, text.put_nowait if body.stream else None)
-    ends = asyncio.ensure_future(_events.ended(http[1], stopping))
     try:
-        if body.stream:
-            with ask.hub.access.stream(ask.caller):
-                pieces = _chunks(ask, exchange, _Answer(task, text, ends))
-                await _events.write_lines(pieces, "text/event-stream; charset=utf-8", limits, http, _headers(exchange))
-            return None
-        await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
+        async with beside(_events.ended(http[1], stopping)) as (ends,):
+            if body.stream:
+                with ask.hub.access.stream(ask.caller):
+                    pieces = _chunks(ask, exchange, _Answer(task, text, ends))
+                    await _events.write_lines(pieces, "text/event-stream; charset=utf-8", limits, http, _headers(exchange))
+                return None
+            await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
         report = _checked(task)
         return Response(service.to_json(_completion(exchange, report)), 200, _headers(exchange), "application/json")
     except Problem as problem:
         problem.headers.update(_headers(exchange))
         raise
     finally:
-        ends.cancel()
-        await asyncio.gather(ends, return_exceptions=True)
         if not task.done() and not is_kept and not stopping.is_set():
             await ask.hub.models.cancel(exchange)
 
@@ -194,11 +188,7 @@ class _Answer:
         self._sent = ""
 
     async def words(self) -> AsyncIterator[str | None]:
-        """Yield the words of the answer; None where there are none for some time. At the end, the rest of the answer.
-
-        Raises:
-            Problem: there is no answer.
-        """
+        """Yield the words of the answer; None where there are none for some time. At the end, the rest of the answer."""
         while not self.task.done() or not self._text.empty():
             next_word = asyncio.ensure_future(self._text.get())
             try:
@@ -214,7 +204,9 @@ class _Answer:
                     yield text
             elif not self.task.done():
                 yield None
-        yield self._rest(_checked(self.task).response or "")
+        answer = _checked(self.task).response or ""
+        # The rest of it; if what was sent is not its beginning, it follows after an empty line.
+        yield answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n\n{answer}"
 
     def _taken(self, words: str | None) -> str:
         """Return what is sent for words. An answer that is begun anew follows after an empty line."""
@@ -224,10 +216,6 @@ class _Answer:
         self._sent += words
         return words
 
-    def _rest(self, answer: str) -> str:
-        """Return what was not sent. If what was sent is not its beginning, it follows after an empty line."""
-        return answer.removeprefix(self._sent) if answer.startswith(self._sent) else f"\n\n{answer}"
-
 
 async def _chunks(ask: Ask, exchange: ModelExchange, answer: _Answer) -> AsyncIterator[bytes]:
     """Yield the events of a stream. An error before the first words is a plain answer, a later one an event."""
@@ -236,7 +224,8 @@ async def _chunks(ask: Ask, exchange: ModelExchange, answer: _Answer) -> AsyncIt
     has_begun = has_spoken = False
     try:
         async for words in answer.words():
-            await _check_caller(ask)
+            if not await ask.hub.access.is_valid(ask.caller):
+                raise Problem(401, "unauthorized", "the token is not valid any more")  # noqa: TRY301 (an event, once begun)
             if words is None:
                 yield b": \n\n"
             else:
@@ -254,11 +243,6 @@ async def _chunks(ask: Ask, exchange: ModelExchange, answer: _Answer) -> AsyncIt
             raise
         yield _event(openai_error(problem_of(exc)))
     yield b"data: [DONE]\n\n"
-
-
-async def _check_caller(ask: Ask) -> None:
-    if not await ask.hub.access.is_valid(ask.caller):
-        raise Problem(401, "unauthorized", "the token is not valid any more")
 
 
 def _checked(task: asyncio.Task[RunReport]) -> RunReport:
@@ -363,11 +347,7 @@ async def _choir(ask: Ask) -> WithHeaders:
 
 
 async def _check_choir(ask: Ask, request: v.ChoirMessage) -> None:
-    """Refuse what may not come from outside, or from this caller, by itself or in a RETRY.
-
-    Raises:
-        Problem: it is refused.
-    """
+    """Refuse what may not come from outside, or from this caller, by itself or in a RETRY."""
     for kind, data in enclosed_messages(request.type, request.data):
         scope = _CHOIR_SCOPES.get(kind)
         if scope is None:

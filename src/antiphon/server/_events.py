@@ -16,6 +16,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, cast
 
 from antiphon import service
+from antiphon._tasks import beside
 from antiphon.errors import AntiphonError
 from antiphon.server._answers import error_name
 from antiphon.server._api import HIDDEN, Ask
@@ -37,11 +38,7 @@ class _Cut(Exception):  # noqa: N818 (not an error: the stream ends)
 
 
 async def start(ask: Ask) -> str | None:
-    """Return the cursor at which a stream begins; checked before the answer begins, so that an error is a plain answer.
-
-    Raises:
-        PlaceError: the cursor is none of this ledger.
-    """
+    """Return the cursor at which a stream begins; checked before the answer begins, so that an error is a plain answer."""
     query: EventQuery = ask.query
     if query.thread_id is not None:
         await service.find_thread(ask.ledger, query.thread_id)
@@ -57,19 +54,16 @@ async def stream(
 ) -> None:
     """Write events until the reader goes, does not read, or its token ends; or the server stops."""
     scope, receive, send = http
-    ends = asyncio.ensure_future(ended(receive, stopping))
     followed = service.follow(ask.ledger, ask.query.thread_id, after, live_text=ask.hub.live_text)
-    try:
-        await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
-        async with aclosing(cast("AsyncGenerator[Followed, None]", followed)) as coming:
-            async for piece in _pieces(ask, coming, limits, ends):
-                await _write(send, piece, limits)
-        await _write(send, b"", limits, is_last=True)
-    except _Cut:
-        abort(scope)
-    finally:
-        ends.cancel()
-        await asyncio.gather(ends, return_exceptions=True)
+    async with beside(ended(receive, stopping)) as (ends,):
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            async with aclosing(cast("AsyncGenerator[Followed, None]", followed)) as coming:
+                async for piece in _pieces(ask, coming, limits, ends):
+                    await _write(send, piece, limits)
+            await _write(send, b"", limits, is_last=True)
+        except _Cut:
+            abort(scope)
 
 
 async def write_lines(
@@ -159,18 +153,13 @@ async def _write(send: Send, piece: bytes, limits: ServerLimits, *, is_last: boo
 
 async def ended(receive: Receive, stopping: asyncio.Event) -> None:
     """Return when the reader is gone, or the server stops."""
-    gone, stops = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait((gone, stops), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        stops.cancel()
-        await asyncio.gather(gone, stops, return_exceptions=True)
 
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async with beside(gone(), stopping.wait()) as waits:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
 
 def abort(scope: Request) -> None:

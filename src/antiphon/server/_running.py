@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from antiphon import service
+from antiphon._tasks import beside
 from antiphon.errors import AntiphonError, ModelError
 from antiphon.server._answers import Problem, error_name
 
@@ -71,10 +72,6 @@ class Runs:
         """Ask a question in a new thread or as the next turn of one; return the thread once it has started. `by` is who asks.
 
         `team` is the file of a team that does it in a new thread; by default, the six phases do.
-
-        Raises:
-            Problem: this server runs too many threads.
-            AntiphonError: the question cannot be asked.
         """
         await self.check_model(model)
         run_model = model if thread_id is not None else model or self.offer.model
@@ -102,23 +99,14 @@ class Runs:
         return await self._start(work)
 
     async def check_model(self, name: str | None) -> None:
-        """Refuse a model that this server does not offer or cannot use, before anything is stored. The caller has named it.
-
-        Raises:
-            Problem: it is refused.
-        """
+        """Refuse a model that this server does not offer or cannot use, before anything is stored. The caller has named it."""
         try:
             await asyncio.to_thread(self.offer.check, name)  # it may import the package of a provider
         except ModelError as exc:
             raise Problem(422, error_name(type(exc)), str(exc), param="model") from None
 
     async def resume(self, thread_id: str, *, model: str | None) -> str:
-        """Continue a thread where it stopped; return it once it continues.
-
-        Raises:
-            Problem: this server runs too many threads.
-            AntiphonError: it cannot continue here.
-        """
+        """Continue a thread where it stopped; return it once it continues."""
         await self.check_model(model)
         if await service.resume_elsewhere(self._ledger, thread_id):
             return thread_id
@@ -137,12 +125,7 @@ class Runs:
         return await self._start(work)
 
     async def fork(self, place: ForkPlace, *, model: str | None) -> str:
-        """Make a branch and continue it, with another model if one is given; return the branch once it is stored.
-
-        Raises:
-            Problem: this server runs too many threads.
-            AntiphonError: there is no such place, or the thread does not continue from there.
-        """
+        """Make a branch and continue it, with another model if one is given; return the branch once it is stored."""
         await self.check_model(model)
 
         async def work(on_started: Callable[[str], None]) -> None:
@@ -209,11 +192,8 @@ _SETTLE: Final = 0.3
 
 async def _settled(running: asyncio.Future[RunReport], then: Callable[[], None]) -> None:
     """Wait for a run; call `then` once it is clear that it goes on."""
-    try:
+    async with beside(running):
         await asyncio.wait((running,), timeout=_SETTLE)
         if not running.done() or running.exception() is None:
             then()
         await running
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

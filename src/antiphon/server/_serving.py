@@ -12,7 +12,6 @@ import ipaddress
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -161,11 +160,7 @@ class App:
         return Ask(self._hub, caller, path, query, body, headers), endpoint
 
     async def _body(self, receive: Receive, most: int | None = None) -> Any:
-        """Return the body of a request as JSON.
-
-        Raises:
-            Problem: it is too large, too slow, cut off, or not JSON.
-        """
+        """Return the body of a request as JSON."""
         data, most, is_whole = bytearray(), most or self._limits.body_bytes, False
         try:
             async with asyncio.timeout(self._limits.body_seconds):
@@ -218,11 +213,7 @@ def _steps(scope: Request) -> tuple[str, ...]:
 
 
 def _endpoint(method: str, steps: tuple[str, ...], caller: Caller) -> tuple[ApiEndpoint, dict[str, str]]:
-    """Return the endpoint of a path that the caller may use, with the values in the path.
-
-    Raises:
-        Problem: there is none; or there are some, for other methods.
-    """
+    """Return the endpoint of a path that the caller may use, with the values in the path."""
     methods: set[str] = set()
     for endpoint in ALL:
         pairs = tuple(zip(endpoint.steps, steps, strict=False))
@@ -518,19 +509,9 @@ def _own_token() -> NewToken:
 
 def _keep(text: str, port: int) -> Path:
     """Write the token of this process to a file that only its user can read, and return the file."""
-    folder = service.trust_list().parent
-    path = folder / f"server-{port}.token"
+    path = service.trust_list().parent / f"server-{port}.token"
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=f".{path.name}", dir=folder)  # with mode 0600
-        try:
-            with os.fdopen(number, "w", encoding="ascii") as file:
-                file.write(text + "\n")
-            Path(name).replace(path)  # a file of this name that others can read is not written to
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        service.write_private(path, text + "\n")
     except OSError as exc:
         raise SetupError(f"{path}: {exc.strerror or exc}; it keeps the token of the server") from exc
     return path

@@ -71,36 +71,26 @@ def openapi(endpoints: Iterable[ApiEndpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: ApiEndpoint, schemas: dict[str, Any]) -> dict[str, Any]:
+    names = re.findall(r"\{(\w+)\}", endpoint.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+    query = TypeAdapter(endpoint.query).json_schema(by_alias=True)
+    needed, fields = query.get("required", []), query.get("properties", {})
+    parameters += [{"name": name, "in": "query", "required": name in needed, "schema": fields[name]} for name in fields]
+    if endpoint.returns is Lines or isinstance(endpoint.returns, str):  # a media type
+        kind = "application/x-ndjson" if endpoint.returns is Lines else endpoint.returns
+        content: dict[Any, Any] = {kind: {"schema": {"type": "string"}}}
+    else:
+        content = {"application/json": {"schema": _schema(endpoint.returns, schemas, "serialization")}}
     operation: dict[str, Any] = {
         "summary": endpoint.about,
         "description": "Needs any token." if endpoint.scope is None else f"Needs the scope `{endpoint.scope}`.",
-        "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint)],
-        "responses": {str(endpoint.status): {"description": "Done", "content": _content(endpoint, schemas)}},
+        "parameters": parameters,
+        "responses": {str(endpoint.status): {"description": "Done", "content": content}},
     }
     if endpoint.body is not None:
         schema = _schema(endpoint.body, schemas, "validation")
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
-
-
-def _content(endpoint: ApiEndpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    if endpoint.returns is Lines:
-        return {"application/x-ndjson": {"schema": {"type": "string"}}}
-    if isinstance(endpoint.returns, str):  # a media type
-        return {endpoint.returns: {"schema": {"type": "string"}}}
-    return {"application/json": {"schema": _schema(endpoint.returns, schemas, "serialization")}}
-
-
-def _path_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
-    names = re.findall(r"\{(\w+)\}", endpoint.path)
-    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
-
-
-def _query_parameters(endpoint: ApiEndpoint) -> list[dict[str, Any]]:
-    model = TypeAdapter(endpoint.query).json_schema(by_alias=True)
-    needed = model.get("required", [])
-    fields: dict[str, Any] = model.get("properties", {})
-    return [{"name": name, "in": "query", "required": name in needed, "schema": schema} for name, schema in fields.items()]
 
 
 def _schema(kind: Any, schemas: dict[str, Any], mode: Any) -> dict[str, Any]:

@@ -91,6 +91,7 @@ from antiphon.service._runs import list_with_runs as list_with_runs
 from antiphon.service._runs import load_apps as load_apps
 from antiphon.service._runs import recover_runs as recover_runs
 from antiphon.service._runs import with_open_runs as with_open_runs
+from antiphon.service._schedules import ListedSchedule as ListedSchedule
 from antiphon.service._schedules import add_schedule as add_schedule
 from antiphon.service._schedules import list_schedules as list_schedules
 from antiphon.service._schedules import read_time as read_time
@@ -160,9 +161,11 @@ from antiphon.service._transcript import visible_lines as visible_lines
 from antiphon.service._trust import TrustedFile as TrustedFile
 from antiphon.service._trust import distrust as distrust
 from antiphon.service._trust import is_trusted_content as is_trusted_content
+from antiphon.service._trust import read_private as read_private
 from antiphon.service._trust import trust_content as trust_content
 from antiphon.service._trust import trust_list as trust_list
 from antiphon.service._trust import trusted_files as trusted_files
+from antiphon.service._trust import write_private as write_private
 from antiphon.service._up import END_WITH_PARENT as END_WITH_PARENT
 from antiphon.service._up import run_cluster as run_cluster
 from antiphon.service._values import ActorValue as ActorValue

@@ -115,11 +115,7 @@ class ServedModels:
         return self._served.get(name)
 
     async def open_teams(self) -> None:
-        """Open the teams now, so that an error in a file is reported at the start.
-
-        Raises:
-            AntiphonError: one cannot be opened.
-        """
+        """Open the teams now, so that an error in a file is reported at the start."""
         for model in self.served:
             if model.team is not None:
                 await self._opened(model.name, self._team(model.team))
@@ -206,11 +202,7 @@ class ServedModels:
     # ------------------------------------------------------------ open patterns
 
     async def chain(self) -> ChainRunner:
-        """Return the six phases; the first time, they are opened.
-
-        Raises:
-            AntiphonError: they cannot be.
-        """
+        """Return the six phases; the first time, they are opened."""
         from antiphon.service._running import open_chain  # noqa: PLC0415 (needs the extra `agents`)
 
         return await self._opened(CHAIN_MODEL, open_chain(self._ledger, model=self._model))

@@ -44,11 +44,7 @@ async def fork_thread(ledger: Ledger, place: ForkPlace) -> ThreadSummary:
 
 
 async def check_continues(ledger: Ledger, place: ForkPlace) -> None:
-    """Refuse a place from which a branch of six phases does not continue by itself.
-
-    Raises:
-        PlaceError: the thread has no such place, or had ended there, or had not started.
-    """
+    """Refuse a place from which a branch of six phases does not continue by itself."""
     await find_thread(ledger, place.thread_id)
     life = await chain_life(ledger, place.thread_id, upto=await _seq_of(ledger, place))
     has_started = life is not None and life.status != "created"

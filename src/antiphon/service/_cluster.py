@@ -76,18 +76,14 @@ def _why_stuck(thread: ThreadSummary, hosts: Sequence[HostStatus]) -> str:
     living = [status.host for status in hosts if status.is_alive]
     fitting = [host for host in living if thread.kind is None or thread.kind in host.kinds]
     if not fitting:
-        return f"no living host has the kind {thread.kind!r}: start one that has it, with `{_host_command(thread.kind)}`"
+        option = "" if thread.kind in (None, CHAIN_KIND, SCHEDULE_KIND) else " --team FILE"
+        if (thread.kind or "").startswith(RUN_KIND):
+            option = " --app MODULE:NAME"
+        return f"no living host has the kind {thread.kind!r}: start one that has it, with `antiphon host{option}`"
     reasons = {unfit.build: unfit.reason for unfit in thread.unfit}
     if all(host.build in reasons for host in fitting):
         return f"no living build can continue it ({reasons[fitting[0].build]}): start a host of the build that began it"
     return "its hosts have no room, or are slow: start another host, or raise --threads"
-
-
-def _host_command(kind: str | None) -> str:
-    """Return the command for a host that runs threads of a kind."""
-    if kind is not None and kind.startswith(RUN_KIND):
-        return "antiphon host --app MODULE:NAME"
-    return "antiphon host" if kind in (None, CHAIN_KIND, SCHEDULE_KIND) else "antiphon host --team FILE"
 
 
 async def _rests(ledger: Ledger, thread: ThreadSummary) -> bool:

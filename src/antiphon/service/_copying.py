@@ -17,9 +17,7 @@ from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, OwnedError, RestoreRefusedError, SetupError, ThreadMovedError
 from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary
 from antiphon.ledger._listing import SYSTEM_PATTERN
-from antiphon.service._threads import find_thread, is_forgotten
-
-_PAGE = 1000
+from antiphon.service._threads import all_threads, find_thread, is_forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +135,9 @@ async def _chosen(source: Ledger, names: Sequence[str]) -> list[ThreadSummary]:
     if names:
         summaries = [await find_thread(source, name) for name in dict.fromkeys(names)]
     else:
-        summaries, page = list[ThreadSummary](), None
-        while True:
-            part = await source.threads(ThreadFilter(system=False), "created_at", page, _PAGE)
-            # By name too: a source may give `system/tokens` another pattern, and so hand out tokens of the target.
-            summaries += [thread for thread in part.threads if not thread.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
-            page = part.next
-            if page is None:
-                break
+        listed = all_threads(source, ThreadFilter(system=False), "created_at")
+        # By name too: a source may give `system/tokens` another pattern, and so hand out tokens of the target.
+        summaries = [thread async for thread in listed if not thread.thread_id.startswith(f"{SYSTEM_PATTERN}/")]
     return _origins_first({thread.thread_id: thread for thread in summaries})
 
 

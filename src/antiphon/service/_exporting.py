@@ -66,11 +66,7 @@ async def export_lines(
 
 
 def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
-    """Return records in the dialect of a form, with the losses. The value is plain JSON.
-
-    Raises:
-        DialectError: there is no such dialect, or it cannot express the messages at all.
-    """
+    """Return records in the dialect of a form, with the losses. The value is plain JSON."""
     try:
         encoded = encode(Conversation(record.message for record in records), form.dialect, as_policy=form.as_policy)
     except LookupError as exc:
@@ -226,11 +222,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 async def remove_documents(ledger: Ledger, sources: Iterable[str], *, erase: bool = False) -> dict[str, bool]:
-    """Remove documents, and return which of them there were. `erase` deletes their bytes too.
-
-    Raises:
-        ServiceError: a document cannot be erased by itself.
-    """
+    """Remove documents, and return which of them there were. `erase` deletes their bytes too."""
     from antiphon.retrieval import KnowledgeBase  # noqa: PLC0415 (needs the extra `retrieval`)
 
     base = KnowledgeBase(ledger)

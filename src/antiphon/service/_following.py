@@ -119,11 +119,7 @@ class EventCursors:
         return f"{self.name}-{cursor}"
 
     async def read(self, text: str) -> str:
-        """Return the cursor of a text that `write` returned.
-
-        Raises:
-            PlaceError: it is not a cursor of this ledger, or is after its last commit.
-        """
+        """Return the cursor of a text that `write` returned."""
         name, _, cursor = text.partition("-")
         if name != self.name or not _PLACE.fullmatch(cursor):
             raise PlaceError("it is no cursor of this ledger; start from the beginning, or from now")

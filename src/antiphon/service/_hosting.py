@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import tomllib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeGuard, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack
 
+from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from antiphon._listeners import listener
+from antiphon._tasks import beside
+from antiphon.agents._config import read_toml
 from antiphon.errors import ConfigError, LedgerError, SetupError
 from antiphon.ledger import HostStatus, Ledger, Limit, ThreadFilter, ThreadSummary
 from antiphon.runtime import Settings, System, ThreadLimit
@@ -73,65 +74,36 @@ class LimitChanges(TypedDict, total=False):
     cost_per_day: Decimal | None
 
 
-_NUMBERS: Final = tuple(LimitChanges.__annotations__)
+class _LimitTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    at_once: int | None = None
+    per_minute: int | None = None
+    cost_per_day: int | float | None = None
 
 
-def _is_table(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value of a TOML file is a table."""
-    return isinstance(value, dict)
+class _LimitsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limits: dict[str, _LimitTable] = {}
 
 
 def read_limits(path: Path) -> tuple[Limit, ...]:
-    """Read the limits of a TOML file, which has a table `[limits."MODEL"]` for each model.
-
-    Raises:
-        SetupError: the file cannot be read, or is wrong; the text says where.
-    """
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"), parse_float=Decimal)
-    except OSError as exc:
-        raise SetupError(f"{path}: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise SetupError(f"{path}: not TOML: it is not text in UTF-8") from exc
-    except ValueError as exc:
-        raise SetupError(f"{path}: not TOML: {exc}") from exc
-    _check_keys(path, "", tables, ("limits",))
-    models: Any = tables.get("limits", {})
-    if not _is_table(models) or not all(map(_is_table, models.values())):
-        raise SetupError(f'{path}: `limits` has a table for each model, as [limits."openai:gpt-5"]')
-    return tuple(_limit_of(path, model, values) for model, values in models.items())
-
-
-def _limit_of(path: Path, model: str, values: dict[str, Any]) -> Limit:
-    where = f'[limits."{model}"]'
-    _check_keys(path, f" in {where}", values, _NUMBERS)
-    cost = values.get("cost_per_day")
-    try:
-        return Limit(
-            model,
-            at_once=values.get("at_once"),
-            per_minute=values.get("per_minute"),
-            cost_per_day=Decimal(cost) if type(cost) is int else cost,
-        )
-    except ValueError as exc:
-        raise SetupError(f"{path}, {where}: {exc}") from None
-
-
-def _check_keys(path: Path, where: str, keys: Iterable[str], allowed: Sequence[str]) -> None:
-    for wrong in (key for key in keys if key not in allowed):
-        near = get_close_matches(wrong, allowed, 1)
-        meant = f"is it {near[0]!r}?" if near else f"there are {', '.join(map(repr, allowed))}"
-        raise SetupError(f"{path}: there is no key {wrong!r}{where}; {meant}")
+    """Read the limits of a TOML file, which has a table `[limits."MODEL"]` for each model."""
+    limits: list[Limit] = []
+    for model, table in read_toml(path, _LimitsFile).limits.items():
+        cost = None if table.cost_per_day is None else Decimal(str(table.cost_per_day))
+        try:
+            limits.append(Limit(model, table.at_once, table.per_minute, cost))
+        except ValueError as exc:
+            raise SetupError(f'{path}: [limits."{model}"]: {exc}') from None
+    return tuple(limits)
 
 
 async def change_limit(
     ledger: Ledger, model: str, *, is_removed: bool = False, **changes: Unpack[LimitChanges]
 ) -> tuple[LimitValue, ...]:
-    """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models.
-
-    Raises:
-        SetupError: the model is not a valid name, or a number is negative or too large.
-    """
+    """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models."""
     before = [usage.limit for usage in await ledger.limits() if usage.limit.model == model and not is_removed]
     try:
         limit = replace(before[0], **changes) if before else Limit(model, **changes)
@@ -218,11 +190,7 @@ async def run_host(
 
 
 async def _opened(stack: AsyncExitStack, chain: PostChain, patterns: Sequence[Pattern], settings: Settings) -> System:
-    """Open the system of one ledger.
-
-    Raises:
-        SetupError: its actors can run no threads of one of the kinds.
-    """
+    """Open the system of one ledger."""
     from antiphon.patterns.cast import together  # noqa: PLC0415 (needs the extra `agents`)
     from antiphon.service._running import agent_text  # noqa: PLC0415
     from antiphon.service._schedules import keep_schedules  # noqa: PLC0415
@@ -258,19 +226,11 @@ def _settings(
 
 async def _run_to_end(works: Sequence[Coroutine[Any, Any, None]], background: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run some works to their end, with endless ones beside them. If one fails, all end, and its error is raised."""
-    ending, endless = (
-        [asyncio.ensure_future(coroutine) for coroutine in works],
-        [asyncio.ensure_future(coroutine) for coroutine in background],
-    )
-    try:
+    async with beside(*works) as ending, beside(*background) as endless:
         while pending := [task for task in ending if not task.done()]:
             done, _ = await asyncio.wait([*pending, *endless], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-    finally:
-        for task in (*ending, *endless):
-            task.cancel()
-        await asyncio.gather(*ending, *endless, return_exceptions=True)
 
 
 async def host_app(

@@ -21,11 +21,7 @@ _TURN: Final = 50
 
 
 async def thread_index(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = 1000) -> IndexValue:
-    """Return the index of the messages after a `seq`.
-
-    Raises:
-        ValueError: `after` is negative, or `limit` is not positive.
-    """
+    """Return the index of the messages after a `seq`."""
     if after < 0 or limit < 1:
         raise ValueError("a window begins after seq 0 or later, and has one message or more")
     await find_thread(ledger, thread_id)

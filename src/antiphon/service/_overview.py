@@ -11,11 +11,13 @@ parent. Tokens of imported messages belong to no model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import ceil, log
 from typing import Any, Final, cast
+
+from pydantic import TypeAdapter
 
 from antiphon.ledger import Fold, Ledger, Record
 from antiphon.ledger._listing import cursor_order
@@ -106,43 +108,13 @@ class _State:
     """The latest threads of each model, in the order in which they asked it."""
 
 
-def _dump(state: _State) -> Any:
-    def plain(sums: UsageSums) -> dict[str, Any]:
-        return {**asdict(sums), "cost": str(sums.cost)}
-
-    return {
-        "cursor": state.cursor,
-        "total": plain(state.total),
-        "hours": {hour: plain(sums) for hour, sums in state.hours.items()},
-        "models": {model: plain(sums) for model, sums in state.models.items()},
-        "asked": dict(state.asked),
-        "threads": {model: list(thread_ids) for model, thread_ids in state.threads.items()},
-    }
-
-
-def _load(stored: Any) -> _State:
-    def sums(value: Any) -> UsageSums:
-        numbers: dict[str, Any] = {**value, "cost": Decimal(value["cost"]), "times": tuple(value["times"])}
-        return UsageSums(**numbers)
-
-    value: Any = thaw(stored)
-    hours, models = value["hours"], value["models"]
-    return _State(
-        value["cursor"],
-        sums(value["total"]),
-        {hour: sums(entry) for hour, entry in hours.items()},
-        {model: sums(entry) for model, entry in models.items()},
-        {invocation: (model, at) for invocation, (model, at) in value["asked"].items()},
-        {model: dict.fromkeys(thread_ids) for model, thread_ids in value["threads"].items()},
-    )
-
-
+_FORM: Final = TypeAdapter(_State)
 _FOLD: Final[Fold[_State | None]] = Fold(
-    "overview/2",
+    "overview/3",
     None,
     lambda state, _: state,  # its thread has no messages
-    dump=lambda state: _dump(state or _State()),
-    load=_load,
+    dump=lambda state: _FORM.dump_python(state or _State(), mode="json"),
+    load=lambda stored: _FORM.validate_python(thaw(stored)),
 )
 
 

@@ -13,6 +13,7 @@ from antiphon.ledger import Ledger, Record, ThreadFilter
 from antiphon.messages import OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, Divergence, forecast, rerun
 from antiphon.patterns.postchain._chain import event_of
+from antiphon.patterns.postchain._config import prepared_agent
 from antiphon.patterns.team_files import open_team
 from antiphon.patterns.team_files._team_file import TeamFile
 from antiphon.runtime._gates import LIFE_ACTOR
@@ -106,22 +107,13 @@ async def _chain_options(ledger: Ledger, thread_id: str, config: ChainConfig | N
     """Return the options of a thread's chain: with the given configuration, or the recorded one, or none."""
     recorded = await settings_of(ledger, thread_id)
     if recorded is None:
-        return chain_options(await _small_model_of(ledger, thread_id), config)
+        agent = await prepared_agent(ledger, thread_id)
+        # Agents that only choose are those of a small model, which needs its own options again.
+        return chain_options(agent.model if agent is not None and agent.outputs == "quotes" else None, config)
     if config is None:
         recorded_config = chain_config(recorded)
         config = ChainConfig.read(recorded_config) if isinstance(recorded_config, Path) else recorded_config
     return chain_options(recorded.model, config)
-
-
-async def _small_model_of(ledger: Ledger, thread_id: str) -> str | None:
-    """Return the model of a thread without settings, if its agents only choose, as those of a small model do."""
-    async for record in ledger.read(thread_id, reverse=True):
-        payload = record.message.payload if record.message.lane == "control" else None
-        if isinstance(payload, OptionResultPayload) and payload.option_name == "PREPARE_CONTEXT" and not payload.is_error:
-            prepared: Any = thaw(payload.result)
-            agent = prepared["context"]["metadata"]["agent"]
-            return agent.get("model") if agent.get("outputs") == "quotes" else None
-    return None
 
 
 # ---------------------------------------------------------------- threads that have not ended
@@ -149,9 +141,6 @@ async def forecast_threads(
 
     Each is continued in a copy up to its next step. A thread that cannot be loaded counts as one that cannot be continued.
     `config` is that of the six phases, `teams` are the files of teams. Runs of programs are for `check_runs`.
-
-    Raises:
-        ConfigError: a file cannot be read, or is wrong.
     """
     files: dict[str | None, Path] = {TeamFile.read(path).pattern: path for path in teams}
     override = None if config is None else ChainConfig.read(config)

@@ -15,10 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from pydantic_ai.messages import AgentStreamEvent, PartDeltaEvent, PartStartEvent, TextPartDelta
+from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPartDelta
 from pydantic_ai.messages import TextPart as SpokenText
 
 from antiphon._listeners import listener
+from antiphon._tasks import beside
 from antiphon.agents import AgentBudget, listen
 from antiphon.errors import (
     LedgerFullError,
@@ -209,7 +210,8 @@ async def open_chain(
             recorded, model=named or recorded.model, config=file or recorded.config, budget=budget or recorded.budget
         )
     if settings.model != model:
-        await asyncio.to_thread(_prepare_model, settings.model)  # work that takes a second must not block the loop
+        await asyncio.to_thread(import_model, settings.model)  # work that takes a second must not block the loop
+        await asyncio.to_thread(check_model, settings.model)
     chain = new_chain(
         ledger,
         model=settings.model,
@@ -231,11 +233,6 @@ async def report_completed(ledger: Ledger, thread_id: str) -> RunReport | None:
     model = recorded.model if recorded is not None and recorded.model in (LOCAL, SCRIPTED) else None
     async with new_chain(ledger, model=model) as chain:
         return await ChainRunner(chain).report(thread_id)
-
-
-def _prepare_model(name: str | None) -> None:
-    import_model(name)
-    check_model(name)
 
 
 def new_chain(
@@ -343,11 +340,7 @@ class ChainRunner:
             raise
 
     async def append_history(self, thread_id: str, messages: Iterable[Message]) -> None:
-        """Append messages from outside to a thread, before a question is asked in it. They are talk that triggers nothing.
-
-        Raises:
-            OwnedError: another living host has the thread.
-        """
+        """Append messages from outside to a thread, before a question is asked in it. They are talk that triggers nothing."""
         await self._chain.system.append_history(thread_id, messages)
 
     async def report(self, thread_id: str) -> RunReport:
@@ -355,11 +348,7 @@ class ChainRunner:
         return await self._reported(thread_id, asyncio.get_running_loop().time())
 
     async def terminate(self, thread_id: str, reason: str) -> None:
-        """End a thread permanently.
-
-        Raises:
-            RefusedError: there is no such thread.
-        """
+        """End a thread permanently."""
         await self._chain.terminate(thread_id, reason)
 
     async def send(self, message: Mapping[str, Any], *, within: float | None = None) -> dict[str, Any]:
@@ -386,12 +375,7 @@ class ChainRunner:
             await record_settings(self.ledger, thread_id, self._settings, self._chain.system)
 
     async def _check_ready(self, thread_id: str) -> None:
-        """Refuse a thread that takes no question now.
-
-        Raises:
-            ThreadBusyError: it has not finished its turn.
-            ThreadEndedError: it was terminated.
-        """
+        """Refuse a thread that takes no question now."""
         await check_not_ended(self.ledger, thread_id, may_have_failed=True)
         life = await self._chain.life(thread_id)
         if life.status in ("processing", "paused"):
@@ -506,34 +490,24 @@ class ChainRunner:
         """Start or continue a thread, and wait until it stops. Return whether `stop` has ended the wait."""
         follower = _Follower(self._chain, thread_id, on_event)
         with self._chain.listening(thread_id, follower.take):
-            following = asyncio.ensure_future(follower.follow(await self.ledger.horizon()))
-            replacing = asyncio.ensure_future(self._replace_owner(thread_id))
-            stopping = asyncio.ensure_future(stop.wait())
-            try:
-                await self._begun(thread_id, begin)
-                await asyncio.wait((following, replacing, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if not stopping.done() or following.done():
-                    (following if following.done() else replacing).result()
-                    return False
-                if not is_elsewhere:
-                    await self._chain.pause(thread_id)
-            except RefusedError:
-                if not stop.is_set():
-                    raise
-                return False  # it ended at the moment of the interruption
-            else:
+            works = (follower.follow(await self.ledger.horizon()), self._replace_owner(thread_id), stop.wait())
+            async with beside(*works) as (following, replacing, stopping):
+                try:
+                    await self._begun(thread_id, begin)
+                    await asyncio.wait((following, replacing, stopping), return_when=asyncio.FIRST_COMPLETED)
+                    if not stopping.done() or following.done():
+                        (following if following.done() else replacing).result()
+                        return False
+                    if not is_elsewhere:
+                        await self._chain.pause(thread_id)
+                except RefusedError:
+                    if not stop.is_set():
+                        raise
+                    return False  # it ended at the moment of the interruption
                 return True
-            finally:
-                for task in (following, replacing, stopping):
-                    task.cancel()
-                await asyncio.gather(following, replacing, stopping, return_exceptions=True)
 
     async def _begun(self, thread_id: str, begin: Callable[[], Awaitable[Any]]) -> None:
-        """Start or continue a thread; if another host owns it, `begin` is posted to that host.
-
-        Raises:
-            OwnedError: that host lives, and does not answer.
-        """
+        """Start or continue a thread; if another host owns it, `begin` is posted to that host."""
         try:
             await begin()
         except ReplyTimeoutError as exc:
@@ -577,21 +551,12 @@ _FULL_FOR: Final = 2.0
 
 
 async def _unless_full(ledger: Ledger, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Return the result of some work, unless the disk of the ledger becomes full and stays so; then it is cancelled.
-
-    Raises:
-        LedgerFullError: it is full.
-    """
-    running, watching = asyncio.ensure_future(work), asyncio.ensure_future(_full(ledger))
-    try:
+    """Return the result of some work, unless the disk of the ledger becomes full and stays so; then it is cancelled."""
+    async with beside(work, _full(ledger)) as (running, watching):
         await asyncio.wait((running, watching), return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             raise watching.result()
-        return running.result()
-    finally:
-        for task in (running, watching):
-            task.cancel()
-        await asyncio.gather(running, watching, return_exceptions=True)
+        return cast("ResultT", running.result())
 
 
 async def _full(ledger: Ledger) -> LedgerFullError:
@@ -647,13 +612,9 @@ class _Follower:
 
     async def follow(self, after: str) -> None:
         """Return when the thread has ended or is paused."""
-        reading = asyncio.ensure_future(self._read(after))
-        try:
+        async with beside(self._read(after)) as (reading,):
             await asyncio.wait((reading, self._stops), return_when=asyncio.FIRST_COMPLETED)
             (self._stops if self._stops.done() else reading).result()
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
 
     async def _read(self, after: str) -> None:
         tail = cast("AsyncGenerator[Tailed, None]", self._chain.ledger.tail(after, thread_id=self._thread_id))
@@ -702,6 +663,11 @@ class TeamOptions:
     files: Path | None = None
     """The folder that the team works on."""
     budget: Mapping[str, float] | None = None
+
+    def completed(self, recorded: RunSettings) -> TeamOptions:
+        """Return the options with the recorded ones where none were given."""
+        folder = self.files or (None if recorded.files is None else Path(recorded.files))
+        return TeamOptions(self.model or recorded.model, folder, self.budget or recorded.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -815,8 +781,7 @@ async def continue_team(
     """
     await find_thread(ledger, thread_id)
     recorded = await settings_of(ledger, thread_id) or RunSettings()
-    folder = options.files or (None if recorded.files is None else Path(recorded.files))
-    options = replace(options, model=options.model or recorded.model, files=folder)
+    options = replace(options.completed(recorded), budget=options.budget)
     return await run_team(ledger, team_path(recorded), task, options, listeners, thread_id=thread_id)
 
 
@@ -841,9 +806,8 @@ async def resume_team(
     if summary.status in ("failed", "terminated", "cancelled") and not summary.open_calls:
         raise ThreadEndedError(f"thread {thread_id} is {summary.status}", thread_id, summary.status)
     await check_budget(ledger, thread_id, options.budget)
-    folder = options.files or (None if recorded.files is None else Path(recorded.files))
-    options = TeamOptions(options.model or recorded.model, folder, options.budget or recorded.budget)
-    return await run_team(ledger, team or team_path(recorded), recorded.task, options, listeners, thread_id=thread_id)
+    options, file = options.completed(recorded), team or team_path(recorded)
+    return await run_team(ledger, file, recorded.task, options, listeners, thread_id=thread_id)
 
 
 async def recover_thread(pattern: Pattern, thread_id: str) -> None:
@@ -862,37 +826,26 @@ def agent_text(ledger: Ledger) -> TextSource:
         while True:  # the deltas end with each run of an agent
             async with listen(ledger, thread_id) as deltas:
                 async for delta in deltas:
-                    if text := _text_in(delta.event):
-                        on_text(TextDelta(delta.agent or "", text))
+                    match delta.event:
+                        case (
+                            PartStartEvent(part=SpokenText(content=text))
+                            | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+                        ) if text:
+                            on_text(TextDelta(delta.agent or "", text))
+                        case _:
+                            pass
 
     @asynccontextmanager
     async def listening(thread_id: str, on_text: OnText) -> AsyncGenerator[None]:
-        passing = asyncio.ensure_future(pass_on(thread_id, on_text))
-        try:
+        async with beside(pass_on(thread_id, on_text)):
             yield
-        finally:
-            passing.cancel()
-            await asyncio.gather(passing, return_exceptions=True)
 
     return listening
 
 
-def _text_in(event: AgentStreamEvent) -> str:
-    """Return the text that an event of a model's answer adds."""
-    match event:
-        case PartStartEvent(part=SpokenText(content=text)) | PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
-            return text
-        case _:
-            return ""
-
-
 async def _until_done(running: asyncio.Future[Any], stop: asyncio.Event) -> None:
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
+    async with beside(stop.wait()) as (stopping,):
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        await asyncio.gather(stopping, return_exceptions=True)
 
 
 async def _failed_at(ledger: Ledger, thread_id: str) -> str | None:
@@ -942,23 +895,22 @@ class _TeamWatcher:
             case "control", OptionResultPayload() as payload:
                 error = brief(payload.error_message) if payload.is_error else ""
                 yield TeamStep("answered", _agent_at(message.policy), error, payload.invocation_id)
-            case "talk", (OptionCallPayload() | OptionResultPayload()) as payload:
-                if payload.option_name not in self._agents | _UNSHOWN:  # other agents are shown when they are asked
-                    yield _tool_step(message.policy, payload)
+            case "talk", (OptionCallPayload() | OptionResultPayload()) as payload if (
+                payload.option_name in self._agents | _UNSHOWN  # other agents are shown when they are asked
+            ):
+                pass
+            case "talk", OptionCallPayload(option_name=tool) as payload:
+                yield TeamStep("called", message.policy, call_text(tool, payload.arguments), payload.invocation_id)
+            case "talk", OptionResultPayload(option_name=tool, is_error=True) as payload:
+                yield TeamStep("failed", tool, brief(payload.error_message), payload.invocation_id)
+            case "talk", OptionResultPayload(option_name=tool) as payload:
+                yield TeamStep("returned", tool, outcome_text(payload.result), payload.invocation_id)
             case "talk", _ if message.policy in self._agents:
                 for part in message.parts:
                     if isinstance(part, TextPart):
                         yield TeamStep("said", message.policy, brief(part.text, _LONG))
             case _:
                 pass
-
-
-def _tool_step(policy: str, payload: OptionCallPayload | OptionResultPayload) -> TeamStep:
-    if isinstance(payload, OptionCallPayload):
-        return TeamStep("called", policy, call_text(payload.option_name, payload.arguments), payload.invocation_id)
-    if payload.is_error:
-        return TeamStep("failed", payload.option_name, brief(payload.error_message), payload.invocation_id)
-    return TeamStep("returned", payload.option_name, outcome_text(payload.result), payload.invocation_id)
 
 
 def _agent_at(address: str) -> str:

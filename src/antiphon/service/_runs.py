@@ -155,11 +155,7 @@ def _several(value: Any) -> Iterable[Any]:
 
 
 def _program(value: Any) -> RunProgram[Any]:
-    """Return a program of an app; an agent is the program that runs it. What is neither is refused when programs are named.
-
-    Raises:
-        SetupError: it is an agent without a name.
-    """
+    """Return a program of an app; an agent is the program that runs it. What is neither is refused when programs are named."""
     if "pydantic_ai" in sys.modules:  # otherwise it is no agent
         from pydantic_ai.agent import AbstractAgent  # noqa: PLC0415 (see above)
 
@@ -222,22 +218,14 @@ def build_of(files: Iterable[Path | None] = (), model: str | None = None) -> str
 async def recover_runs(
     ledger: Ledger, app: RunApp, *, with_failed: bool = False, at_once: int = 10
 ) -> tuple[RecoveredRun, ...]:
-    """Continue the runs of an app that a dead or stopped process has left, and return how each ended.
-
-    Raises:
-        SetupError: one of the values is not a program, or two have the same name.
-    """
+    """Continue the runs of an app that a dead or stopped process has left, and return how each ended."""
     from antiphon.durable import recover_runs as recover  # noqa: PLC0415 (only where it is used)
 
     return await recover(ledger, app.programs, with_failed=with_failed, at_once=at_once, build=app.build)
 
 
 async def check_runs(ledger: Ledger, app: RunApp, thread_id: str | None = None) -> tuple[RunCheck, ...]:
-    """Return what the programs of an app would do with the open runs of a ledger, or of one thread. Nothing is written.
-
-    Raises:
-        SetupError: one of the values is not a program, or two have the same name.
-    """
+    """Return what the programs of an app would do with the open runs of a ledger, or of one thread. Nothing is written."""
     from antiphon.durable import check_runs as check  # noqa: PLC0415 (only where it is used)
 
     if thread_id is not None:

@@ -15,11 +15,13 @@ thread exists.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import TypeAdapter
 
 from antiphon.errors import NotWaitingError, RefusedError, SetupError
 from antiphon.ledger import Ledger, ThreadFilter
@@ -53,11 +55,7 @@ class Schedule:
     """The id of the message that has set it."""
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """Return the first time after a given one at which the question is asked; None if there is none.
-
-        Raises:
-            SetupError: the cron line or the zone is wrong, or the extra `cron` is not installed.
-        """
+        """Return the first time after a given one at which the question is asked; None if there is none."""
         if self.cron is None:
             return self.at if self.at is not None and self.at > moment else None
         return next(_times(self.cron, self.zone, moment), None)
@@ -83,11 +81,7 @@ class ListedSchedule:
 
 
 def read_time(text: str, zone: str = "UTC") -> datetime:
-    """Return a time of ISO 8601; one without an offset is in the time zone.
-
-    Raises:
-        SetupError: it is no time, or there is no such zone.
-    """
+    """Return a time of ISO 8601; one without an offset is in the time zone."""
     try:
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(zone))
@@ -118,11 +112,7 @@ def _times(cron: str, zone: str, moment: datetime) -> Any:
 async def add_schedule(
     ledger: Ledger, name: str, question: str, *, cron: str | None = None, at: datetime | None = None, zone: str = "UTC"
 ) -> Schedule:
-    """Set a schedule, or replace the one of that name; a host of the ledger asks the question from then on.
-
-    Raises:
-        SetupError: the name, the cron line, the zone or the time is wrong; or both or none of `cron` and `at` are given.
-    """
+    """Set a schedule, or replace the one of that name; a host of the ledger asks the question from then on."""
     if not _NAME.fullmatch(name):
         raise SetupError("the name of a schedule has 1 to 64 letters, digits and . _ -, and begins with a letter or digit")
     if not question.strip():
@@ -230,19 +220,14 @@ def _step(state: Schedule | None, message: Message) -> Schedule | None:
     return Schedule("", value["question"], value.get("cron"), value.get("zone") or "UTC", moment, payload.invocation_id)
 
 
-def _dump(state: Schedule | None) -> Any:
-    return None if state is None else {**asdict(state), "at": state.at and state.at.isoformat()}
-
-
-def _load(stored: Any) -> Schedule | None:
-    value: Any = thaw(stored)
-    if value is None:
-        return None
-    at = None if value["at"] is None else datetime.fromisoformat(value["at"])
-    return Schedule(value["name"], value["question"], value["cron"], value["zone"], at, value["revision"])
-
-
-_STATE: Final = ActorState[Schedule | None](SCHEDULE_KIND, None, _step, _dump, _load)
+_FORM: Final = TypeAdapter[Schedule | None](Schedule | None)
+_STATE: Final = ActorState[Schedule | None](
+    SCHEDULE_KIND,
+    None,
+    _step,
+    lambda state: _FORM.dump_python(state, mode="json"),
+    lambda stored: _FORM.validate_python(thaw(stored)),
+)
 
 
 class _ScheduleActor(Actor):

@@ -151,11 +151,7 @@ def mark_words(step: SequenceStep | TimelineSpan) -> str | None:
 
 
 async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> SequenceWindow:
-    """Return the messages of a thread after a `seq`, as steps of a sequence diagram.
-
-    Raises:
-        ValueError: `after` is negative, or `limit` is not positive.
-    """
+    """Return the messages of a thread after a `seq`, as steps of a sequence diagram."""
     window = await _Window.read(ledger, thread_id, after, limit)
     steps = [await window.step(record) for record in window.records]
     names = [name for step in steps for name in (step.sender, *step.receivers)]
@@ -163,11 +159,7 @@ async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int
 
 
 async def timeline(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> TimelineWindow:
-    """Return the calls and messages of a thread after a `seq`, as spans of time. A call that began before has its begin.
-
-    Raises:
-        ValueError: `after` is negative, or `limit` is not positive.
-    """
+    """Return the calls and messages of a thread after a `seq`, as spans of time. A call that began before has its begin."""
     window = await _Window.read(ledger, thread_id, after, limit)
     by_seq = {span.seq: span for record in window.records if (span := await window.span(record)) is not None}
     spans = tuple(by_seq[seq] for seq in sorted(by_seq))

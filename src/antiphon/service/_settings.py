@@ -15,10 +15,12 @@ import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import TypeAdapter
 
 from antiphon.agents._config import read_config, read_small
 from antiphon.durable import waiting_for
@@ -50,15 +52,8 @@ class UsedFile:
 
     @classmethod
     def read(cls, path: Path) -> UsedFile:
-        """Read a file.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        try:
-            data = read_small(path)
-        except (OSError, ValueError) as exc:
-            raise ConfigError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        """Read a file."""
+        data = _data(path)
         return cls(str(path.resolve()), digest_of(data), STANDARD_REDACTION.text(data.decode(errors="replace")))
 
     @property
@@ -101,26 +96,9 @@ class RunSettings:
     def of_team(
         cls, team: Path, task: str, *, model: str | None, files: Path | None, budget: Mapping[str, float] | None
     ) -> RunSettings:
-        """Return the settings of a task for a team.
-
-        Raises:
-            SetupError: the team file cannot be read.
-        """
+        """Return the settings of a task for a team."""
         folder = None if files is None else str(files.resolve())
         return cls(model=model, team=UsedFile.read(team), files=folder, task=task, budget=budget)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object, without what is not set."""
-        fields = {
-            "model": self.model,
-            "config": _file_json(self.config),
-            "team": _file_json(self.team),
-            "files": self.files,
-            "task": self.task,
-            "documents": list(self.documents) or None,
-            "budget": None if self.budget is None else dict(self.budget),
-        }
-        return {name: value for name, value in fields.items() if value is not None}
 
     def agent_budget(self) -> AgentBudget | None:
         """Return the budget of the thread; None: the one of its file, or none."""
@@ -134,15 +112,7 @@ class RunSettings:
         return AgentBudget(**limits)
 
 
-def _file_json(file: UsedFile | None) -> dict[str, str] | None:
-    return None if file is None else {"path": file.path, "digest": file.digest, "text": file.text}
-
-
-def _file_of(value: Any) -> UsedFile | None:
-    if not isinstance(value, dict):
-        return None
-    form = cast("dict[str, Any]", value)
-    return UsedFile(str(form["path"]), str(form["digest"]), str(form["text"]))
+_FORM: Final = TypeAdapter(RunSettings)
 
 
 # ---------------------------------------------------------------- in the thread
@@ -169,19 +139,10 @@ async def _rows(ledger: Ledger, thread_id: str) -> list[Record]:
 def _settings_in(row: Record) -> RunSettings | None:
     match row.message.parts:
         case (DataPart(data=JsonObject() as form),):
-            data: Any = thaw(form).get("data") or {}
+            settings = _FORM.validate_python(thaw(form).get("data") or {})
+            return settings if settings.budget is None else replace(settings, budget=checked_budget(settings.budget))
         case _:
             return None
-    budget = data.get("budget")
-    return RunSettings(
-        model=data.get("model"),
-        config=_file_of(data.get("config")),
-        team=_file_of(data.get("team")),
-        files=data.get("files"),
-        task=data.get("task"),
-        documents=tuple(data.get("documents") or ()),
-        budget=None if budget is None else checked_budget({str(name): float(value) for name, value in budget.items()}),
-    )
 
 
 async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings, system: System | None = None) -> None:
@@ -190,7 +151,7 @@ async def record_settings(ledger: Ledger, thread_id: str, settings: RunSettings,
     `system` is the one that runs it; without it, the thread must be new. A thread that another living host has is left alone.
     """
     rows = await _rows(ledger, thread_id)
-    data: dict[str, Any] = STANDARD_REDACTION.value(settings.to_json())
+    data: dict[str, Any] = STANDARD_REDACTION.value(_FORM.dump_python(settings, mode="json", exclude_defaults=True))
     if rows and _settings_in(rows[-1]) == settings:
         return
     payload = PartsPayload(parts=(DataPart(data={"type": _SETTINGS, "data": data}),))
@@ -271,9 +232,6 @@ def trust_named(team: Path, files: Path | None) -> None:
     """Trust the commands of a team file that this user has named, and its folder, so that the thread can be resumed by its id.
 
     If the list cannot be written, the run still starts; the file must be named again the next time.
-
-    Raises:
-        ConfigError: the file cannot be read, or is invalid.
     """
     from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -315,11 +273,7 @@ class CodeFile:
 
 
 def code_files(path: Path) -> tuple[CodeFile, ...]:
-    """Return what is trusted with a file: a team file and the Python files of its tools, or only the file itself.
-
-    Raises:
-        SetupError: a file cannot be read; a team file is wrong.
-    """
+    """Return what is trusted with a file: a team file and the Python files of its tools, or only the file itself."""
     if path.suffix == ".py":
         return (CodeFile(path, _data(path)),)
     from antiphon.patterns.team_files._team_file import TeamFile  # noqa: PLC0415 (needs the extra `agents`)
@@ -345,11 +299,7 @@ def _data(path: Path) -> bytes:
 
 
 def read_budget(texts: Sequence[str]) -> dict[str, float] | None:
-    """Return a budget from texts such as `requests=20`; None if there are none.
-
-    Raises:
-        SetupError: a text is not of that form.
-    """
+    """Return a budget from texts such as `requests=20`; None if there are none."""
     numbers: dict[str, float] = {}
     for text in texts:
         name, _, number = text.partition("=")
@@ -361,11 +311,7 @@ def read_budget(texts: Sequence[str]) -> dict[str, float] | None:
 
 
 def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
-    """Return a budget whose names and numbers are right.
-
-    Raises:
-        SetupError: one is not.
-    """
+    """Return a budget whose names and numbers are right."""
     for name, number in budget.items():
         if name not in _BUDGETS or not number > 0:
             raise SetupError(f"a budget is NAME=NUMBER, such as requests=20; names are {', '.join(_BUDGETS)}; not {name!r}")
@@ -374,11 +320,7 @@ def checked_budget(budget: Mapping[str, float]) -> dict[str, float]:
 
 
 async def check_budget(ledger: Ledger, thread_id: str, budget: Mapping[str, float] | None) -> None:
-    """Refuse to resume a thread that has spent its budget without a new one: it would stop again at once.
-
-    Raises:
-        ServiceError: it needs one.
-    """
+    """Refuse to resume a thread that has spent its budget without a new one: it would stop again at once."""
     waiting = await waiting_for(ledger, thread_id)
     if budget is None and waiting is not None and waiting.stopped_by == "BUDGET_EXCEEDED":
         raise ServiceError(f"thread {thread_id} has stopped: {waiting.reason}", thread_id, code="BUDGET_NEEDED")

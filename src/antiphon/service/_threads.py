@@ -88,11 +88,7 @@ def new_thread_id() -> str:
 
 
 async def check_new(ledger: Ledger, name: str) -> None:
-    """Refuse a name for a new thread that another thread has.
-
-    Raises:
-        PlaceError: it does.
-    """
+    """Refuse a name for a new thread that another thread has."""
     if await ledger.thread(name) is not None:
         raise PlaceError(f"there is a thread called {name!r}; choose another name, or ask in that one with --thread", name)
 
@@ -258,9 +254,6 @@ async def delete_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
 
     A thread is deleted after its branches, so give them in the opposite order of `with_branches`. A branch that was made
     since then stops it: its messages are shared, and nobody has agreed to delete them.
-
-    Raises:
-        ServiceError: a thread has a branch that is not deleted.
     """
     async for thread_id in _one_by_one(ledger.delete, thread_ids):
         yield thread_id
@@ -291,11 +284,7 @@ async def _one_by_one(change: Callable[[str], Awaitable[object]], thread_ids: Se
 
 
 async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[ThreadSummary, ...]:
-    """Return threads, and those of their branches that were not forgotten before, as `with_branches` does.
-
-    Raises:
-        EncryptionError: a thread is not encrypted.
-    """
+    """Return threads, and those of their branches that were not forgotten before, as `with_branches` does."""
     threads = await with_branches(ledger, thread_ids)
     for thread_id in thread_ids:
         if await ledger.wrapped_key(thread_id) is None:

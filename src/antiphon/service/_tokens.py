@@ -62,11 +62,7 @@ class NewToken:
 
 
 def draw_token(principal: str, scopes: Collection[str], *, expires_in: timedelta | None = None) -> NewToken:
-    """Return a new token, which is not stored yet.
-
-    Raises:
-        SetupError: the name, a scope or the time is not valid.
-    """
+    """Return a new token, which is not stored yet."""
     if not _PRINCIPAL.fullmatch(principal):
         raise SetupError("the name of a token has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit")
     unknown = [scope for scope in scopes if scope not in SCOPES]
@@ -87,11 +83,7 @@ def draw_token(principal: str, scopes: Collection[str], *, expires_in: timedelta
 async def make_token(
     ledger: Ledger, principal: str, scopes: Collection[str] = ("read",), *, expires_in: timedelta | None = None
 ) -> NewToken:
-    """Make a token for servers of this ledger, and return it with its text, which is never stored.
-
-    Raises:
-        SetupError: the name, a scope or the time is not valid.
-    """
+    """Make a token for servers of this ledger, and return it with its text, which is never stored."""
     new_token = draw_token(principal, scopes, expires_in=expires_in)
     token, ends = new_token.token, new_token.token.expires_at
     value = {

@@ -33,10 +33,9 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._json_values import JsonObject
 from antiphon.messages._names import HIDDEN
 from antiphon.protocol import PHASES, ProcessPhase, ThreadResult
-from antiphon.runtime._rows import APPROVE
+from antiphon.runtime._rows import APPROVE, notice_in
 
 Tone: TypeAlias = Literal["plain", "speaker", "aside", "odd", "bad", "heading", "media", "reasoning"]
 """The kind of a piece: the speaker, a remark of antiphon, something unusual, an error, a heading, media, reasoning."""
@@ -293,12 +292,9 @@ def _as_said(call: OptionCallPayload) -> PartsPayload:
 def cited_sources(conversation: Conversation) -> tuple[Mapping[str, Any], ...]:
     """Return the citations of the last answer of six phases, in the order of their numbers."""
     for message in reversed(conversation):
-        match message.parts if message.lane == "control" else ():
-            case (DataPart(data=JsonObject() as result),) if result.get("type") == ThreadResult.message_type:
-                citations: Any = thaw(result["data"]).get("citations") or ()
-                return tuple(citations)
-            case _:
-                pass
+        kind, data = notice_in(message) or ("", {})
+        if kind == ThreadResult.message_type:
+            return tuple(thaw(data.get("citations")) or ())
     return ()
 
 

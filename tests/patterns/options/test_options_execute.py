@@ -237,6 +237,7 @@ def test_any_message_can_be_observed(message: Message) -> None:
             "thread_id": "t",
             "lane": "talk",
             "to": (),
+            "parent_id": None,
             "metadata": {k: v for k, v in message.metadata.items() if k != "antiphon"},
         }
         assert seen[:1] == [message.model_copy(update=own)]

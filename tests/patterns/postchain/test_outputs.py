@@ -444,10 +444,11 @@ async def test_the_words_of_a_typed_output_are_heard_as_text() -> None:
 
 
 @pytest.mark.slow
-async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> None:
+async def test_a_phase_that_has_begun_with_text_goes_on_with_text() -> None:
     """The thread says how an agent was asked: a phase without an entry for typed outputs is asked for text again."""
     ledger = await known()
-    witness = Witness(judged={"yield": [{"answer": "typed", "confidence": 1.0}]})
+    judged = {"action": [{"response": "typed", "confidence": 1.0}], "yield": [{"answer": "typed", "confidence": 1.0}]}
+    witness = Witness(judged=judged)
     text = ChainConfig(backoff=0, outputs="text", phases={"action": AgentConfig(tools=())})
     held = asyncio.Event()
 
@@ -473,7 +474,7 @@ async def test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text() -> N
     }
     asked = enclosed(await said_in(ledger, thread_id), "PROCESS_WITH_AGENT")
     assert ["outputs" in each["agent"] for each in asked] == [False] * 3 + [True] * 3
-    assert ["sources" in each for each in asked] == [False] * 3 + [True] * 3
+    assert ["sources" in each for each in asked] == [False] + [True] * 5
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ async def test_a_model_that_ignores_the_form_leaves_the_choice_to_code() -> None
 
 def work_of(*items: Item) -> PhaseWork:
     context = ChainContext({item.id: item for item in items})
-    return PhaseWork("t", QUESTION, "ada", (), context, None, 1, (), {}, is_typed=True, is_quoted=True)
+    return PhaseWork("t", QUESTION, "ada", (), context, None, 1, (), {}, is_quoted=True)
 
 
 def item(name: str, priority: float, *tags: str) -> Item:

@@ -15,13 +15,14 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.durable_exec import BaseDurabilityCapability
 from pydantic_ai.messages import (
     AgentStreamEvent,
-    ModelResponse,
+    ModelMessage,
     PartDeltaEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
     ToolCallPart,
     ToolCallPartDelta,
+    ToolReturnPart,
 )
 from pydantic_ai.models import Model
 from pydantic_ai.run import AgentRunResult
@@ -146,11 +147,7 @@ class CastOptions(TypedDict, total=False):
 
 
 def checked_options(options: CastOptions) -> CastOptions:
-    """Return options; refuse those of another type before anything reads them.
-
-    Raises:
-        TypeError: one is of another type.
-    """
+    """Return options; refuse those of another type before anything reads them."""
     check_type("model", options.get("model"), Model | str | None, "'openai:gpt-4o'")
     check_type("toolkit", options.get("toolkit"), Toolkit | None, "Toolkit()")
     check_type("patience", options.get("patience", Patience()), Patience, "Patience(attempts=3)")
@@ -182,8 +179,31 @@ class Answer(Generic[OutputT]):
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
         """The tool calls of the run."""
-        responses = (message for message in self.run.new_messages() if isinstance(message, ModelResponse))
-        return tuple(part for response in responses for part in response.parts if isinstance(part, ToolCallPart))
+        return tuple(use.call for use in tool_uses(self.run.new_messages()))
+
+
+class ToolUse(NamedTuple):
+    """A tool call of a run, and its result; None: it has none, for example because it was refused."""
+
+    call: ToolCallPart
+    result: ToolReturnPart | None = None
+
+
+def tool_uses(messages: Iterable[ModelMessage]) -> list[ToolUse]:
+    """Return the tool calls of a run, in order, each with its result.
+
+    A model may reuse an id in a later answer: a result belongs to the latest call of its id.
+    """
+    uses: list[ToolUse] = []
+    waiting: dict[str, int] = {}
+    for part in (part for message in messages for part in message.parts):
+        if isinstance(part, ToolCallPart):
+            waiting[part.tool_call_id] = len(uses)
+            uses.append(ToolUse(part))
+        elif isinstance(part, ToolReturnPart) and part.tool_call_id in waiting:
+            place = waiting.pop(part.tool_call_id)
+            uses[place] = uses[place]._replace(result=part)
+    return uses
 
 
 class Cast:
@@ -285,22 +305,14 @@ class Cast:
         return name
 
     def remove(self, name: str) -> None:
-        """Remove an agent, and revoke its tools.
-
-        Raises:
-            SetupError: there is no such agent.
-        """
+        """Remove an agent, and revoke its tools."""
         for tool in self.spec(name).tools:
             self.toolkit.revoke(name, tool)
         del self._specs[name]
         self._agents = {key: agent for key, agent in self._agents.items() if key[0].name != name}
 
     def spec(self, name: str) -> AgentSpec:
-        """Return the configuration of an agent.
-
-        Raises:
-            SetupError: there is no such agent.
-        """
+        """Return the configuration of an agent."""
         check_type("the name of an agent", name, str, "'ada'")
         if name not in self._specs:
             raise SetupError(f"there is no agent {name!r}{known_names(name, self._specs, 'there are', 'none')}")
@@ -345,11 +357,8 @@ class Cast:
         of the run, which tools and dynamic prompts read from their `RunContext`.
 
         Raises:
-            SetupError: there is no such agent, or tools are passed for an existing agent.
             RefusedError: its models do not answer after all retries.
             StoppedError: they do not answer because of something outside, or a budget is spent; the request stays open.
-            ParkedError: a person must settle or approve something.
-            BudgetExceededError, HistoryMismatchError, LedgerError: as in every run.
         """
         check_type("agent", agent, str | AgentSpec, "'ada'")
         spec = self.spec(agent) if isinstance(agent, str) else agent
@@ -418,11 +427,7 @@ class Cast:
         )
 
     def tools_of(self, spec: AgentSpec) -> AgentTools:
-        """Return the tools that the `AgentSpec` of an agent names.
-
-        Raises:
-            AntiphonError, ModuleNotFoundError, ValueError: one cannot be loaded; the text has the reason.
-        """
+        """Return the tools that the `AgentSpec` of an agent names."""
         return AgentTools((), (self.toolkit.capability(spec.name),))
 
     def model(self, name: str | None) -> HeldModel:

@@ -42,12 +42,7 @@ _LONGEST: Final = 4000
 
 @asynccontextmanager
 async def left_open(context: Context) -> AsyncGenerator[None]:
-    """Leave the message open if the block must wait for a person or for a program with the toolkit, or was stopped.
-
-    Raises:
-        ParkedError, UnguardedToolError: it must wait; the caller gets the same error.
-        StoppedError: something outside failed, or a budget is spent; the caller gets the same error.
-    """
+    """Leave the message open if the block must wait for a person or for a program with the toolkit, or was stopped."""
     try:
         try:
             yield
@@ -143,11 +138,6 @@ async def handling(context: Context, pattern: str) -> AsyncGenerator[HandlerRun]
 
     If the block must wait for a person, or for a program with the toolkit, the message stays open. The status of a thread that
     another pattern started is left to that pattern.
-
-    Raises:
-        ParkedError: a person must settle or approve something.
-        StoppedError: something outside failed, or a budget is spent.
-        HistoryMismatchError, LedgerError: as in every run.
     """
     async with left_open(context), ledger_run(context) as run:
         handler = HandlerRun(run)
@@ -249,7 +239,9 @@ async def end_open_calls(
             continue
         if _is_part_of(message.parent_id or "", invocation_id):
             key = f"ended-{sha256(call.invocation_id.encode()).hexdigest()[:16]}"
-            await run.say(_ended(message, call, error, fields(message)), key=key)
+            result = failed_result(call.invocation_id, call.option_name, error.code, error.reason, retryable=error.retryable)
+            settled: dict[str, Any] = {"role_hint_for_llm": "tool", "in_reply_to": message.id, **fields(message)}
+            await run.say(Message(policy=RUNTIME_POLICY, payload=result, **settled), key=key)
 
 
 def _is_part_of(parent_id: str, invocation_id: str) -> bool:
@@ -257,16 +249,18 @@ def _is_part_of(parent_id: str, invocation_id: str) -> bool:
     return parent_id == invocation_id or parent_id.startswith((f"{invocation_id}/", f"{invocation_id}~"))
 
 
-def _ended(message: Message, call: OptionCallPayload, error: DeliveryError, fields: Mapping[str, Any]) -> Message:
-    result = OptionResultPayload(
-        invocation_id=call.invocation_id,
-        option_name=call.option_name,
+def failed_result(
+    invocation_id: str, option_name: str, code: str, reason: str, *, retryable: bool = False
+) -> OptionResultPayload:
+    """Return the result of a call that has failed, or was not made."""
+    return OptionResultPayload(
+        invocation_id=invocation_id,
+        option_name=option_name,
         is_error=True,
-        error_type=error.code,
-        error_message=error.reason,
-        retryable=error.retryable,
+        error_type=code,
+        error_message=reason,
+        retryable=retryable,
     )
-    return Message(policy=RUNTIME_POLICY, payload=result, role_hint_for_llm="tool", in_reply_to=message.id, **fields)
 
 
 # ---------------------------------------------------------------- approvals
@@ -274,12 +268,5 @@ def _ended(message: Message, call: OptionCallPayload, error: DeliveryError, fiel
 
 def withdrawal(approval: Approval) -> Message:
     """Return the row that closes an approval that is no longer needed."""
-    payload = OptionResultPayload(
-        invocation_id=approval.id,
-        option_name=APPROVE,
-        is_error=True,
-        error_type=WithdrawnError.code,
-        error_message="the thread is terminated",
-        retryable=False,
-    )
+    payload = failed_result(approval.id, APPROVE, WithdrawnError.code, "the thread is terminated")
     return Message(policy=RUNTIME_POLICY, payload=payload, lane="control", in_reply_to=approval.message_id)

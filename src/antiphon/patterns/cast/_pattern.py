@@ -15,6 +15,7 @@ a thread are history too, so a text is enough to continue an imported thread. Pr
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, aclosing, asynccontextmanager, nullcontext
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack, cast
 
 from pydantic_ai import ModelRetry, Tool
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, UserContent, UserPromptPart
+from pydantic_core import to_jsonable_python
 
 from antiphon import protocol
 from antiphon.agents._deeds import note_deed
@@ -92,7 +94,6 @@ class TaskInput:
 
         Raises:
             ValueError: the conversation is empty.
-            DecodeError: the history is not a history of Pydantic AI.
         """
         check_type("a task", task, str | Message | Conversation | Iterable, "'What is new?'")
         before = as_messages(message_history)
@@ -148,11 +149,7 @@ def _named_message(request: Message) -> str | None:
 
 
 def as_messages(history: MessageHistory) -> tuple[Message, ...]:
-    """Return a history as messages.
-
-    Raises:
-        DecodeError: it is not a history of Pydantic AI.
-    """
+    """Return a history as messages."""
     check_type("message_history", history, Iterable, "the messages of an earlier run")
     messages = list(cast("Iterable[Message | ModelMessage]", history))
     if all(isinstance(message, Message) for message in messages):
@@ -283,6 +280,11 @@ def user_content(message: Message) -> Sequence[UserContent]:
     return [content] if isinstance(content, str) else content
 
 
+def json_text(value: Any) -> str:
+    """Return a JSON value as text for an agent: a text unchanged, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+
+
 # ---------------------------------------------------------------- patterns
 
 
@@ -330,7 +332,10 @@ class PatternOptions(CastOptions, total=False):
 class Pattern(ABC):
     """An `async with` block in which the actors of a pattern run.
 
-    Whatever reads or writes a thread, here and in all patterns, raises `LedgerError` if the ledger cannot be used.
+    Whatever reads or writes a thread, here and in all patterns, raises `LedgerError` if the ledger cannot be used,
+    `HistoryMismatchError` if another program has written the thread, `SetupError` if it names an agent that does not exist,
+    and `RefusedError` if there is no such thread. `run` raises `ParkedError` if a person must settle or approve something;
+    afterwards, the same task in the same thread continues.
     """
 
     _system: System | None = None
@@ -360,11 +365,7 @@ class Pattern(ABC):
 
     @property
     def system(self) -> System:
-        """The system of its actors, inside the block.
-
-        Raises:
-            SetupError: the block has not begun.
-        """
+        """The system of its actors, inside the block."""
         if self._system is None:
             name = type(self).__name__
             raise SetupError(f"this {name} is not open; use it in a block, such as `async with {name}(…) as pattern:`")
@@ -387,10 +388,6 @@ class Pattern(ABC):
         """Refuse names of tools that do not exist, before a thread fails because of one; this requests the tools of servers.
 
         Tools may be added to a toolkit until the pattern is opened. So this is the first moment at which all are known.
-
-        Raises:
-            SetupError: there is no such tool.
-            ToolServerError: a required server cannot be used.
         """
         if (toolkit := self.cast_options.get("toolkit")) is not None:
             await toolkit.check()
@@ -418,27 +415,17 @@ class Pattern(ABC):
         """Pause a thread: no model call and no tool starts until it is resumed. Running ones end, and are recorded.
 
         A second call changes nothing. The thread stays paused if the process dies.
-
-        Raises:
-            RefusedError: there is no such thread, or it is terminated.
         """
         return await self.system.pause(thread_id)
 
     async def resume(self, thread_id: str) -> protocol.ThreadResumed:
-        """Continue a thread where it stopped, even if another process has left it.
-
-        Raises:
-            RefusedError: there is no such thread, or it is terminated.
-        """
+        """Continue a thread where it stopped, even if another process has left it."""
         return await self.system.resume(thread_id)
 
     async def terminate(self, thread_id: str, reason: str = "user_request") -> protocol.ThreadTerminated:
         """End a thread for good: running work is cancelled, open calls get an error result, and nothing starts any more.
 
         A running call of a tool with effects `once` is parked: a person records its outcome.
-
-        Raises:
-            RefusedError: there is no such thread.
         """
         return await self.system.terminate(thread_id, reason)
 
@@ -447,9 +434,6 @@ class Pattern(ABC):
 
         If it waits for a person, `waiting_for` has the reason and the commands to run; `reason` is why it is terminated or
         stopped. Both are in `model_extra`. Nothing is written.
-
-        Raises:
-            RefusedError: there is no such thread.
         """
         status = await self.system.status(thread_id)
         waiting = None if status.status == "terminated" else await waiting_for(self.ledger, thread_id)
@@ -509,7 +493,6 @@ async def together(
     Raises:
         ValueError: they have different ledgers.
         SetupError: a grant or an approval rule names a tool that does not exist.
-        ToolServerError: a required tool server cannot be used.
     """
     ledger = patterns[0].ledger
     if any(pattern.ledger is not ledger for pattern in patterns):

@@ -22,6 +22,7 @@ from antiphon.messages import (
     thaw,
 )
 from antiphon.patterns.cast import Cast
+from antiphon.patterns.cast._handling import failed_result
 from antiphon.patterns.options._options import Options
 from antiphon.patterns.options._rules import ExecutorLimits, Rule, run_stage, stages
 
@@ -75,7 +76,6 @@ class _Why(NamedTuple):
 
     code: str
     reason: str
-    retryable: bool = False
 
 
 _NOT_NEEDED = _Why(WithdrawnError.code, "it was not needed any more")
@@ -92,8 +92,6 @@ async def complete(
 
     Raises:
         BudgetExceededError: the calls, or work nested in them, exceed a limit.
-        ParkedError: a person must settle or approve something; there are no results yet.
-        HistoryMismatchError, LedgerError: as in every run.
     """
     results = await _recorded_results(run, calls)
     read_taint(run, results.values())
@@ -184,15 +182,7 @@ def _payload(call: Message) -> OptionCallPayload:
 
 
 def _failed(call: Message, why: _Why) -> OptionResultPayload:
-    payload = _payload(call)
-    return OptionResultPayload(
-        invocation_id=payload.invocation_id,
-        option_name=payload.option_name,
-        is_error=True,
-        error_type=why.code,
-        error_message=why.reason,
-        retryable=why.retryable,
-    )
+    return failed_result(_payload(call).invocation_id, _payload(call).option_name, why.code, why.reason)
 
 
 def _result(call: Message, outcome: OptionResultPayload) -> Message:

@@ -259,14 +259,7 @@ class DecisionEffect(Effect):
         )
 
     async def make(self) -> tuple[Message, ...]:
-        """Ask the policy, or read the recorded decision, and return its messages.
-
-        Raises:
-            EffectFailedError: the policy raised.
-            RefusedError: its messages cannot be stored.
-            BudgetExceededError: the run may not make another decision.
-            HistoryMismatchError: the thread has a different decision here, or one with other observations.
-        """
+        """Ask the policy, or read the recorded decision, and return its messages."""
         outcome = await self.perform(self._decide)
         self.exceeded = outcome.get("beyond")
         if self._messages is None:
@@ -287,7 +280,11 @@ class DecisionEffect(Effect):
 
     async def _decide(self, _: str) -> Json:
         with run_scope(self._run_of.part(self.key)):  # effects of the policy get separate keys
-            value = self._ask_policy()
+            policy, value = self._policy, cast("Any", None)
+            if policy.decide is not None:
+                value = policy.decide(self._observations, self._choices)
+            elif policy.agent is not None:
+                value = decide_by_model(self._setup.cast, policy.agent, self._observations, self._choices)
             if isawaitable(value):
                 value = await value
             messages = read_decision(value, self._policy.name)  # inside the block, because a generator runs only here
@@ -299,13 +296,6 @@ class DecisionEffect(Effect):
         exceeded = self._past.count_calls(sum(message.kind == "option_call" for message in self._messages))
         outcome: dict[str, Json] = {"messages": len(self._messages)}
         return outcome if exceeded is None else {**outcome, "beyond": exceeded}
-
-    def _ask_policy(self) -> Any:
-        policy = self._policy
-        if policy.decide is not None:
-            return policy.decide(self._observations, self._choices)
-        assert policy.agent is not None  # noqa: S101 (a policy is a function or an agent)
-        return decide_by_model(self._setup.cast, policy.agent, self._observations, self._choices)
 
     def _row(self, message: Message, step: int) -> Message:
         """Return a message of a decision as a row: with the policy's name, the decision's turn, and its step."""

@@ -8,11 +8,10 @@ that runs the loop, and the ids of nested work start with that id.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from typing_extensions import override
 
@@ -55,21 +54,11 @@ class Loop:
         self._setup, self._run, self._policy, self._past, self._depth = setup, run, policy, past, depth
         self._hash = sha256()
 
-    async def go(self, observations: Iterable[Message], *, unhashed: Collection[str] = ()) -> PolicyAnswer:
-        """Ask the policy until it calls nothing, and return its last answer.
-
-        `unhashed` has the ids of observations that are not hashed, so that runs which started without them can continue.
-
-        Raises:
-            BudgetExceededError: a limit is reached.
-            EffectFailedError, RefusedError: the policy cannot decide.
-            ParkedError: a person must settle or approve something.
-            HistoryMismatchError: the thread records another course of this run.
-            LedgerError: it cannot be stored.
-        """
+    async def go(self, observations: Iterable[Message]) -> PolicyAnswer:
+        """Ask the policy until it calls nothing, and return its last answer."""
         options, name = self._setup.options, self._policy.name
         choices, tools = Choices(name, await options.offered_to(name)), await options.tools()
-        seen = self._seen(Conversation((), tools=choices.tools), observations, unhashed)
+        seen = self._seen(Conversation((), tools=choices.tools), observations)
         with nesting(self._nest):
             while True:
                 observed = self._hash.hexdigest()[:32]
@@ -85,11 +74,10 @@ class Loop:
                 results = await complete(self._setup, self._run, calls, rule, exceeded=decision.exceeded)
                 seen = self._seen(seen, [*messages, *results])
 
-    def _seen(self, seen: Conversation, observations: Iterable[Message], unhashed: Collection[str] = ()) -> Conversation:
+    def _seen(self, seen: Conversation, observations: Iterable[Message]) -> Conversation:
         added = list(observations)
         for message in added:
-            if message.id not in unhashed:
-                self._hash.update(dumps(message))
+            self._hash.update(dumps(message))
         return seen.extend(added)
 
     async def _nest(self, policy: Policy, task: str) -> Any:
@@ -127,16 +115,11 @@ class ExecutorActor(Actor):
             run = handler.run
             self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            observations, closings = await _write_observations(run, request.observations, outside=True)
             task: list[Message] = []
             if request.input is not None:
-                task, _ = await _write(run, [_task_message(run.course.invocation_id, request.input)])
-            # After a crash they are read from the thread: both ways must number the steps in the same way.
-            past.read_steps([*observations, *task])
-            read_taint(run, [*past.before, *observations])
-            loop = Loop(self._setup, run, policy, past)
-            seen = [*past.before, *observations, *closings, *task]
-            answer = await loop.go(seen, unhashed={closing.id for closing in closings})
+                task = await _write(run, [_task_message(run.course.invocation_id, request.input)])
+            read_taint(run, past.before)
+            answer = await Loop(self._setup, run, policy, past).go([*past.before, *task])
         return PolicyRan(response=answer.text, **({} if answer.data is None else {"data": answer.data}))
 
     @handles
@@ -146,8 +129,11 @@ class ExecutorActor(Actor):
             run = handler.run
             self._limit(run)
             past = await Past.read(run, self._setup.limits)
-            # Their open calls are not closed: they must run.
-            observations, _ = await _write_observations(run, request.observations, outside=False)
+            try:
+                rows = [_as_talk(loads(text.encode(), Message)) for text in request.observations]
+            except DecodeError as exc:
+                raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
+            observations = await _write(run, rows)  # not as a history, whose open calls are closed: these must run
             calls = Conversation([*past.before, *observations]).open_calls()
             if not calls:
                 return CallsCompleted()
@@ -165,20 +151,6 @@ class ExecutorActor(Actor):
         run.opened.share(Bounds).add(self._setup.cast.budgets)
 
 
-async def _write_observations(
-    run: LedgerRun, observations: tuple[str, ...], *, outside: bool
-) -> tuple[list[Message], list[Message]]:
-    """Write the observations to the thread once; return them as stored, and the results that closed open calls in them.
-
-    They become talk without receivers, whatever their fields. `outside` closes the open calls.
-    """
-    try:
-        rows = [_as_talk(loads(text.encode(), Message)) for text in observations]
-    except DecodeError as exc:
-        raise RefusedError(str(exc), ErrorCode.VALIDATION_ERROR) from exc
-    return await _write(run, rows, outside=outside)
-
-
 def _as_talk(message: Message) -> Message:
     """Return a message from outside as talk, so that no actor treats it as a request.
 
@@ -187,13 +159,10 @@ def _as_talk(message: Message) -> Message:
     return from_outside(message.model_copy(update={"lane": "talk", "to": ()}))
 
 
-async def _write(run: LedgerRun, rows: list[Message], *, outside: bool = False) -> tuple[list[Message], list[Message]]:
-    if not rows:
-        return [], []
+async def _write(run: LedgerRun, rows: list[Message]) -> list[Message]:
+    """Write messages to the thread once, and return them as stored."""
     in_thread = [row.model_copy(update={"thread_id": run.thread_id}) for row in rows]
-    records = await run.journal.write(run.thread_id, in_thread, allow_foreign=True, outside=outside)
-    stored = [record.message for record in records]
-    return stored[: len(rows)], stored[len(rows) :]  # the ledger has appended the results of open calls after them
+    return [record.message for record in await run.journal.write(run.thread_id, in_thread, allow_foreign=True)]
 
 
 def _task_message(run_id: str, text: str) -> Message:
@@ -203,9 +172,6 @@ def _task_message(run_id: str, text: str) -> Message:
 
 
 # ---------------------------------------------------------------- the public class
-
-_MOST: Final = 256 * 1024
-"""Bytes of messages in one request; more are written to the thread first, because a ledger row has at most a MiB."""
 
 
 class Executor(Pattern):
@@ -275,25 +241,19 @@ class Executor(Pattern):
 
         Raises:
             ValueError: there are several policies, and none is named.
-            ParkedError: a person must settle or approve something; then run it again.
-            HistoryMismatchError: the thread records another course of this run.
-            LedgerError: it cannot be stored.
         """
         thread_id = thread_id or current_port().new_id()
         task_messages = () if isinstance(task, str) else (task,) if isinstance(task, Message) else task
         messages = [*as_messages(message_history), *task_messages]
-        request: dict[str, Any] = {"input": task} if isinstance(task, str) else {}
-        if messages or not request:
-            request["observations"] = _written(messages)
-        name = policy or self._default_policy()
-        request_id = request_key("run", thread_id, name, json.dumps(request, sort_keys=True))
-        if sum(map(len, request.get("observations", ()))) > _MOST:
-            # Too large for a request: they are written to the thread, which the policy observes.
-            request["observations"] = ()
-            if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
-                fields = {"thread_id": thread_id, "parent_id": None}
-                await self.system.append_history(thread_id, [row.model_copy(update=fields) for row in messages])
-        run = RunPolicy(policy=name, **request)
+        names = self.options.policies
+        if policy is None and self._policy is None and len(names) != 1:
+            raise ValueError(f"name the policy: policy= one of {', '.join(names) or 'none'}")
+        name = policy or self._policy or names[0]
+        run = RunPolicy(policy=name, input=task) if isinstance(task, str) else RunPolicy(policy=name)
+        request_id = request_key("run", thread_id, name, repr(run.input), *_written(messages))
+        if messages and not await self.ledger.by_invocation(request_id, thread_id=thread_id):
+            fields = {"thread_id": thread_id, "parent_id": None}
+            await self.system.append_history(thread_id, [_as_talk(row).model_copy(update=fields) for row in messages])
         try:
             ran = await self.system.ask(self._address, run, within=UNHURRIED, thread_id=thread_id, id=request_id)
         except DeliveryError as exc:
@@ -302,12 +262,7 @@ class Executor(Pattern):
         return Outcome(thread_id, "completed", ran.response, data=thaw(ran.data), messages=answer)
 
     async def execute(self, conversation: Iterable[Message] = (), *, thread_id: str | None = None) -> Conversation:
-        """Run every call without a result in a conversation or a stored thread, and return it with the results.
-
-        Raises:
-            DeliveryError: it cannot be done; the class tells why.
-            LedgerError: it cannot be stored.
-        """
+        """Run every call without a result in a conversation or a stored thread, and return it with the results."""
         thread_id = thread_id or current_port().new_id()
         stored = await top_of(self.ledger, thread_id)
         observations = _written(message for message in conversation if stored.get(message.id) is None)
@@ -321,12 +276,6 @@ class Executor(Pattern):
     @property
     def _address(self) -> str:
         return f"{self._name}/1"
-
-    def _default_policy(self) -> str:
-        names = self.options.policies
-        if self._policy is None and len(names) != 1:
-            raise ValueError(f"name the policy: policy= one of {', '.join(names) or 'none'}")
-        return self._policy or names[0]
 
 
 def _is_answer(run_id: str, message: Message) -> bool:

@@ -66,11 +66,7 @@ class Choices:
 
 
 async def decide_by_model(members: Cast, spec: AgentSpec, observations: Conversation, choices: Choices) -> list[Message]:
-    """Ask the model of an agent once, and return its text and calls.
-
-    Raises:
-        RefusedError: its models do not answer after all retries.
-    """
+    """Ask the model of an agent once, and return its text and calls."""
     prompt = model_messages(observations, spec.name)
     tools = [
         ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=thaw(tool.parameters))
@@ -159,11 +155,7 @@ class Options:
     def option(
         self, *, name: str | None = None, to: Sequence[str] = EVERYBODY, **settings: Unpack[ToolSettings]
     ) -> Callable[[FunctionT], FunctionT]:
-        """Add the decorated function as an option.
-
-        Raises:
-            ValueError: as `add`.
-        """
+        """Add the decorated function as an option."""
 
         def added(function: FunctionT) -> FunctionT:
             self.add(function, name=name, to=to, **settings)
@@ -212,11 +204,7 @@ class Options:
     def policy(
         self, *, name: str | None = None, to: Sequence[str] = (), timeout: float | None = None
     ) -> Callable[[FunctionT], FunctionT]:
-        """Add the decorated function as a policy.
-
-        Raises:
-            ValueError: as `add_policy`.
-        """
+        """Add the decorated function as a policy."""
 
         def added(function: FunctionT) -> FunctionT:
             self.add_policy(function, name=name, to=to, timeout=timeout)
@@ -245,11 +233,7 @@ class Options:
         return tuple(policy.agent for policy in self._policies.values() if policy.agent is not None)
 
     def find(self, name: str) -> Policy:
-        """Return a policy by name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return a policy by name."""
         return self._policies[name]
 
     @property

@@ -39,9 +39,7 @@ class RunPolicy(Request[PolicyRan], frozen=True, type=RUN, family="options"):
 
     policy: str
     input: str | None = None
-    """The task, as text."""
-    observations: tuple[str, ...] = ()
-    """The messages to observe, in the house format."""
+    """The task, as text; without one, the policy observes the messages of the thread."""
 
 
 class CallsCompleted(Reply, frozen=True, type="CALLS_COMPLETED"):
@@ -55,7 +53,7 @@ class CompleteCalls(Request[CallsCompleted], frozen=True, type="COMPLETE_CALLS",
     """Run every call of the thread that has no result, except those of nested loops."""
 
     observations: tuple[str, ...] = ()
-    """A conversation to append first, in the same form."""
+    """A conversation to append first, as messages in the house format."""
 
 
 # ---------------------------------------------------------------- limits
@@ -196,47 +194,30 @@ class StageEnd(NamedTuple):
 
 async def run_stage(stage: Stage, work: Work, *, parallel: int, never_cut: Collection[str]) -> StageEnd:
     """Run the calls of a stage; `never_cut` are options that are never cancelled after they have started."""
-    return await _Race(stage, work, parallel, never_cut).run()
+    slots, uncancellable = asyncio.Semaphore(parallel), set[str]()
 
+    async def run_call(call: Message) -> OptionResultPayload:
+        async with slots:
+            if getattr(call.payload, "option_name", "") in never_cut:
+                uncancellable.add(call.id)
+            return await work(call)
 
-class _Race:
-    def __init__(self, stage: Stage, work: Work, parallel: int, never_cut: Collection[str]) -> None:
-        self._stage, self._work, self._never_cut = stage, work, never_cut
-        self._slots = asyncio.Semaphore(parallel)
-        self._uncancellable: set[str] = set()
-        """Calls that have started and must not be cancelled."""
-
-    async def run(self) -> StageEnd:
-        tasks = {asyncio.create_task(self._run_call(call), name=call.id): call for call in self._stage.calls}
-        try:
-            await self._wait_until_enough(set(tasks))
-            for task, call in tasks.items():
-                if call.id not in self._uncancellable:
-                    task.cancel()
-            await asyncio.wait(tasks)
-        finally:  # a cancelled run cancels all: a call that went on would write to a thread that nobody owns here
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        ended = {task: call for task, call in tasks.items() if not task.cancelled()}
-        errors = [error for task in ended if (error := task.exception()) is not None]
-        outcomes = {call.id: task.result() for task, call in ended.items() if task.exception() is None}
-        return StageEnd(outcomes, errors[0] if errors else None)
-
-    async def _run_call(self, call: Message) -> OptionResultPayload:
-        async with self._slots:
-            if _option(call) in self._never_cut:
-                self._uncancellable.add(call.id)
-            return await self._work(call)
-
-    async def _wait_until_enough(self, pending: set[asyncio.Task[OptionResultPayload]]) -> None:
-        """Wait until enough have succeeded, or all have ended."""
-        successes = 0
-        while pending and (self._stage.enough is None or successes < self._stage.enough):
+    tasks = {asyncio.create_task(run_call(call), name=call.id): call for call in stage.calls}
+    try:
+        pending, successes = set(tasks), 0
+        while pending and (stage.enough is None or successes < stage.enough):
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             ended = [task for task in done if not task.cancelled() and task.exception() is None]
             successes += sum(1 for task in ended if not task.result().is_error)
-
-
-def _option(call: Message) -> str:
-    return getattr(call.payload, "option_name", "")
+        for task, call in tasks.items():
+            if call.id not in uncancellable:
+                task.cancel()
+        await asyncio.wait(tasks)
+    finally:  # a cancelled run cancels all: a call that went on would write to a thread that nobody owns here
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    ended = [task for task in tasks if not task.cancelled()]
+    errors = [error for task in ended if (error := task.exception()) is not None]
+    outcomes = {tasks[task].id: task.result() for task in ended if task.exception() is None}
+    return StageEnd(outcomes, errors[0] if errors else None)

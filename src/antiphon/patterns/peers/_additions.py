@@ -46,6 +46,7 @@ from antiphon.messages._json_values import canonical
 from antiphon.patterns.cast._handling import request_key
 from antiphon.patterns.cast._pattern import user_content
 from antiphon.patterns.peers._letters import for_model, marsys_form, role_of, text_of
+from antiphon.runtime._rows import notice_in
 
 # ---------------------------------------------------------------- rows
 
@@ -97,12 +98,11 @@ def addition_in(record: Record) -> Addition | None:
 
 
 def _addition(message: Message) -> Addition | None:
-    match message.parts:
-        case (DataPart(data=JsonObject() as notice),) if message.lane == "control" and notice.get("type") == _ADDED:
-            data: Any = thaw(notice.get("data"))
-            return Addition(data["messages"], data.get("untrusted"))
-        case _:
-            return None
+    kind, content = notice_in(message) or ("", None)
+    if kind != _ADDED:
+        return None
+    data: Any = thaw(content)
+    return Addition(data["messages"], data.get("untrusted"))
 
 
 async def stored_units(ledger: Ledger, thread_id: str, units: list[dict[str, Any]]) -> list[dict[str, Any]]:

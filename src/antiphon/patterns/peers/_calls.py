@@ -21,11 +21,12 @@ from weakref import WeakValueDictionary
 from antiphon import errors
 from antiphon.durable import LedgerRun
 from antiphon.ledger import Ledger
-from antiphon.messages import DataPart, Json, JsonObject, Message, PartsPayload, current_port
+from antiphon.messages import DataPart, Json, Message, PartsPayload, current_port
 from antiphon.patterns.peers._letters import Exchange, InvokePeer, PeerLimits, Refusal, address_of, letter_of
 from antiphon.patterns.peers._memory import PeerMemory
 from antiphon.patterns.peers._registry import PeerRegistry, find_refusal
 from antiphon.runtime import Context, system_thread
+from antiphon.runtime._rows import notice_in
 
 # ---------------------------------------------------------------- the circuit breaker
 
@@ -125,12 +126,8 @@ class Breaker:
 
 def _failed(message: Message) -> bool | None:
     """Return whether a message records a failure or a success of a peer; None: neither."""
-    match message.parts:
-        case (DataPart(data=JsonObject() as outcome),) if message.lane == "control" and outcome.get("type") == _OUTCOME:
-            data = outcome.get("data")
-            return bool(data.get("failed")) if isinstance(data, JsonObject) else None
-        case _:
-            return None
+    kind, data = notice_in(message) or ("", {})
+    return bool(data.get("failed")) if kind == _OUTCOME else None
 
 
 # ---------------------------------------------------------------- calls
@@ -178,10 +175,6 @@ class Calls:
 
         `run` belongs to this call alone. After a crash, the same call returns the recorded answer. `untrusted` is the source
         of untrusted content that the peer has read; `message_id` is the id of the `agent_call`, if a program has written one.
-
-        Raises:
-            ParkedError: a person must settle or approve something first.
-            HistoryMismatchError, LedgerError: as in every run.
         """
         place = f"{run.thread_id}\n{run.course.invocation_id}"
         exchange = Exchange(

@@ -9,7 +9,6 @@ its policy. The metadata has sender and receiver, so that readers need not parse
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -19,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from antiphon.dialects import decode, encode, marsys
 from antiphon.dialects.marsys import process_for_llm, sanitize_tool_name, with_heading
 from antiphon.ledger import Record
-from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
+from antiphon.messages import Conversation, JsonObject, Message, OptionCallPayload, OptionResultPayload, TextPart, thaw
 from antiphon.messages._keys import key_of, kind_of
+from antiphon.patterns.cast._pattern import json_text
 from antiphon.protocol import Reply, Request
 from antiphon.protocol._automaton import Choice, Pattern, Sequence
 from antiphon.protocol.flows import Flow, Step, choice, repeat, sequence
@@ -282,15 +282,11 @@ def text_of(message: Message) -> str:
         case OptionResultPayload(result=None, parts=parts) if parts:
             return "\n".join(part.text for part in parts if isinstance(part, TextPart))
         case OptionResultPayload(result=result):
-            return _json_text(thaw(result))
+            return json_text(thaw(result))
         case OptionCallPayload(option_name=option, arguments=arguments):
-            return f"{option}({_json_text(thaw(arguments))})"
+            return f"{option}({json_text(thaw(arguments))})"
         case _:
             return "".join(part.text for part in message.parts if isinstance(part, TextPart))
-
-
-def _json_text(value: Json) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def dated(record: Record) -> Message:

@@ -106,7 +106,6 @@ class PeerMemory:
         Raises:
             ValueError: the memory has another message with the same id, or a message is too large.
             DecodeError: it is not a message of MARSYS.
-            LedgerError: they cannot be written.
         """
         new: dict[str, marsys.Message] = {}
         for unit in await stored_units(self._ledger, self.thread_id, units_of(messages)):
@@ -166,20 +165,13 @@ class PeerMemory:
         """Return the latest messages within a limit of messages or estimated tokens, and the system messages.
 
         A call is never separated from its result, so there may be fewer messages.
-
-        Raises:
-            ValueError: not exactly one limit is given.
         """
         return self.conversation.window(count, tokens=tokens, keep=lambda message: role_of(message) == "system")
 
     # ------------------------------------------------------------ export
 
     def to(self, dialect: str, **options: Any) -> Encoded:
-        """Return it in any dialect, from the point of view of the peer: its own messages are the assistant's.
-
-        Raises:
-            DialectError: there is no such dialect, or it cannot express a message.
-        """
+        """Return it in any dialect, from the point of view of the peer: its own messages are the assistant's."""
         return encode(attributed(self.conversation, self.name), dialect, as_policy=self.name, **options)
 
     def messages(self) -> list[marsys.Message]:
@@ -372,7 +364,11 @@ async def prompt_of(request: InvokePeer, context: Context, caller: str | None) -
     """Return the prompt: the forwarded messages, then the request; untrusted content is quoted."""
     if request.message_id is not None:
         rows = await _forwarded([request.message_id], context)
-        return [content for message, source in rows for content in _content(message, source)]
+        return [
+            quoted(content, source) if source is not None and isinstance(content, str) else content
+            for message, source in rows
+            for content in user_content(message)
+        ]
     text = request.request
     if caller is not None:
         form = MarsysMessage("agent_call", text, metadata={"caller": caller})
@@ -398,12 +394,6 @@ async def _forwarded(ids: Sequence[str], context: Context) -> list[tuple[Message
             for added in read_units(addition.units, {}):
                 rows.setdefault(added.id, (added, addition.untrusted))
     return [rows[message_id] for message_id in ids if message_id in rows]
-
-
-def _content(message: Message, source: str | None) -> list[UserContent]:
-    """Return the content of a user's message; untrusted text is quoted."""
-    content = list(user_content(message))
-    return content if source is None else [quoted(item, source) if isinstance(item, str) else item for item in content]
 
 
 def _shown(message: Message, source: str | None) -> UserContent:

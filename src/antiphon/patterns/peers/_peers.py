@@ -279,7 +279,6 @@ class Peers(Pattern):
 
         Raises:
             SetupError: the name is taken.
-            AntiphonError: a tool cannot be loaded; the text has the reason.
         """
         self.registry.register(spec)
         try:
@@ -290,20 +289,12 @@ class Peers(Pattern):
         return self.agent(spec.name)
 
     def unregister(self, name: str) -> None:
-        """Remove a peer: requests to it then fail with PEER_NOT_FOUND.
-
-        Raises:
-            SetupError: there is no such peer.
-        """
+        """Remove a peer: requests to it then fail with PEER_NOT_FOUND."""
         self.registry.unregister(name)
         self._cast.remove(name)
 
     def agent(self, name: str) -> PeerAgent:
-        """Return a peer.
-
-        Raises:
-            SetupError: there is no such peer.
-        """
+        """Return a peer."""
         return PeerAgent(self, self.registry.get(name).name)
 
     def _add(self, spec: PeerSpec) -> None:
@@ -336,13 +327,7 @@ class Peers(Pattern):
         message_history: MessageHistory = (),
         peer: str | None = None,
     ) -> Outcome:
-        """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.added_messages`.
-
-        Raises:
-            SetupError: there is no such peer.
-            ParkedError: a person must settle or approve something; then run it again.
-            HistoryMismatchError, LedgerError: as in every run.
-        """
+        """Ask a peer: the first, unless another is named. It reads the history, within `PeerLimits.added_messages`."""
         name = self.registry.get(peer or next(iter(self.registry.names), "")).name
         thread_id = thread_id or current_port().new_id()
         task_input = TaskInput.of(task, message_history)
@@ -372,10 +357,7 @@ class Peers(Pattern):
         call in the same thread returns the recorded answer.
 
         Raises:
-            SetupError: there is no such caller.
             ValueError: an argument is missing, or the message is not an `agent_call`.
-            ParkedError: a person must settle or approve something; then do it again.
-            DeliveryError, LedgerError: the caller itself cannot be reached, or its work cannot be stored.
         """
         caller, delegate, identity = delegation(target, request, caller, tuple(context_message_ids))
         name = self.registry.get(caller).name
@@ -392,12 +374,7 @@ class Peers(Pattern):
     # ------------------------------------------------------------ state
 
     async def memory(self, name: str, thread_id: str) -> PeerMemory:
-        """Return the current memory of a peer in a thread.
-
-        Raises:
-            SetupError: there is no such peer.
-            LedgerError: it cannot be read.
-        """
+        """Return the current memory of a peer in a thread."""
         return await PeerMemory.read(self.ledger, thread_id, self.registry.get(name).name)
 
     async def shared(self, name: str) -> PeerMemory:
@@ -410,11 +387,7 @@ class Peers(Pattern):
         return marsys_form(Conversation(dated(row) for row in rows if letter_of(row.message) is not None))
 
     async def breaker(self, name: str) -> BreakerState:
-        """Return the state of a peer's circuit breaker: closed, open, or half-open.
-
-        Raises:
-            SetupError: there is no such peer.
-        """
+        """Return the state of a peer's circuit breaker: closed, open, or half-open."""
         return await self._calls.breaker.state(self.registry.get(name).name)
 
 

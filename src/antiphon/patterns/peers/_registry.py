@@ -54,11 +54,7 @@ class PeerRegistry:
     """Peers with unique names."""
 
     def __init__(self, peers: Iterable[PeerSpec] = ()) -> None:
-        """Register some.
-
-        Raises:
-            SetupError: two have the same name.
-        """
+        """Register some."""
         self._lock = Lock()
         self._peers: dict[str, PeerSpec] = {}
         self._counts: Counter[str] = Counter()
@@ -66,11 +62,7 @@ class PeerRegistry:
             self.register(spec)
 
     def register(self, spec: PeerSpec) -> PeerSpec:
-        """Register a peer.
-
-        Raises:
-            SetupError: the name is taken.
-        """
+        """Register a peer."""
         check_type("a peer", spec, PeerSpec, 'PeerSpec(name="ada")')
         with self._lock:
             if spec.name in self._peers:
@@ -79,11 +71,7 @@ class PeerRegistry:
         return spec
 
     def register_new(self, prefix: str, **settings: Any) -> PeerSpec:
-        """Register a peer with the next free name `prefix-1`, `prefix-2`, …; names are never reused.
-
-        Raises:
-            ValidationError: the name or a setting is invalid.
-        """
+        """Register a peer with the next free name `prefix-1`, `prefix-2`, …; names are never reused."""
         with self._lock:
             number = self._counts[prefix] + 1
             while (name := f"{prefix}-{number}") in self._peers:
@@ -94,11 +82,7 @@ class PeerRegistry:
         return spec
 
     def unregister(self, name: str) -> PeerSpec:
-        """Unregister a peer.
-
-        Raises:
-            SetupError: there is no such peer.
-        """
+        """Unregister a peer."""
         with self._lock:
             if name not in self._peers:
                 raise SetupError(self._nobody(name))
@@ -110,11 +94,7 @@ class PeerRegistry:
             return self._peers.get(name)
 
     def get(self, name: str) -> PeerSpec:
-        """Return a peer.
-
-        Raises:
-            SetupError: there is no such peer.
-        """
+        """Return a peer."""
         with self._lock:
             if (spec := self._peers.get(name)) is None:
                 raise SetupError(self._nobody(name))

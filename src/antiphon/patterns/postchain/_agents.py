@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart, ToolReturnPart, UserContent
+from pydantic_ai.messages import ModelMessage, ModelResponse, UserContent
 from pydantic_core import to_json, to_jsonable_python
 
 from antiphon import protocol
@@ -47,7 +47,7 @@ from antiphon.messages import (
 )
 from antiphon.messages._json_values import as_text
 from antiphon.patterns.cast import Answer, Patience
-from antiphon.patterns.cast._cast import OnText
+from antiphon.patterns.cast._cast import OnText, tool_uses
 from antiphon.patterns.cast._handling import RESTS, left_open
 from antiphon.patterns.cast._models import retry_after
 from antiphon.patterns.cast._pattern import ThreadHistory, read_history, user_content
@@ -251,7 +251,9 @@ class AgentManagerActor(Actor):
                     )
             if run.thread_id in chain.at_work:
                 chain.talks.take(run)
-        return _result(answer, form, taint.untrusted, prompt=_other_prompt(config, enclosed.get("agent")))
+        planned = enclosed.get("agent")
+        other_prompt = config.prompt if planned is not None and config.prompt != planned.get(PROMPT) else None
+        return _result(answer, form, taint.untrusted, prompt=other_prompt)
 
     async def _outside_history(self, outside: dict[str, str] | None, thread_id: str) -> tuple[ThreadHistory, Message | None]:
         """Return the history from outside, and the request in it if it is more than text."""
@@ -262,11 +264,7 @@ class AgentManagerActor(Actor):
 
     @asynccontextmanager
     async def _unless_over(self, thread_id: str) -> AsyncGenerator[None]:
-        """Refuse to wait for a person in a terminated thread.
-
-        Raises:
-            WithdrawnError: the thread is terminated, and the call would wait for a person or another program.
-        """
+        """Refuse to wait for a person in a terminated thread."""
         try:
             yield
         except RESTS:
@@ -322,12 +320,7 @@ class AgentManagerActor(Actor):
 
     @asynccontextmanager
     async def _for_caller(self, context: Context, phase: protocol.Phase) -> AsyncGenerator[None]:
-        """Answer with an error that says what failed. A spent budget is none in a thread: there the message stays open.
-
-        Raises:
-            RefusedError: the agent cannot answer.
-            ParkedError, UnguardedToolError: it must wait for a person, or for another program.
-        """
+        """Answer with an error that says what failed. A spent budget is none in a thread: there the message stays open."""
         async with left_open(context):
             try:
                 yield
@@ -415,11 +408,6 @@ def _form(phase: protocol.Phase, config: RecordedAgent, input: str, places: Any)
     return FormRequest(phase, NumberedSources.read(input, places), is_choice=config.outputs == QUOTED)
 
 
-def _other_prompt(config: RecordedAgent, planned: dict[str, Any] | None) -> str | None:
-    """Return the name of the prompt that an agent got, if it differs from the one that the phase has recorded."""
-    return config.prompt if planned is not None and config.prompt != planned.get(PROMPT) else None
-
-
 def _result(
     answer: Answer[Any], form: FormRequest | None, untrusted: str | None, *, prompt: str | None
 ) -> protocol.AgentResult:
@@ -451,20 +439,16 @@ def _result(
 def _calls(messages: list[ModelMessage]) -> list[dict[str, Any]]:
     """Return the tool calls in order, each with its result; a refused or failed call has none.
 
-    A model may reuse an id in a later answer: a result belongs to the latest call of its id. The call with which a model gives
-    its output is not a tool call.
+    The call with which a model gives its output is not a tool call.
     """
     calls: list[dict[str, Any]] = []
-    waiting: dict[str, dict[str, Any]] = {}
-    for part in (part for message in messages for part in message.parts):
-        if isinstance(part, ToolCallPart):
-            if part.tool_name.startswith(OUTPUT_TOOL):
-                continue
-            arguments = cut_values(part.args_as_dict())
-            waiting[part.tool_call_id] = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
-            calls.append(waiting[part.tool_call_id])
-        elif isinstance(part, ToolReturnPart) and part.outcome == "success" and part.tool_call_id in waiting:
-            waiting[part.tool_call_id]["result"] = brief(part.content)
+    for call, result in tool_uses(messages):
+        if not call.tool_name.startswith(OUTPUT_TOOL):
+            arguments = cut_values(call.args_as_dict())
+            fields: dict[str, Any] = {"id": call.tool_call_id, "name": call.tool_name, "arguments": arguments}
+            if result is not None and result.outcome == "success":
+                fields["result"] = brief(result.content)
+            calls.append(fields)
     return calls
 
 

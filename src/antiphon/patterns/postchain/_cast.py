@@ -92,14 +92,7 @@ class ChainCast(Cast):
         retriever: Retriever | None = None,
         **options: Unpack[CastOptions],
     ) -> None:
-        """Make it; no model is asked yet. `agents` are agents of the program, by phase; `retriever` finds their documents.
-
-        Raises:
-            ConfigError: the configuration names a tool or a phase that does not exist, or sets something that an
-                agent of the program has itself.
-            AntiphonError, ModuleNotFoundError: with a toolkit, a tool that the configuration names cannot be loaded.
-            ValueError: the toolkit has a tool with the name of one of `tools`.
-        """
+        """Make it; no model is asked yet. `agents` are agents of the program, by phase; `retriever` finds their documents."""
         self.tools = ChainTools(ledger, options.get("tools", ()), options.get("toolkit"), retriever)
         self._config = config
         self._program_agents = {phase: _own_agent(phase, agent, config) for phase, agent in (agents or {}).items()}
@@ -139,16 +132,14 @@ class ChainCast(Cast):
         """Ask the agent of a phase, with the configuration `config`; with a `form`, for a typed output.
 
         `request_context` comes from the client: tools and dynamic prompts find it in the metadata of their context.
-
-        Raises:
-            UnguardedToolError: a toolkit that this program does not have guards its tools.
-            RefusedError, DeliveryError, LedgerError: as `Cast.ask` does.
         """
         if (reason := self.lacks(phase, config)) is not None:
             raise UnguardedToolError(reason)
         output: Any
         if config.own is not None:
-            spec, output = self._own_spec(phase, config), None
+            spec, output = self._program_agents[phase], None
+            instructions = "\n\n".join(text for text in (spec.instructions, config.system_prompt) if text)
+            spec = spec.model_copy(update={"instructions": instructions, "tools": config.tools or ()})
             agent_output: Any = spec.agent.output_type if spec.agent is not None else str
             is_form = isinstance(agent_output, type) and issubclass(agent_output, FORMS[phase])
             text_field = TEXT_FIELDS[phase] if is_form else None
@@ -185,12 +176,6 @@ class ChainCast(Cast):
             max_tokens=config.max_tokens,
             tools=config.tools or (),
         )
-
-    def _own_spec(self, phase: Phase, config: RecordedAgent) -> AgentSpec:
-        """Return the agent of the program for a phase, with the prompt and the tools of a configuration."""
-        spec = self._program_agents[phase]
-        instructions = "\n\n".join(text for text in (spec.instructions, config.system_prompt) if text)
-        return spec.model_copy(update={"instructions": instructions, "tools": config.tools or ()})
 
     def add_phase(self, name: str, config: AgentConfig, output: Any) -> None:
         """Add the agent of a phase of the program, with the output type `output`."""
@@ -255,12 +240,7 @@ class ChainCast(Cast):
                 self._configs.pop(phase, None)
 
     async def check(self, phase: Phase, config: AgentConfig) -> None:
-        """Refuse a configuration with which an agent could not run.
-
-        Raises:
-            RefusedError: the model cannot be loaded, a tool does not exist or is not granted, or the agent belongs to the
-                program and has its own model.
-        """
+        """Refuse a configuration with which an agent could not run."""
         if phase in self._program_agents and (settings := _own_settings(config)):
             reason = f"the agent of the {phase} phase is one of the program, which has its own {' and '.join(settings)}"
             raise RefusedError(reason, ErrorCode.VALIDATION_ERROR)
@@ -298,11 +278,7 @@ def _name_of(spec: AgentSpec) -> str:
 
 
 def make_named_model(name: str | None) -> Model:
-    """Return a model by name; None: the default model.
-
-    Raises:
-        AntiphonError: it cannot be loaded; the text has the reason.
-    """
+    """Return a model by name; None: the default model."""
     return named_model(name or None, script=_SCRIPT if name == "scripted" else None)
 
 
@@ -323,11 +299,7 @@ class ChainTools:
         toolkit: Toolkit | None = None,
         retriever: Retriever | None = None,
     ) -> None:
-        """Collect them.
-
-        Raises:
-            ValueError: the toolkit has a tool with the name of one of `tools`.
-        """
+        """Collect them."""
         self._ledger = ledger
         self._toolkit = toolkit
         self._retriever = retriever
@@ -373,15 +345,13 @@ class ChainTools:
         return None
 
     def grant(self, named: Mapping[Phase, tuple[str, ...]]) -> None:
-        """Grant phases the tools that the program's configuration names for them.
-
-        Raises:
-            ConfigError: there is no such tool; the text has the name that was probably meant.
-            AntiphonError, ModuleNotFoundError: a built-in tool cannot be loaded; the text has the reason.
-        """
+        """Grant phases the tools that the program's configuration names for them."""
         for phase, names in named.items():
             for name in names:
-                self._check_name(name, f"phases.{phase}.tools")
+                known_tools = {*self._program_tools, *_BUILT_IN}
+                if name not in known_tools and self._toolkit is None:  # with one, grants are checked when the chain is opened
+                    hint = known_names(name, known_tools, "there are", "none")
+                    raise ConfigError(f"phases.{phase}.tools: there is no tool {name!r}{hint}")
         toolkit = self._toolkit
         if toolkit is None:
             return
@@ -391,17 +361,8 @@ class ChainTools:
                 if not any(change.covers(phase, name) for change in toolkit.permissions.changes):
                     toolkit.grant(phase, name)
 
-    def _check_name(self, name: str, place: str) -> None:
-        known_tools = {*self._program_tools, *_BUILT_IN}
-        if name not in known_tools and self._toolkit is None:  # with one, the grants are checked when the chain is opened
-            raise ConfigError(f"{place}: there is no tool {name!r}{known_names(name, known_tools, 'there are', 'none')}")
-
     async def check(self, phase: Phase, names: Iterable[str]) -> None:
-        """Refuse unknown tools, and tools that a phase may not use.
-
-        Raises:
-            RefusedError: there is one.
-        """
+        """Refuse unknown tools, and tools that a phase may not use."""
         known_tools = {*self._program_tools, *_BUILT_IN}
         if self._toolkit is not None:
             async with await self._toolkit.connect():

@@ -5,9 +5,9 @@
 ledger, so they report nothing that did not happen.
 
 **The talk of a thread.** A run knows the talk of its thread with models. The agent of the first phase reads it. Reading it
-again for each phase would cost more the longer the thread is. So `TalkCache` passes it from the agent of one phase to the
-next, and keeps the talk of a limited number of long threads between turns. After an error, or if another process has written,
-the next agent reads it again.
+again for each phase costs more the longer the thread is: a turn in a thread of 5,000 rows takes 0.9 s of processor time
+instead of 0.1 s. So `TalkCache` passes it from the agent of one phase to the next, and keeps the talk of a limited number of
+long threads between turns. After an error, or if another process has written, the next agent reads it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from antiphon.patterns.cast._handling import RESTS, UNHURRIED
 from antiphon.patterns.postchain._cast import ChainCast, OwnAgent
 from antiphon.patterns.postchain._config import ChainConfig
 from antiphon.patterns.postchain._context import ProcessOwnPhase
-from antiphon.patterns.postchain._lifecycle import LIFE, RecentLives, ThreadLife, creates_thread, result_in
+from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife, creates_thread, result_in
 from antiphon.patterns.postchain._outputs import OUTPUT_TOOL
 from antiphon.patterns.postchain._retrieval import configured_retriever
 from antiphon.protocol import PHASES, Phase
@@ -99,8 +99,6 @@ class ChainEvents:
         self._readers: Counter[str] = Counter()
         """By thread, the number of listeners that want streamed text."""
         self._phases: dict[str, protocol.Phase] = {}
-        self._talk: dict[str, list[Message]] = {}
-        """By thread, the talk since the last message that is not part of an answer, with that message."""
 
     def has_listener(self, thread_id: str) -> bool:
         """Whether a listener wants streamed text."""
@@ -120,16 +118,6 @@ class ChainEvents:
             if not self._listeners[thread_id]:
                 del self._listeners[thread_id], self._readers[thread_id]
                 self._phases.pop(thread_id, None)
-                self._talk.pop(thread_id, None)
-
-    def answer(self, thread_id: str) -> tuple[Message, ...]:
-        """Return the answer at the end of the talk of a thread; empty if this process has not written all of it."""
-        talk = self._talk.get(thread_id, ())
-        return tuple(talk[1:]) if talk and not is_answer(talk[0]) else ()
-
-    def forget(self, thread_id: str) -> None:
-        """Drop the talk of a thread that another host may continue. Its listeners stay."""
-        self._talk.pop(thread_id, None)
 
     async def follow(self, thread_id: str, *, most: int = _MOST_WAITING) -> AsyncIterator[ChainEvent]:
         """Yield the events of a thread from now on, until it ends.
@@ -168,10 +156,6 @@ class ChainEvents:
         thread_id = record.message.thread_id
         if thread_id is None or thread_id not in self._listeners:
             return
-        if record.message.lane == "talk":
-            self._talk.setdefault(thread_id, []).append(record.message)
-            if not is_answer(record.message):
-                del self._talk[thread_id][:-1]
         event = event_of(record.message, record.seq, self._phases.get(thread_id))
         if event is not None:
             if event.phase is not None:
@@ -378,7 +362,6 @@ class Chain:
         self.order: tuple[str, ...] = PHASES
         """The names of the phases, in their order."""
         self.events = ChainEvents(ledger)
-        self.lives = RecentLives()
         self.talks = TalkCache()
         self.at_work: dict[str, asyncio.Event] = {}
         """The threads that run here, each with an event that is set when its run has ended."""
@@ -398,10 +381,6 @@ class Chain:
         After a person has done so and resumed the thread, the same request is sent again with the same id, so finished work is
         not repeated. The thread is also paused if something outside failed, or if only a program with the toolkit can
         continue.
-
-        Raises:
-            ParkedError, UnguardedToolError: the same, and the thread does not run, so it cannot be paused.
-            WithdrawnError: the thread is terminated.
         """
         try:
             return await context.ask(to, request, within=UNHURRIED, key=key)
@@ -447,7 +426,6 @@ class Chain:
             self.cast.seen(record)
             if LOG.isEnabledFor(logging.INFO):
                 log_flow(record)
-        self.lives.seen(record)
         self.talks.seen(record)
         self.events.seen(record)
 
@@ -457,17 +435,9 @@ class Chain:
         named = ", ".join(repr(phase) for phase in missing)
         return f"its phases are those of the program that the thread is of: {named}" if missing else None
 
-    def forget(self, thread_id: str) -> None:
-        """Drop the cached state of a thread that another host may own now."""
-        self.lives.forget(thread_id)
-        self.talks.forget(thread_id)
-        self.events.forget(thread_id)
-
     async def look(self, thread_id: str) -> GateState | None:
         """Return the state of the gate of a thread; None if it is not one of this pattern."""
-        life = self.lives.latest(thread_id)
-        if life is None:
-            life = await self.ledger.replay(thread_id, LIFE.fold())
+        life = await self.ledger.replay(thread_id, LIFE.fold())
         if life.status == "none":
             return None
         return "closed" if life.status == "paused" else "over" if life.status == "terminated" else "open"

@@ -22,6 +22,7 @@ from antiphon.agents._config import known_names, read_small, read_toml
 from antiphon.errors import ConfigError, RefusedError
 from antiphon.ledger import Ledger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages._json_values import as_text
 from antiphon.patterns.cast import Patience
 from antiphon.patterns.postchain._context import MENTIONED, config_thread
 from antiphon.protocol import PHASES, AgentConfig, ChatTurn, InitializePhase, Phase, PrepareContext, UpdateAgentConfig
@@ -178,7 +179,7 @@ def cut_values(arguments: Mapping[str, Any], most: int = MENTIONED) -> dict[str,
     values: dict[str, Any] = {}
     for name, value in arguments.items():
         is_short = isinstance(value, bool | int | float | None)
-        text = "" if is_short else value if isinstance(value, str) else to_json(value, fallback=str).decode()
+        text = "" if is_short else as_text(value)
         values[name] = value if len(text) <= most else cut(text, most)
     return values
 
@@ -252,11 +253,7 @@ class ChainConfig(BaseModel):
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read a TOML file: the fields of this class, and tables such as `[phases.action]` with the fields of an agent.
-
-        Raises:
-            ConfigError: it cannot be read, or is invalid.
-        """
+        """Read a TOML file: the fields of this class, and tables such as `[phases.action]` with the fields of an agent."""
         config = read_toml(path, cls)
         prompts = {phase: Path(path).parent / name for phase, name in config.prompts.items()}
         return config.model_copy(update={"prompts": prompts}) if prompts else config
@@ -281,15 +278,15 @@ _TOOLS: Final[Mapping[Phase, tuple[str, ...]]] = {"action": ("calculator", "know
 """The default tools of the phases."""
 
 
-async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None) -> RecordedAgent | None:
-    """Return the configuration of the phase's agent that the thread recorded last; None: there is none."""
+async def prepared_agent(ledger: Ledger, thread_id: str, phase: str | None = None) -> RecordedAgent | None:
+    """Return the configuration of an agent that the thread recorded last; None: there is none, or not for this phase."""
     async for record in ledger.read(thread_id, reverse=True):
         payload = record.message.payload
         if record.message.lane != "control":
             continue
         if isinstance(payload, OptionResultPayload) and payload.option_name == _PREPARE and not payload.is_error:
             prepared: Any = thaw(payload.result)
-            if prepared["phase_type"] != phase:
+            if phase not in (None, prepared["phase_type"]):
                 return None
             return RecordedAgent.model_validate(prepared["context"]["metadata"]["agent"])
     return None

@@ -248,7 +248,8 @@ class ChainContext:
         if isinstance(operation, Add):
             return self._with(operation.item)
         item = self.items.get(operation.target)
-        if item is None or _is_protected(item, operation):
+        is_cut = isinstance(operation, Prune | Transform) and not operation.consent
+        if item is None or (item.source == "user" and is_cut):
             return ChainContext(self.items, self.links, (*self.declined, operation))
         match operation:
             case Tag():
@@ -266,10 +267,6 @@ class ChainContext:
 
     def _with(self, item: Item) -> ChainContext:
         return ChainContext({**self.items, item.id: item}, self.links, self.declined)
-
-
-def _is_protected(item: Item, operation: ContextOperation) -> bool:
-    return item.source == "user" and isinstance(operation, Prune | Transform) and not operation.consent
 
 
 _NOT_SOURCES: Final = ("user", "agent", "observation", "memory")
@@ -310,8 +307,6 @@ class PhaseWork:
     """The search terms from the last cycle."""
     is_quoted: bool = False
     """Whether the agent of this phase only chooses, and answers are assembled from quotes; see `_retrieval.py`."""
-    is_typed: bool = False
-    """Whether the agent of this phase gives a typed output, as recorded in the thread; see `_outputs.py`."""
 
     @classmethod
     def of(cls, request: ProcessPhase | ProcessOwnPhase) -> PhaseWork:
@@ -339,12 +334,8 @@ class PhaseWork:
 
     @property
     def sources(self) -> tuple[Item, ...]:
-        """The items that can be cited, the most relevant first: documents and results of tools, not earlier talk.
-
-        Threads from before typed outputs keep earlier talk among their sources, because their prompts are recorded.
-        """
-        excluded = _NOT_SOURCES if self.is_typed else _NOT_SOURCES[:2]
-        items = [item for item in self.context if item.source not in excluded]
+        """The items that can be cited, the most relevant first: documents and results of tools, not earlier talk."""
+        items = [item for item in self.context if item.source not in _NOT_SOURCES]
         return tuple(sorted(items, key=lambda item: -item.priority))
 
     @property
@@ -368,46 +359,22 @@ class PhaseWork:
         """Return it with more items."""
         return replace(self, context=ChainContext({**self.context.items, **{item.id: item for item in items}}))
 
-    def prompt(self, *, room: int, draft: bool = False) -> str:
-        """Return the question with the known information, for a model that gives text; `draft`: with the previous answer.
-
-        The question comes first and complete: a small model repeats the text that it has read last. The rest has `room`
-        characters: the best sources, then as much of the draft as fits.
-        """
-        sections = [self.question]
-        if sources := self._listed(room):
-            sections.append(sources)
-            room -= len(sources) + 2
-        if draft and self.previous is not None and room > _SHORTEST_DRAFT:
-            sections.append(f"So far: {self.previous.response}"[: room - 2])
-        return "\n\n".join(sections)
-
-    def _listed(self, room: int) -> str:
-        """Return the cited sources, numbered, as many as fit; empty if there is none."""
-        text = "Sources:"
-        for number, item in enumerate(self.cited, 1):
-            line = f"\n[{number}] {item.title}: {item.text}"
-            if len(text) + len(line) + 2 > room:
-                break
-            text += line
-        return text if "\n" in text else ""
-
 
 @dataclass(frozen=True, slots=True)
 class PhasePrompt:
-    """The prompt of an agent with a typed output, and where its numbered sources are."""
+    """The prompt of an agent, and where its numbered sources are."""
 
     text: str
     places: tuple[tuple[str, int, int], ...] = ()
     """In the order of the numbers: the id of a source, and the start and the end of its text in the prompt."""
 
 
-def typed_prompt(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
-    """Return the prompt of an agent with a typed output.
+def phase_prompt(work: PhaseWork, *, room: int, draft: bool, with_remembered: bool = False) -> PhasePrompt:
+    """Return the prompt of an agent.
 
-    The question comes first and complete. The rest has `room` characters, the most important first: the goals, all sources by
-    number, earlier observations, the missing information, and as much of the last answer as fits. An answer that its own agent
-    doubts is not passed on.
+    The question comes first and complete: a small model repeats the text that it has read last. The rest has `room`
+    characters, the most important first: the goals, all sources by number, earlier observations, the missing information, and
+    as much of the last answer as fits. An answer that its own agent doubts is not passed on.
     """
     prompt = _Prompt(work.question, len(work.question) + room)
     if work.goals:

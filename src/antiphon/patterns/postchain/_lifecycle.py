@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from antiphon import protocol
 from antiphon.errors import RefusedError
 from antiphon.ledger import Ledger, Record
-from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, thaw
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
 from antiphon.runtime import ActorState
@@ -129,11 +129,7 @@ class ThreadLife:
         return self.status in {"completed", "failed", "terminated"}
 
     def check(self, move: str, thread_id: str) -> None:
-        """Refuse a move that is not legal from here.
-
-        Raises:
-            RefusedError: it is not legal: INVALID_STATE, or THREAD_NOT_FOUND.
-        """
+        """Refuse a move that is not legal from here."""
         if self.status == "none" and move != protocol.CreateThread.message_type:
             raise RefusedError(f"there is no thread {thread_id!r}: create it first", protocol.ErrorCode.THREAD_NOT_FOUND)
         if (legal := _MOVES.get(move)) is not None and self.status not in legal:
@@ -256,10 +252,6 @@ def _text(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat()
 
 
-def _dump(life: ThreadLife) -> Json:
-    return asdict(life)
-
-
 def _load(stored: Any) -> ThreadLife:
     fields: dict[str, Any] = dict(stored)
     fields.update({name: tuple(stored.get(name, ())) for name in ("completed", "done", "subscribers")})
@@ -268,7 +260,7 @@ def _load(stored: Any) -> ThreadLife:
     return ThreadLife(**fields)
 
 
-LIFE: Final = ActorState("postchain.life", ThreadLife(), ThreadLife.after, _dump, _load)
+LIFE: Final = ActorState("postchain.life", ThreadLife(), ThreadLife.after, asdict, _load)
 """The state of a thread as a fold."""
 
 _SHORTEST = 100
@@ -292,56 +284,6 @@ def history_of(turns: Sequence[PastTurn], most: int, room: int) -> tuple[protoco
             room -= min(len(answer), room)
         history.append(protocol.ChatTurn(role="user", content=turn.input))
     return tuple(reversed(history))
-
-
-_MOST: Final = 10_000
-"""The maximum number of cached states: threads may be created and never started."""
-
-
-class _CachedLife(NamedTuple):
-    seq: int
-    """The position up to which the thread was read."""
-    changed: int
-    """The last row that changed the state."""
-    life: ThreadLife
-
-
-_NEW: Final = _CachedLife(0, 0, LIFE.initial)
-
-
-class RecentLives:
-    """The states of threads that were created here and do not run yet."""
-
-    def __init__(self) -> None:
-        self._cached: dict[str, _CachedLife] = {}
-
-    def seen(self, record: Record) -> None:
-        """Process a new record. If one of another process was missed, the cached state is dropped."""
-        thread_id = record.message.thread_id or ""
-        cached = _NEW if creates_thread(record) else self._cached.get(thread_id)
-        if cached is None or record.seq <= cached.seq:
-            return
-        if record.seq > cached.seq + 1:
-            del self._cached[thread_id]
-            return
-        life = cached.life.after(record.message)
-        self._cached[thread_id] = _CachedLife(record.seq, cached.changed if life is cached.life else record.seq, life)
-        if len(self._cached) > _MOST:
-            del self._cached[next(iter(self._cached))]
-
-    def at(self, thread_id: str, seq: int) -> ThreadLife | None:
-        """Return the state of a thread after a row; None if it is not cached."""
-        cached = self._cached.get(thread_id)
-        return cached.life if cached is not None and cached.changed <= seq <= cached.seq else None
-
-    def latest(self, thread_id: str) -> ThreadLife | None:
-        """Return the current state of a thread; None if it is not cached."""
-        cached = self._cached.get(thread_id)
-        return None if cached is None else cached.life
-
-    def forget(self, thread_id: str) -> None:
-        """Drop a thread: it runs, and its actor knows its state."""
-        self._cached.pop(thread_id, None)
 
 
 def creates_thread(record: Record) -> bool:

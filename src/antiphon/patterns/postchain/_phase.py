@@ -54,7 +54,7 @@ from antiphon.patterns.postchain._context import (
     ProcessOwnPhase,
     agent_of,
     operations_to,
-    typed_prompt,
+    phase_prompt,
 )
 from antiphon.patterns.postchain._lifecycle import LIFE
 from antiphon.patterns.postchain._outputs import TYPED
@@ -114,18 +114,9 @@ class PhaseActor(Actor):
         """Find the information for the agent; lookups are effects."""
         return work
 
-    def prompt(self, work: PhaseWork) -> str:
-        """Return the prompt of an agent that gives text. Threads record it: a change would be another request."""
-        return work.prompt(room=self.chain.config.context_limit, draft=self.chain.config.drafts)
-
-    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
-        """Return the prompt of an agent with a typed output, with its numbered sources."""
-        return typed_prompt(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
-
-    def _prompt(self, work: PhaseWork, *, is_script: bool) -> PhasePrompt:
-        if work.is_quoted:
-            return choice_prompt(work, is_choosing=self.phase == "experience" and not is_script)
-        return self.typed_prompt(work) if work.is_typed else PhasePrompt(self.prompt(work))
+    def prompt(self, work: PhaseWork) -> PhasePrompt:
+        """Return the prompt of the agent, with its numbered sources. Threads record it: a change would be another request."""
+        return phase_prompt(work, room=self.chain.config.context_limit, draft=self.chain.config.drafts)
 
     async def conclude(
         self, work: PhaseWork, result: protocol.AgentResult, context: Context
@@ -187,9 +178,9 @@ class PhaseActor(Actor):
     async def _process(self, work: PhaseWork, context: Context) -> protocol.PhaseOutput:
         work = await self.gather(work, context)
         enclosure: dict[str, Any] = {"agent": await self.agent_of_phase(work, context)}
-        outputs = enclosure["agent"].get("outputs")  # as recorded: an earlier commit had text only
-        work = replace(work, is_typed=outputs in (TYPED, QUOTED), is_quoted=outputs == QUOTED)
-        prompt = self._prompt(work, is_script=enclosure["agent"].get("model") == SCRIPTED)
+        work = replace(work, is_quoted=enclosure["agent"].get("outputs") == QUOTED)
+        is_choosing = self.phase == "experience" and enclosure["agent"].get("model") != SCRIPTED
+        prompt = choice_prompt(work, is_choosing=is_choosing) if work.is_quoted else self.prompt(work)
         if prompt.places:
             enclosure["sources"] = [list(place) for place in prompt.places]
         if work.history:
@@ -279,7 +270,9 @@ class PhaseActor(Actor):
                 stops += 1
                 if cause_in(failure.details) != "provider":
                     raise _phase_error(work.thread_id, self.phase, failure.reason) from failure
-                if await self._past_stops(context) < stops:
+                # How often this message has stopped because of something outside, and was resumed.
+                stop = partial(stop_id, context.course.invocation_id)
+                if await unused(self.chain.ledger, context.thread_id or "", stop, 1) - 1 < stops:
                     raise StoppedError(failure.reason, manager, cause=failure.code)
                 most = attempt + self.chain.config.restarts + 1
             attempt += 1
@@ -346,11 +339,6 @@ class PhaseActor(Actor):
             row = Message(id=row_id, policy=context.address, payload=PartsPayload(parts=(part,)), to=(client,), lane="control")
             with suppress(UndeliverableError, BudgetExceededError, HopLimitError):  # the phase goes on without them
                 await context.tell(client, row)
-
-    async def _past_stops(self, context: Context) -> int:
-        """Return how often this message has stopped because of something outside, and was resumed."""
-        name = partial(stop_id, context.course.invocation_id)
-        return await unused(self.chain.ledger, context.thread_id or "", name, 1) - 1
 
 
 def _short(output: protocol.PhaseOutput) -> protocol.PhaseOutput:

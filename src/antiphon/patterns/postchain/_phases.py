@@ -45,7 +45,7 @@ from antiphon.patterns.postchain._context import (
     Prune,
     Tag,
     Transform,
-    typed_prompt,
+    phase_prompt,
 )
 from antiphon.patterns.postchain._outputs import (
     ActionOutput,
@@ -88,11 +88,7 @@ class ActionPhaseActor(PhaseActor):
     phase = "action"
 
     @override
-    def prompt(self, work: PhaseWork) -> str:
-        return work.question
-
-    @override
-    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
+    def prompt(self, work: PhaseWork) -> PhasePrompt:
         return PhasePrompt(work.question)
 
     @override
@@ -170,9 +166,9 @@ class ExperiencePhaseActor(PhaseActor):
             await asyncio.sleep(pause)
 
     @override
-    def typed_prompt(self, work: PhaseWork) -> PhasePrompt:
+    def prompt(self, work: PhaseWork) -> PhasePrompt:
         config = self.chain.config
-        return typed_prompt(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
+        return phase_prompt(work, room=config.context_limit, draft=config.drafts, with_remembered=True)
 
     @override
     async def conclude(
@@ -180,8 +176,7 @@ class ExperiencePhaseActor(PhaseActor):
     ) -> tuple[PhaseOutput, list[ContextOperation]]:
         judged = judgement(ExperienceOutput, self.phase, result)
         sources, used = work.search_results, () if judged is None else judged.used
-        remembered = work.remembered if work.is_typed else ()
-        operations: list[ContextOperation] = [Add(item=item) for item in (*sources, *remembered)]
+        operations: list[ContextOperation] = [Add(item=item) for item in (*sources, *work.remembered)]
         operations += [Tag(target=item.id, tags=("retrieved",)) for item in sources]
         tags = (USED, PICKED) if work.is_quoted else (USED,)
         operations += [Tag(target=name, tags=tags) for name in used if name in work.context.items]
@@ -196,8 +191,8 @@ class ExperiencePhaseActor(PhaseActor):
                 fields["picked"] = True
         if judged is not None and judged.missing:
             fields["missing"] = judged.missing
-        if remembered:
-            fields["observations"] = [{"id": item.id, "from": item.title} for item in remembered]
+        if work.remembered:
+            fields["observations"] = [{"id": item.id, "from": item.title} for item in work.remembered]
         return self.output(result.response, best, **fields), operations
 
 
@@ -303,10 +298,6 @@ class UnderstandingPhaseActor(PhaseActor):
     """Release: decides which sources are kept, shortened or released."""
 
     phase = "understanding"
-
-    @override
-    def prompt(self, work: PhaseWork) -> str:
-        return super().prompt(replace(work, context=work.context.after(self._operations(work, None))))
 
     @override
     async def conclude(
@@ -418,13 +409,13 @@ def cite(work: PhaseWork, text: str, judged: YieldOutput | None) -> tuple[str, l
     The marks of an agent with a typed output decide what is cited. Otherwise, and if it has set no mark, relevant sources and
     those with a mark are cited.
     """
-    numbered = dict(enumerate(work.sources if work.is_typed else work.cited, 1))
+    numbered = dict(enumerate(work.sources, 1))
     with_mark = [number for number in marked(text) if number in numbered]
     relevant_ids = {item.id for item in work.cited} if judged is None or not with_mark else set[str]()
     quotes = {} if judged is None else {quote.source: quote.text for quote in judged.quotes}
     citations: list[dict[str, object]] = []
     for number, item in numbered.items():
-        if (number in with_mark or item.id in relevant_ids) and item.source not in ("observation", "memory"):
+        if number in with_mark or item.id in relevant_ids:
             quote = quotes.get(item.id)
             text_of_quote = (item.quote or quote_of(work.question, item.text)) if quote is None else " ".join(quote.split())
             citations.append(citation(number, item, text_of_quote))

@@ -144,7 +144,7 @@ class PostChain(Pattern):
         chain.gates = system.gates
         system.add_life(chain.look, thread_address)
         system.watch(chain.seen)
-        system.on_evicted(chain.forget)
+        system.on_evicted(chain.talks.forget)
         system.spawn(SUPERVISOR, partial(SupervisorActor, _SUPERVISION, chain.cast.patience))
         system.spawn(DELEGATE, partial(DelegateActor, chain))
         system.register("client", partial(ClientActor, self._notify), grace=self._grace)
@@ -173,8 +173,6 @@ class PostChain(Pattern):
 
         Raises:
             RefusedError: the thread cannot take a turn now; the code has the reason.
-            ValueError: the conversation is empty.
-            DecodeError: the history is not a history of Pydantic AI.
         """
         task_input = TaskInput.of(task, message_history)
         check_input(task_input.text, self.config.input_limit)
@@ -204,11 +202,7 @@ class PostChain(Pattern):
             await self.system.ask(thread_address(thread_id), request, thread_id=thread_id, sender=CLIENT, id=message_id)
 
     async def _create_in(self, thread_id: str, task_input: TaskInput, message_id: str, user_id: str = "user") -> None:
-        """Create the state of a chain in a thread without a pattern: a new one, or an imported one.
-
-        Raises:
-            RefusedError: it belongs to another pattern.
-        """
+        """Create the state of a chain in a thread without a pattern: a new one, or an imported one."""
         summary = await self.ledger.thread(thread_id)
         if summary is not None and summary.pattern not in (None, PATTERN):
             reason = f"thread {thread_id!r} is one of the pattern {summary.pattern!r}: take another thread"
@@ -261,11 +255,7 @@ class PostChain(Pattern):
                 raise
 
     async def wait(self, thread_id: str) -> ChainResult:
-        """Wait until a thread has ended, is terminated, or waits for a person; return the result.
-
-        Raises:
-            RefusedError: there is no such thread.
-        """
+        """Wait until a thread has ended, is terminated, or waits for a person; return the result."""
         await self._check_known(thread_id)
         return await self._until_final(thread_id, self.result(thread_id))
 
@@ -285,9 +275,7 @@ class PostChain(Pattern):
                 await changed.wait()
                 changed.clear()
                 result = _result_from(dict(ended[-1].data)) if ended else await self.result(thread_id)
-            # Another host may have written the end, and the answer: then this one has seen an earlier answer.
-            seen = self._chain.events.answer(thread_id) if ended else ()
-            messages = seen or await read_answer(self.ledger, thread_id, is_answer)
+            messages = await read_answer(self.ledger, thread_id, is_answer)
         idle = self._chain.at_work.get(thread_id)
         if idle is not None and result.status in _ENDED:
             await idle.wait()  # the caller may close the chain next, and no work may be open then
@@ -345,8 +333,9 @@ class PostChain(Pattern):
     async def start(self, thread_id: str, text: str | None = None, *, user_id: str = "user") -> protocol.ThreadStarted:
         """Start the phases; `text` is the input of a later turn, or of an imported thread, which then belongs to `user_id`."""
         check_input(text, self.config.input_limit)
-        if text and await self._is_imported(thread_id):
-            await self._create_in(thread_id, TaskInput(text), current_port().new_id(), user_id)
+        summary = await self.ledger.thread(thread_id) if text else None
+        if text and summary is not None and summary.pattern is None and not await is_known(self.ledger, thread_id):
+            await self._create_in(thread_id, TaskInput(text), current_port().new_id(), user_id)  # it was imported
         request = protocol.StartThread(thread_id=thread_id)
         if text:
             request = protocol.StartThread(thread_id=thread_id, input=text)
@@ -426,11 +415,6 @@ class PostChain(Pattern):
         if reason is None and agent is not None and phase is not None:
             reason = self._chain.cast.lacks(phase, agent) or await self._chain.cast.tools.unguarded(thread_id, phase, agent)
         return None if reason is None else f"{reason}: have it go on there, by `await chain.resume({thread_id!r})`"
-
-    async def _is_imported(self, thread_id: str) -> bool:
-        """Whether a thread has messages and no pattern."""
-        summary = await self.ledger.thread(thread_id)
-        return summary is not None and summary.pattern is None and not await is_known(self.ledger, thread_id)
 
     async def _check_known(self, thread_id: str) -> None:
         if not await is_known(self.ledger, thread_id):

@@ -92,9 +92,7 @@ async def rerun(
     but the prompts depend on them.
 
     Raises:
-        AntiphonError: a model cannot be loaded; the text has the reason.
         ValueError: the thread has not ended, so that there is nothing to compare.
-        LedgerError: the ledger cannot be read.
     """
     life = await ledger.replay(thread_id, LIFE.fold())
     if life.status not in ("completed", "failed"):
@@ -144,10 +142,6 @@ async def forecast(
     A copy of the thread is continued up to its next step: handlers run again with the recorded outcomes, and no model or tool
     is called. `open_pattern` makes the pattern on the copy; without one, it is a `PostChain` of `config` and `tools` with the
     recorded models. Nothing is written to the thread.
-
-    Raises:
-        AntiphonError: a model or a file cannot be loaded; the text has the reason.
-        LedgerError: the ledger cannot be read.
     """
     rows = [record.message async for record in ledger.read(thread_id)]
     summary = await ledger.thread(thread_id)
@@ -263,17 +257,16 @@ def _compared(rows: Sequence[Message], start: int, again: Sequence[Message]) -> 
         if is_failure or payload.option_name == Retry.message_type:
             continue  # an agent that failed: the rerun has at once what a RETRY got, and the answer of the phase is compared
         new_row = now.get(row.invocation_id)
-        reason = "it is not asked any more" if new_row is None else _difference(payload, new_row.payload)
+        answer: Any = None if new_row is None else new_row.payload
+        names = [] if answer is None else _differing(thaw(payload.result), thaw(answer.result))
+        reason = f"another {', another '.join(names)}" if names else None
+        if answer is None:
+            reason = "it is not asked any more"
+        elif answer.is_error and not payload.is_error:
+            reason = str(answer.error_message)
         if reason is not None:
             return Divergence(seq, f"{payload.option_name} to {row.policy}", reason)
     return None
-
-
-def _difference(then: OptionResultPayload, now: Any) -> str | None:
-    if now.is_error and not then.is_error:
-        return str(now.error_message)
-    names = _differing(thaw(then.result), thaw(now.result))
-    return f"another {', another '.join(names)}" if names else None
 
 
 def _differing(then: Any, now: Any, where: str = "") -> list[str]:

@@ -165,11 +165,7 @@ def _read(record: Record, user_id: str | None) -> Observation | None:
 
 
 def configured_retriever(config: ChainConfig, ledger: Ledger) -> Retriever:
-    """Return the retriever of a configuration: one of a package, or the documents of the ledger, with or without an embedder.
-
-    Raises:
-        ConfigError: there is no such retriever or embedder, it cannot be loaded, or the ledger keeps no vectors.
-    """
+    """Return the retriever of a configuration: one of a package, or the documents of the ledger."""
     if config.retriever is not None and config.embedder is not None:
         raise ConfigError("`embedder` is for the documents of the ledger, and `retriever` replaces them: remove one")
     try:

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from antiphon import protocol
+from antiphon._tasks import beside
 from antiphon.agents.toolkit import pending_approvals
 from antiphon.durable import ledger_run, waiting_for
 from antiphon.errors import BudgetExceededError, DeliveryError, HopLimitError, RefusedError, UndeliverableError, WithdrawnError
@@ -201,14 +202,10 @@ class ThreadActor(Actor):
         """Run the phases, unless the thread is terminated meanwhile."""
         self._idle.clear()
         self._chain.at_work[_thread(context)] = self._idle
-        work = asyncio.create_task(self._work(context))
-        over = asyncio.create_task(self._terminated.wait())
         try:
-            await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
+            async with beside(self._work(context), self._terminated.wait()) as (work, over):
+                await asyncio.wait((work, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            over.cancel()
-            work.cancel()
-            await asyncio.wait((work, over))
             self._chain.at_work.pop(_thread(context), None)
             self._chain.talks.rest(_thread(context))
             self._idle.set()
@@ -218,9 +215,7 @@ class ThreadActor(Actor):
     async def _work(self, context: Context) -> None:
         thread_id = _thread(context)
         await self._until_answered(context)
-        life = self._chain.lives.latest(thread_id) if context.attempt == 1 else None
-        if life is None:
-            life = await context.state(LIFE)
+        life = await context.state(LIFE)
         life = life.with_answered(context.message.parent_id)  # START_THREAD sends this, then answers
         if life.is_over:
             return
@@ -231,7 +226,6 @@ class ThreadActor(Actor):
         try:
             while (phase := life.current_phase) is not None:
                 await self._chain.gates.passed(thread_id)
-                self._chain.lives.forget(thread_id)
                 request = _request(life, phase, thread_id, self._chain.config)
                 life = life.with_phase_done(phase, await _run_phase(phase, request, context, self._chain))
         except WithdrawnError:
@@ -284,9 +278,7 @@ class ThreadActor(Actor):
     async def _life(self, context: Context, move: type[Any]) -> tuple[ThreadLife, str]:
         """Return the state of the thread, if the move is legal from it."""
         thread_id = _thread(context)
-        life = self._chain.lives.at(thread_id, context.seq)
-        if life is None:
-            life = await context.state(LIFE)
+        life = await context.state(LIFE)
         if move in _ONCE and (context.attempt > 1 or life.has_earlier_request(context.course.invocation_id)):
             # An earlier request is answered by now; and before a redelivered one, a later request may be answered.
             life = await self._now(context)
@@ -426,14 +418,9 @@ def _thread(context: Context) -> str:
 def _context_of(life: ThreadLife) -> ChainContext:
     """Return the context: the fold of the operations of this turn's phases, in the order of completion."""
     context = ChainContext()
-    for phase in _latest(life.done):
+    for phase in reversed(dict.fromkeys(reversed(life.done))):  # by their last completion: only the last output is kept
         context = context.after(operations_from((life.outputs or {})[phase].get("context_operations", ())))
     return context
-
-
-def _latest(done: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the phases in the order of their last completion; only the last output of each is kept."""
-    return tuple(reversed(dict.fromkeys(reversed(done))))
 
 
 def _outputs(life: ThreadLife) -> dict[str, Any]:

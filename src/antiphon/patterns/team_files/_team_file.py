@@ -46,11 +46,7 @@ _TOOL: Final = re.compile(r"(?P<file>[A-Za-z0-9_-][A-Za-z0-9_.-]*\.py):(?P<name>
 
 
 def is_python_tool(tool: str) -> bool:
-    """Whether a tool of a team file names a Python function. Other tools have no colon in their names.
-
-    Raises:
-        ValueError: it does, but the file is not in the folder of the team file.
-    """
+    """Whether a tool of a team file names a Python function. Other tools have no colon in their names."""
     if ":" not in tool:
         return False
     if _TOOL.fullmatch(tool) is None:
@@ -87,11 +83,7 @@ def python_files(tools: Iterable[str], folder: Path) -> dict[str, bytes]:
 
 
 def python_tools(tools: Iterable[str], folder: Path, may_run: MayRun | None) -> dict[str, Callable[..., Any] | Tool[Any]]:
-    """Return the functions of the Python tools among tools, by name.
-
-    Raises:
-        SetupError: a file cannot be read, may not run or fails, or has no such function.
-    """
+    """Return the functions of the Python tools among tools, by name."""
     named = [tool for tool in dict.fromkeys(tools) if is_python_tool(tool)]
     files = python_files(named, folder)
     for name, data in files.items():  # check all of them before any runs
@@ -233,11 +225,7 @@ class TeamFile(_Section):
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """Read a file.
-
-        Raises:
-            ConfigError: it cannot be read, or is invalid; the text has the place.
-        """
+        """Read a file."""
         return read_toml(path, cls)
 
     @model_validator(mode="after")
@@ -280,11 +268,7 @@ class TeamFile(_Section):
         return any(server.command for server in self.mcp.values()) or any(map(is_python_tool, self.named_tools))
 
     def python_files(self, folder: Path | str) -> dict[str, bytes]:
-        """Return the Python files whose functions are tools of the team, by name; `folder` is the folder of the team file.
-
-        Raises:
-            SetupError: one cannot be read, or is a link that leads out of the folder.
-        """
+        """Return the Python files whose functions are tools of the team, by name; `folder` is the folder of the team file."""
         return python_files(self.named_tools, Path(folder))
 
     @property
@@ -345,7 +329,7 @@ def open_team(
             "recover": recover,
             "live": live,
         }
-        pattern = _BUILDERS[team.pattern](team, ledger, options)
+        pattern = _pattern(team, ledger, options)
         _check_tools(team, toolkit)  # after the tools that the pattern adds
     except (SetupError, ValueError) as exc:
         raise ConfigError(f"{path}: {exc}") from exc
@@ -355,49 +339,35 @@ def open_team(
 # ---------------------------------------------------------------- the patterns
 
 
-def _executor(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
-    policies = Options(options.get("toolkit"))
-    leader = team.leader.name
-    for spec in _specs(team.agents):
-        policies.add_agent(spec, to=() if spec.name == leader else (leader,))
-    return Executor(ledger, policies, policy=leader, **options)
+def _pattern(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
+    (leader,), followers = _specs([team.leader]), _specs(team.followers)
+    match team.pattern:
+        case "options":
+            policies = Options(options.get("toolkit"))
+            for spec in _specs(team.agents):
+                policies.add_agent(spec, to=() if spec.name == leader.name else (leader.name,))
+            return Executor(ledger, policies, policy=leader.name, **options)
+        case "peers":
+            peers = [
+                PeerSpec(**_spec_fields(agent), allowed_peers="*" if agent.peers is None else agent.peers)
+                for agent in (team.leader, *team.followers)
+            ]
+            return Peers(ledger, peers, **options)
+        case "teams":
+            managers = [
+                ManagerSpec(
+                    **_spec_fields(agent),
+                    workers=agent.manages,
+                    plans=agent.plans,
+                    script=agent.script or None,
+                    is_global=agent.is_global,
+                )
+                for agent in team.those("manager")
+            ]
+            return Team(ledger, _specs(team.those("worker")), orchestrator=leader, managers=managers, **options)
+        case "workers":  # pragma: no branch (there is no other)
+            return Workers(ledger, followers, controller=leader, **options)
 
-
-def _peers(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
-    specs = [
-        PeerSpec(**_spec_fields(agent), allowed_peers="*" if agent.peers is None else agent.peers)
-        for agent in (team.leader, *team.followers)
-    ]
-    return Peers(ledger, specs, **options)
-
-
-def _team(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
-    managers = [
-        ManagerSpec(
-            **_spec_fields(agent),
-            workers=agent.manages,
-            plans=agent.plans,
-            script=agent.script or None,
-            is_global=agent.is_global,
-        )
-        for agent in team.those("manager")
-    ]
-    (orchestrator,) = _specs([team.leader])
-    workers = _specs(team.those("worker"))
-    return Team(ledger, workers, orchestrator=orchestrator, managers=managers, **options)
-
-
-def _workers(team: TeamFile, ledger: Ledger | None, options: PatternOptions) -> Pattern:
-    (controller,) = _specs([team.leader])
-    return Workers(ledger, _specs(team.followers), controller=controller, **options)
-
-
-_BUILDERS: Final[Mapping[PatternName, Callable[[TeamFile, Ledger | None, PatternOptions], Pattern]]] = {
-    "options": _executor,
-    "peers": _peers,
-    "teams": _team,
-    "workers": _workers,
-}
 
 # ---------------------------------------------------------------- common parts
 

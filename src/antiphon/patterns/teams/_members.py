@@ -28,8 +28,9 @@ from antiphon.dialects.agent_framework import ScriptPlanContent, ScriptStep
 from antiphon.errors import BudgetExceededError, DeliveryError, HistoryMismatchError, ParkedError, RefusedError
 from antiphon.messages import Json, OptionResultPayload, thaw
 from antiphon.patterns.cast import Answer
+from antiphon.patterns.cast._cast import tool_uses
 from antiphon.patterns.cast._handling import AgentActor, side_by_side
-from antiphon.patterns.cast._pattern import ThreadHistory
+from antiphon.patterns.cast._pattern import ThreadHistory, json_text
 from antiphon.patterns.teams._plans import (
     DISPLAY_MESSAGE,
     Finished,
@@ -299,20 +300,14 @@ def judge(deeds: Sequence[Deed], rounds: int, limits: TeamLimits) -> None:
 
 
 def deeds_in(messages: Sequence[ModelMessage], tools: set[str]) -> list[Deed]:
-    """Return the tool uses of a run, in the order of the results.
-
-    A model may reuse an id in a later answer: a result belongs to the latest call of its id.
-    """
-    calls: dict[str, ToolCallPart] = {}
-    deeds: list[Deed] = []
-    for part in (part for message in messages for part in message.parts):
-        if isinstance(part, ToolCallPart) and part.tool_name in tools:
-            calls[part.tool_call_id] = part
-        elif isinstance(part, ToolReturnPart) and part.tool_call_id in calls:
-            call = calls[part.tool_call_id]
-            action = f"{call.tool_name} {_stable_text(call.args_as_dict())}"
-            deeds.append(Deed(action, _stable_text(part.content), part.outcome != "success"))
-    return deeds
+    """Return the uses of these tools in a run that have a result."""
+    return [
+        Deed(
+            f"{call.tool_name} {_stable_text(call.args_as_dict())}", _stable_text(result.content), result.outcome != "success"
+        )
+        for call, result in tool_uses(messages)
+        if call.tool_name in tools and result is not None
+    ]
 
 
 def _uses(response: ModelResponse, tools: set[str]) -> bool:
@@ -425,7 +420,7 @@ class TeamWorkerActor(AgentActor):
             if outcome.is_error:
                 reason = f"step {number} ({step.name}) failed: {outcome.error_message}"
                 raise RefusedError(reason, "SCRIPT_FAILED", details={"overall_status": "FAILED", "steps": records})
-        summary = "\n".join(f"{record['name']}: {_text(record['result'])}" for record in records)
+        summary = "\n".join(f"{record['name']}: {json_text(record['result'])}" for record in records)
         payload = {"overall_status": "SUCCESS", "steps": records}
         return _Result(summary, payload) if last is None else _Result(summary, {**payload, **last.payload}, last.operation)
 
@@ -487,10 +482,5 @@ def _prompt(request: DoTeamTask) -> str:
 
 def _short(result: Json) -> Json:
     """Return a tool result, truncated: the observation has all of it."""
-    text = _text(result)
+    text = json_text(result)
     return result if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _text(result: Json) -> str:
-    """Return a tool result as text: a text unchanged, anything else as JSON."""
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

@@ -279,11 +279,7 @@ class Roster:
         return history
 
     async def answer(self, name: str, prompt: str, output: type[OutputT], history: ThreadHistory) -> OutputT | None:
-        """Ask the agent of a member; None: its models give no answer or an invalid one.
-
-        Raises:
-            DeliveryError, LedgerError: for any other cause than the models.
-        """
+        """Ask the agent of a member; None: its models give no answer or an invalid one."""
         try:
             answer: Answer[OutputT] = await self.cast.ask(name, prompt, output=output, history=history.quoted(name))
         except RefusedError as exc:
@@ -393,12 +389,7 @@ async def delegate(
     key: str,
     among: Collection[str],
 ) -> Delegation[ReplyT]:
-    """Delegate a task, and return its end; `among` are the members that can be asked.
-
-    Raises:
-        ParkedError: a person must settle or approve something first; the delegation stays open until then.
-        HistoryMismatchError, LedgerError: as for every request in a thread.
-    """
+    """Delegate a task, and return its end; `among` are the members that can be asked."""
     delegation_key = f"delegation-{key}"
     entry = {"type": "delegation", "worker": to, "task": task, "call_id": transcript.call_id(delegation_key)}
     await transcript.say(key=delegation_key, **entry)

@@ -308,9 +308,6 @@ class Team(Pattern):
         The same task in the same thread continues where it stopped, or returns the recorded outcome.
 
         Raises:
-            ParkedError: a person must approve or settle something; then run it again.
-            HistoryMismatchError: the thread was written by another program.
-            LedgerError: it could not be stored.
             Exception: an error of the host store's `add_message`; the same task passes the messages to it again.
         """
         thread_id = thread_id or current_port().new_id()

@@ -42,11 +42,7 @@ PATTERN = "teams"
 
 @asynccontextmanager
 async def at_work(context: Context, agent: str, turn: str, untrusted: str | None) -> AsyncGenerator[Transcript]:
-    """Handle a message as a member of the team: recorded, parked if a person must decide, and tainted by its request.
-
-    Raises:
-        ParkedError: a person must settle or approve something; the message stays open.
-    """
+    """Handle a message as a member of the team: recorded, parked if a person must decide, and tainted by its request."""
     async with handling(context, PATTERN) as handler:
         with taint_scope(Taint()) as taint:
             taint.mark(untrusted)
@@ -69,12 +65,7 @@ class Transcript:
         return f"{key}-{sha256(self.run.course.invocation_id.encode()).hexdigest()[:16]}"
 
     async def say(self, type: str, key: str, **fields: Any) -> Record:
-        """Record a message. It has no timestamp: the ledger's time is used.
-
-        Raises:
-            ValidationError: it is not valid for its type.
-            HistoryMismatchError, LedgerError: as for every message of a run.
-        """
+        """Record a message. It has no timestamp: the ledger's time is used."""
         (message,) = decode([self._entry(type, fields)], DIALECT)
         return await self.run.say(message, key=key)
 

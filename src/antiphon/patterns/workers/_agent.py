@@ -10,16 +10,16 @@ call. A failure becomes an ERROR message; an error is raised only if a person mu
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from contextvars import Context
+from itertools import chain, count
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, Unpack, cast
+from typing import Any, Final, TypeVar, Unpack
 
 from pydantic_ai import capture_run_messages
-from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models import Model
 from pydantic_core import to_jsonable_python
 
@@ -38,7 +38,8 @@ from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import thaw
 from antiphon.messages._arguments import check_type
 from antiphon.patterns.cast import AgentSpec, Answer, Cast, Patience
-from antiphon.patterns.cast._pattern import ThreadHistory
+from antiphon.patterns.cast._cast import tool_uses
+from antiphon.patterns.cast._pattern import ThreadHistory, json_text
 from antiphon.patterns.workers._conversation import TOOLS, OnReport, Reporting, check, reports_of, say
 from antiphon.patterns.workers._schedule import Ticket, WorkerLimits, within_deadline
 from antiphon.protocol import ErrorCode
@@ -79,10 +80,6 @@ class Responder:
 
         `untrusted` is the source of such content that the sender has read. With `is_recorded`, the caller records the message
         and its answer in the thread. The work starts when the `ticket` has a slot. The model reads the `history` first.
-
-        Raises:
-            ParkedError: a person must settle or approve something.
-            HistoryMismatchError, LedgerError: as in every run.
         """
         answer = answer_to(message, self.name)
         with taint_scope(Taint(current_taint())) as taint:
@@ -185,11 +182,7 @@ class NoModel(ScriptedModel):
 
 
 def model_or_script(name: str | None) -> Model:
-    """Return a model by name, or the model of the environment; without any, the scripted model.
-
-    Raises:
-        ModelError: the named model cannot be loaded.
-    """
+    """Return a model by name, or the model of the environment; without any, the scripted model."""
     try:
         return named_model(name)
     except UnknownModelError as exc:
@@ -247,32 +240,19 @@ def _shown(arguments: dict[str, Any], tool: ToolkitTool | None) -> dict[str, Any
 def _add_calls(
     answer: StructuredMessage, messages: Sequence[ModelMessage], tools: Mapping[str, ToolkitTool] = _NO_TOOLS
 ) -> None:
-    """Add the calls of a model and their results to an answer, in order."""
+    """Add the calls of a model and their results to an answer, in order; an id that the answer has already is changed."""
     taken = {call["id"] for call in answer.tool_calls}
-    call_ids: dict[str, str] = {}
-    """By the id that the model gave: the id in the answer, of the latest call."""
-    for part in (part for message in messages for part in message.parts):
-        if isinstance(part, ToolCallPart):
-            call_id = call_ids[part.tool_call_id] = _free(part.tool_call_id, taken)
-            answer.add_tool_call(part.tool_name, _shown(part.args_as_dict(), tools.get(part.tool_name)), call_id)
-        elif isinstance(part, ToolReturnPart) and part.tool_call_id in call_ids:
-            call_id = call_ids.pop(part.tool_call_id)
-            if part.outcome == "success":
-                result = to_jsonable_python(part.content, fallback=str)
-                answer.add_tool_result(part.tool_name, result, call_id, status="success")
-            else:
-                error = part.model_response_str(wrap_if_error=False) or part.outcome
-                answer.add_tool_result(part.tool_name, None, call_id, status="error", error=error)
-
-
-def _free(call_id: str, taken: set[str]) -> str:
-    """Return the id of a call, changed if another call of the same answer has it."""
-    free, count = call_id, 1
-    while free in taken:
-        count += 1
-        free = f"{call_id}@{count}"
-    taken.add(free)
-    return free
+    for call, result in tool_uses(messages):
+        numbered = (f"{call.tool_call_id}@{number}" for number in count(2))
+        call_id = next(name for name in chain((call.tool_call_id,), numbered) if name not in taken)
+        taken.add(call_id)
+        answer.add_tool_call(call.tool_name, _shown(call.args_as_dict(), tools.get(call.tool_name)), call_id)
+        if result is not None and result.outcome == "success":
+            content = to_jsonable_python(result.content, fallback=str)
+            answer.add_tool_result(call.tool_name, content, call_id, status="success")
+        elif result is not None:
+            error = result.model_response_str(wrap_if_error=False) or result.outcome
+            answer.add_tool_result(call.tool_name, None, call_id, status="error", error=error)
 
 
 # ---------------------------------------------------------------- prompts
@@ -281,7 +261,7 @@ def _free(call_id: str, taken: set[str]) -> str:
 def _prompt(message: StructuredMessage, answer: StructuredMessage) -> str:
     """Return the prompt: the text of a message, its metadata about the task (such as the priority), and results of tools."""
     sections = [message.content] if message.content else []
-    lines = [f"- {name}: {_text(value)}" for name, value in message.metadata.items() if name not in _ENVELOPE]
+    lines = [f"- {name}: {json_text(value)}" for name, value in message.metadata.items() if name not in _ENVELOPE]
     if lines:
         sections.append("\n".join(["Given with it:", *lines]))
     if results := [*message.tool_results, *answer.tool_results]:
@@ -291,13 +271,9 @@ def _prompt(message: StructuredMessage, answer: StructuredMessage) -> str:
 
 def _results_text(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(
-        f"- {result['name']}: {result['error'] if result['status'] == 'error' else _text(result['result'])}"
+        f"- {result['name']}: {result['error'] if result['status'] == 'error' else json_text(result['result'])}"
         for result in results
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(to_jsonable_python(cast("object", value), fallback=str))
 
 
 # ---------------------------------------------------------------- ready-made workers
@@ -431,7 +407,6 @@ class ToolCapableAgent:
 
         Raises:
             ParkedError: a person must settle or approve something; then pass the same message again.
-            HistoryMismatchError, LedgerError: as in every run.
         """
         check_type("a message", message, StructuredMessage, 'StructuredMessage(content="Hello")')
         try:
@@ -470,11 +445,7 @@ class ToolCapableAgent:
         return wait_for(lambda: self.aprocess_message(text))
 
     async def aprocess_message(self, text: str) -> str:
-        """Answer a text with a text.
-
-        Raises:
-            RefusedError: the answer is an error.
-        """
+        """Answer a text with a text."""
         query = StructuredMessage.create_query(text, "user", self.worker_id)
         answer = await self.aprocess_structured_message(query)
         if answer.message_type == MessageType.ERROR:

@@ -80,11 +80,6 @@ class Assigner:
         `priority` and `deadline` control when the task runs. The workers in `route` continue the task in order, each with the
         result of the previous one; the last one answers. `within` is the time limit in seconds. Pass a `key` if the order in
         which tasks are assigned may vary.
-
-        Raises:
-            ParkedError: a person must settle or approve something.
-            HistoryMismatchError: the policy does not repeat its recorded steps.
-            LedgerError: it could not be stored.
         """
         key = as_key(key or self._next("task"))
         task_id = f"{self.query.task_id}:{key}"
@@ -103,9 +98,6 @@ class Assigner:
         """Assign tasks in parallel, and return their results, in order.
 
         A task is the name of a worker, a text, and optionally its `task_data`.
-
-        Raises:
-            As `assign`, after all have ended.
         """
         name = self._next("tasks")
         return await side_by_side(

@@ -63,11 +63,7 @@ def rows_of(message: StructuredMessage, *, is_answer: bool = True) -> list[Messa
 
 
 def check(message: StructuredMessage) -> None:
-    """Check that a message and its tool calls can be stored in a thread.
-
-    Raises:
-        RefusedError: it cannot; the text has the place and the reason.
-    """
+    """Check that a message and its tool calls can be stored in a thread."""
     calls = [call["id"] for call in message.tool_calls]
     route: Any = message.metadata.get("route", [])
     twice = next((call_id for call_id in calls if calls.count(call_id) > 1), None)
@@ -87,12 +83,7 @@ def check(message: StructuredMessage) -> None:
 
 
 async def say(message: StructuredMessage, key: str, *, is_answer: bool = True) -> None:
-    """Record a message in the thread of the run once, even if the program runs again; outside a run, do nothing.
-
-    Raises:
-        HistoryMismatchError: the recorded message is a different one.
-        LedgerError: it could not be stored.
-    """
+    """Record a message in the thread of the run once, even if the program runs again; outside a run, do nothing."""
     run = current_run()
     if run is not None:
         for row in rows_of(message, is_answer=is_answer):
@@ -232,12 +223,13 @@ class Reports:
 
     def add(self, text: str) -> None:
         """Add a report; synchronous tools call this from another OS thread."""
-        self._loop.call_soon_threadsafe(self._put, text)
 
-    def _put(self, text: str) -> None:
-        if self._reports_left:
-            self._reports_left -= 1
-            self._texts.put_nowait(text)
+        def put() -> None:
+            if self._reports_left:
+                self._reports_left -= 1
+                self._texts.put_nowait(text)
+
+        self._loop.call_soon_threadsafe(put)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()

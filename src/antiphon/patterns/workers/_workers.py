@@ -390,11 +390,7 @@ class Workers(Pattern):
 
     @override
     async def run(self, task: Task, *, thread_id: str | None = None, message_history: MessageHistory = ()) -> Outcome:
-        """Ask the controller. All agents that work on the task read the history.
-
-        Raises:
-            ParkedError: a person must settle or approve something; then run the same task in the same thread again.
-        """
+        """Ask the controller. All agents that work on the task read the history."""
         thread_id = thread_id or current_port().new_id()
         request = TaskInput.of(task, message_history)
         message_id = request_key("query", thread_id, *request.identity)
@@ -414,11 +410,6 @@ class Workers(Pattern):
 
         The target is the controller (the default) or a worker. The thread has the id of the task. A repeated message returns
         the same answer.
-
-        Raises:
-            ParkedError: a person must settle or approve something; then send it again.
-            HistoryMismatchError: another program has answered it differently before.
-            LedgerError: it could not be stored.
         """
         check_type("a message", message, StructuredMessage, 'StructuredMessage("How are the sales?")')
         name = message.target_agent or self.controller

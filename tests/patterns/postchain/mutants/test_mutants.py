@@ -20,7 +20,7 @@ from tests.patterns.postchain import test_own_agents as own_agents
 from tests.patterns.postchain import test_own_phases as own_phases
 
 from antiphon.patterns.cast import _cast
-from antiphon.patterns.postchain import _agents, _context, _gateway, _lifecycle, _outputs, _phase, _phases
+from antiphon.patterns.postchain import _agents, _context, _gateway, _lifecycle, _outputs, _phases
 from antiphon.patterns.postchain import _cast as _postchain_cast
 
 Killer = Callable[[], Coroutine[Any, Any, None] | None]
@@ -124,10 +124,10 @@ MUTANTS = (
     ),
     Mutant(
         "the words of the user are released",
-        _context,
-        "_is_protected",
-        "return item.source ==",
-        "return False and item.source ==",
+        _context.ChainContext,
+        "_after",
+        'or (item.source == "user" and is_cut)',
+        "",
         (lambda: phases.test_a_users_words_are_not_touched_without_consent(_context.Prune(target="user-1", reason="long")),),
     ),
     Mutant(
@@ -230,8 +230,8 @@ MUTANTS = (
         "observations of earlier threads are sources",
         _context.PhaseWork,
         "sources",
-        "excluded = _NOT_SOURCES if self.is_typed else _NOT_SOURCES[:2]",
-        "excluded = _NOT_SOURCES[:2]",
+        "if item.source not in _NOT_SOURCES]",
+        "if item.source not in _NOT_SOURCES[:2]]",
         (outputs.test_observations_of_earlier_threads_are_separate_and_never_cited,),
     ),
     Mutant(
@@ -251,12 +251,12 @@ MUTANTS = (
         (lambda: outputs.test_text_is_taken_as_it_is_and_code_decides("So it is."),),
     ),
     Mutant(
-        "an earlier commit's phase is asked for a form",
-        _phase.PhaseActor,
-        "_process",
-        "is_typed=outputs in (TYPED, QUOTED)",
-        "is_typed=True",
-        (outputs.test_a_phase_that_an_earlier_commit_has_begun_goes_on_with_text,),
+        "a phase that has begun with text is asked for a form",
+        _agents,
+        "_form",
+        "config.outputs not in (TYPED, QUOTED) or",
+        "",
+        (outputs.test_a_phase_that_has_begun_with_text_goes_on_with_text,),
     ),
     Mutant(
         "the agent of another program is replaced by ours",
@@ -336,10 +336,10 @@ MUTANTS = (
     ),
     Mutant(
         "a phase does not say that its agent got another prompt",
-        _agents,
-        "_other_prompt",
-        "return config.prompt if planned is not None",
-        "return config.prompt if False",
+        _agents.AgentManagerActor,
+        "_answer",
+        "config.prompt if planned is not None",
+        "config.prompt if False",
         (_other_prompt,),
     ),
 )
