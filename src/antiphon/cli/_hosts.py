@@ -25,8 +25,7 @@ from antiphon.messages import current_port
 
 if TYPE_CHECKING:
     from antiphon.ledger import HostStatus, Ledger
-    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitChanges, LimitValue, RecoveredRun
-    from antiphon.service._schedules import ListedSchedule
+    from antiphon.service import ClusterValue, HostedThread, HostValue, LimitChanges, LimitValue, ListedSchedule, RecoveredRun
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK: Final = 1.0
