@@ -26,7 +26,7 @@ from antiphon.durable._opening import OnBusy
 from antiphon.durable._run import RUN, LedgerRun, run_scope
 from antiphon.durable._state import DepsState, Watch
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import Json, current_port
 from antiphon.messages._arguments import check_choice
 from antiphon.messages._json_values import JsonError
@@ -148,7 +148,7 @@ def ledger_run(
     *,
     id: str = "run",
     name: str | None = None,
-    ledger: Ledger | str | None = None,
+    ledger: Owners | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
     on_busy: OnBusy = "join",
@@ -249,7 +249,7 @@ async def _in_handler(context: HandlerContext, watch: Watch) -> AsyncGenerator[L
 
 
 @asynccontextmanager
-async def _in_program(make: Callable[[], LedgerRun], ledger: Ledger | str | None) -> AsyncGenerator[LedgerRun, None]:
+async def _in_program(make: Callable[[], LedgerRun], ledger: Owners | str | None) -> AsyncGenerator[LedgerRun, None]:
     run = make()
     run.loop = asyncio.get_running_loop()
     with run.observed():

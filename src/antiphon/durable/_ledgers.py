@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Owners, open_ledger
 
 
 class _Shared:
@@ -17,7 +17,7 @@ class _Shared:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.stack = AsyncExitStack()
-        self.ledger: Ledger | None = None
+        self.ledger: Owners | None = None
         self.users = 0
 
 
@@ -25,7 +25,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = Weak
 
 
 @asynccontextmanager
-async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
+async def shared_ledger(url: str) -> AsyncGenerator[Owners, None]:
     """Keep a ledger open for an `async with` block. Blocks that overlap share it.
 
     Raises:
@@ -47,7 +47,7 @@ async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
                 await shared.stack.aclose()
 
 
-def file_of(ledger: Ledger | str) -> str | None:
+def file_of(ledger: Owners | str) -> str | None:
     """Return the file of a ledger in a normal form; None if it has no file."""
     url: str = ledger if isinstance(ledger, str) else getattr(ledger, "url", "")
     return str(Path(url.removeprefix(_SQLITE)).resolve()) if url.startswith(_SQLITE) else None

@@ -15,7 +15,7 @@ from antiphon.durable._history import FAILED, FAILED_STATUS, PROGRAM, Recorded
 from antiphon.durable._outages import Outages
 from antiphon.durable._tenure import Tenure
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, WithdrawnError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record
 from antiphon.messages import Json, Message, OptionCallPayload
 from antiphon.messages._keys import failed_id, is_below, park_id
 from antiphon.runtime._course import Course
@@ -39,7 +39,7 @@ class UnrecordedStepError(HistoryMismatchError):
 class FinishedJournal(Journal):
     """The journal of a finished run. It is only read, so the thread is not claimed."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Owners) -> None:
         super().__init__(Lease(ledger, Settings(), tuple), Budget())  # a lease that never begins
 
     @override

@@ -45,7 +45,7 @@ from antiphon.errors import (
     RefusedError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record, replay
 from antiphon.ledger._open import command_line
 from antiphon.messages import Json, Message, current_port
 from antiphon.messages._keys import again_id, as_key, park_id
@@ -70,7 +70,7 @@ are short."""
 
 
 async def open_run(
-    ledger: Ledger,
+    ledger: Owners,
     thread_id: str,
     id: str,
     *,
@@ -126,7 +126,7 @@ async def open_run(
             raise
 
 
-async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> None:
+async def _check_may_wait(ledger: Owners, busy: OwnedError, on_busy: OnBusy) -> None:
     """Refuse to wait, if the caller does not allow it, or if the owner may wait for the caller."""
     if on_busy == "raise":
         raise OwnedError(busy.thread_id or "", busy.owner, busy.until, BUSY) from None
@@ -137,7 +137,7 @@ async def _check_may_wait(ledger: Ledger, busy: OwnedError, on_busy: OnBusy) -> 
             raise OwnedError(busy.thread_id or "", busy.owner, busy.until, _OWN_SYSTEM) from None
 
 
-async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> None:
+async def _until_free(ledger: Owners, thread_id: str, invocation_id: str) -> None:
     """Wait until a run has ended, or no living host owns its thread.
 
     It only reads: even a refused claim would take the write lock of a file.
@@ -153,7 +153,7 @@ async def _until_free(ledger: Ledger, thread_id: str, invocation_id: str) -> Non
             return
 
 
-async def _finished(ledger: Ledger, thread_id: str, invocation_id: str, observer: Observer | None) -> Opened | None:
+async def _finished(ledger: Owners, thread_id: str, invocation_id: str, observer: Observer | None) -> Opened | None:
     """Return a finished run, which is only read, without a claim of the thread. None if the run has not ended."""
     rows = await run_rows(ledger, thread_id, invocation_id)
     if not has_ended(rows):
@@ -238,7 +238,7 @@ class _Opening:
         from antiphon.protocol import ErrorCode  # noqa: PLC0415 (a run of a thread that nobody has owned needs no protocol)
         from antiphon.runtime._gates import LIFE  # noqa: PLC0415 (see above)
 
-        life = await self._journal.ledger.replay(self._thread_id, LIFE.fold())
+        life = await replay(self._journal.ledger, self._thread_id, LIFE.fold())
         if life.held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
         if life.held == "paused":

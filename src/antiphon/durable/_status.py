@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from antiphon.durable._approvals import Approval
 from antiphon.durable._history import FAILED, RUN_KIND
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.ledger import HostStatus, Owners, Record, ThreadFilter, ThreadSummary, open_calls_of
 from antiphon.ledger._open import command_line
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
@@ -84,7 +84,7 @@ class RunStatus:
         }
 
 
-async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
+async def runs(ledger: Owners, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
     """Return the open runs of a ledger or of one thread, oldest first; with `with_ended`, also the ended ones.
 
     Open runs are found by an index. For ended runs, the threads of runs are read.
@@ -115,7 +115,7 @@ def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
     return frozenset(status.host.name for status in hosts if status.is_alive)
 
 
-async def _threads(ledger: Ledger) -> AsyncIterator[ThreadSummary]:
+async def _threads(ledger: Owners) -> AsyncIterator[ThreadSummary]:
     page = await ledger.threads(ThreadFilter(system=False), "created_at")
     while True:
         for thread in page.threads:
@@ -125,18 +125,13 @@ async def _threads(ledger: Ledger) -> AsyncIterator[ThreadSummary]:
         page = await ledger.threads(ThreadFilter(system=False), "created_at", page.next)
 
 
-async def _with_open_runs(ledger: Ledger) -> list[str]:
-    names: dict[str, None] = {}
-    page = await ledger.open_calls_of(RUN)
-    while True:
-        names |= {record.message.thread_id or "": None for record in page.calls if _key_of(record.message) is not None}
-        if page.next is None:
-            return list(names)
-        page = await ledger.open_calls_of(RUN, page=page.next)
+async def _with_open_runs(ledger: Owners) -> list[str]:
+    calls = [record.message async for record in open_calls_of(ledger, RUN)]
+    return list(dict.fromkeys(call.thread_id or "" for call in calls if _key_of(call) is not None))
 
 
 async def runs_of(
-    ledger: Ledger, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
+    ledger: Owners, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
 ) -> tuple[RunStatus, ...]:
     """Return the open runs of a thread; with `with_ended`, also the ended ones."""
     rows = await ledger.open_calls(thread.thread_id) if thread.open_calls else ()
@@ -168,7 +163,7 @@ def _is_end(message: Message) -> bool:
 
 
 def _status(
-    ledger: Ledger,
+    ledger: Owners,
     run: Record,
     thread: ThreadSummary,
     calls: Sequence[Message],
@@ -212,7 +207,7 @@ def _is_about(call: Message, run_id: str) -> bool:
 
 
 def _state(
-    ledger: Ledger,
+    ledger: Owners,
     thread: ThreadSummary,
     calls: Sequence[Message],
     owner: str | None,
@@ -239,7 +234,7 @@ def _state(
     return "waiting", _left_reason(ledger, name), True
 
 
-def _left_reason(ledger: Ledger, name: str | None) -> str:
+def _left_reason(ledger: Owners, name: str | None) -> str:
     """Return what to do with a run that no process runs. The ledger does not say whether its program can be imported."""
     resume = command_line(ledger, "resume", "--all", options="--app MODULE:NAME")
     program = "its program" if name is None else f"program {name!r}"

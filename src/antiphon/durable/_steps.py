@@ -244,7 +244,7 @@ class RunStep(Effect):
 
     @override
     async def check_parked(self) -> None:
-        records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
+        records = await self.journal.ledger.find(invocation_id=park_id(self.id), thread_id=self.thread_id)
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         if len(rows) == 1 and isinstance(rows[0], OptionCallPayload):
             raise self.waiting(str(rows[0].arguments.get("reason")))
@@ -308,7 +308,7 @@ class Patches:
         mark, journal, thread_id = patch_id(opened.root, name), opened.journal, opened.course.thread_id or ""
         if opened.course.attempt > 1 or journal.has_had_owners(thread_id):
             await journal.settle(thread_id)
-            if await journal.ledger.by_correlation(mark, thread_id=thread_id):
+            if await journal.ledger.find(correlation_id=mark, thread_id=thread_id):
                 return True
             if opened.is_finished or await _is_behind(opened):
                 return False

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from antiphon.durable._course import RunCourse
 from antiphon.errors import FencedError, HistoryMismatchError, LedgerError, OwnedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import current_port
 from antiphon.runtime._journal import Journal
 from antiphon.runtime._lease import BEATS_A_LEASE, has_other_build, process_host, unfit_reason
@@ -39,7 +39,7 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 class Tenure:
     """A thread that this process owns, and its running runs."""
 
-    def __init__(self, ledger: Ledger, thread_id: str) -> None:
+    def __init__(self, ledger: Owners, thread_id: str) -> None:
         self._thread_id = thread_id
         self._host = process_host(ledger)
         self.journal = Journal(self._host.lease, Budget(), has_attempts=True)
@@ -122,11 +122,11 @@ class Tenure:
                 course.evicted = error
 
 
-_tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
+_tenures: WeakKeyDictionary[Owners, dict[str, Tenure]] = WeakKeyDictionary()
 """By ledger and thread: the runs of a thread share its epoch. A thread without running runs is claimed again."""
 
 
-def tenure_of(ledger: Ledger, thread_id: str) -> Tenure:
+def tenure_of(ledger: Owners, thread_id: str) -> Tenure:
     threads = _tenures.setdefault(ledger, {})
     for other in [name for name, tenure in threads.items() if tenure.is_over]:
         del threads[other]

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.durable._approvals import Approval
 from antiphon.errors import BudgetExceededError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record
 from antiphon.ledger._open import command_line
 from antiphon.messages import OptionCallPayload, current_port
 from antiphon.protocol import PHASES
@@ -41,7 +41,7 @@ class Waiting:
         return {"reason": self.reason, "commands": list(self.commands)}
 
 
-async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
+async def waiting_for(ledger: Owners, thread_id: str) -> Waiting | None:
     """Return the reason why a thread waits; None: it does not wait.
 
     Raises:
@@ -51,7 +51,7 @@ async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
     return _approval(rows, ledger, thread_id) or _settlement(rows, ledger, thread_id) or _stop(rows, ledger, thread_id)
 
 
-def _approval(rows: Sequence[Record], ledger: Ledger, thread_id: str) -> Waiting | None:
+def _approval(rows: Sequence[Record], ledger: Owners, thread_id: str) -> Waiting | None:
     approvals = [approval for row in rows if (approval := Approval.of((row,), thread_id)) is not None]
     in_time = [approval for approval in approvals if not approval.is_late(current_port().now())]
     resume = command_line(ledger, "resume", thread_id)
@@ -70,7 +70,7 @@ def _call(approval: Approval) -> str:
     return f"{approval.tool!r} of {approval.agent!r}"
 
 
-def _settlement(rows: Sequence[Record], ledger: Ledger, thread_id: str) -> Waiting | None:
+def _settlement(rows: Sequence[Record], ledger: Owners, thread_id: str) -> Waiting | None:
     for row in rows:
         payload = row.message.payload
         if isinstance(payload, OptionCallPayload) and payload.option_name == PARK:
@@ -80,7 +80,7 @@ def _settlement(rows: Sequence[Record], ledger: Ledger, thread_id: str) -> Waiti
     return None
 
 
-def _stop(rows: Sequence[Record], ledger: Ledger, thread_id: str) -> Waiting | None:
+def _stop(rows: Sequence[Record], ledger: Owners, thread_id: str) -> Waiting | None:
     """Return the reason why a thread was stopped. After a spent budget, it needs a new one."""
     for row in stops_in(rows):
         error = stopped_error(row.message)

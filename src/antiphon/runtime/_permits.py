@@ -29,7 +29,7 @@ from antiphon.ledger._permits import ALL_MODELS, START_WITHIN
 from antiphon.runtime._reporting import LOG, log_fields, log_text
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Host, Ledger
+    from antiphon.ledger import Host, Owners
 
 _FRESH: Final = 2.0
 """Seconds for which limits that were read are considered current."""
@@ -119,7 +119,7 @@ class _Waiter:
 class Permits:
     """The permits of a host."""
 
-    def __init__(self, ledger: Ledger, lessee: Lessee, patience: float) -> None:
+    def __init__(self, ledger: Owners, lessee: Lessee, patience: float) -> None:
         """Make it; `patience` is how many seconds a request waits for a permit."""
         self._ledger = ledger
         self._lessee = lessee
@@ -178,7 +178,7 @@ class Permits:
     async def _read(self) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            stored = await self._ledger.limits()
+            stored = await self._ledger.limits.status()
         except LedgerError:
             if self._looked_at is None:
                 raise
@@ -284,11 +284,11 @@ class Permits:
             # term, and `_give_out` grants none of them.
             term = self._lessee.term
             try:
-                grants = await self._ledger.permits(host, wants)
+                grants = await self._ledger.limits.lease(host, wants)
             except HostError:
                 host = await self._lessee.host(renew=True)
                 term = self._lessee.term
-                grants = await self._ledger.permits(host, wants)
+                grants = await self._ledger.limits.lease(host, wants)
         except LedgerError as exc:
             self._term = -1  # it is unknown which permits the ledger has granted or withdrawn
             LOG.warning("the permits of this host cannot be renewed: %s", log_text(exc), extra=log_fields(error=exc))

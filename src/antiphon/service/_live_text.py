@@ -87,8 +87,8 @@ async def offering_text(name: str, source: TextSource, ledger: Ledger | None = N
     offer = _Offer(source)
     publishing = (
         None
-        if ledger is None or ledger.signals is None
-        else asyncio.ensure_future(_Publisher(source, ledger.signals).send(name))
+        if ledger is None or ledger.hints.signals is None
+        else asyncio.ensure_future(_Publisher(source, ledger.hints.signals).send(name))
     )
     try:
         path = await offer.open(name)
@@ -322,7 +322,7 @@ class ThreadText:
             async with offered.source(thread_id, on_text):
                 await self._until_moved(thread_id, owner)
             return
-        if (signals := self._ledger.signals) is not None:
+        if (signals := self._ledger.hints.signals) is not None:
             async with signals.hear(signal_subject("words", thread_id), _SignalReader(on_text).take):
                 await self._until_moved(
                     thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())

@@ -75,7 +75,7 @@ from antiphon.durable._differences import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
 from antiphon.errors import EffectFailedError, HistoryMismatchError, RefusedError, UnknownOutcomeError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import Json
 from antiphon.messages._json_values import copy_checked
 from antiphon.messages._settings import current_limits
@@ -114,7 +114,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
     def __init__(
         self,
         agent: str,
-        ledger: Ledger | str,
+        ledger: Owners | str,
         *,
         effects: Mapping[str, Effects],
         reconcile: Reconcile | None,
@@ -152,7 +152,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         return ()
 
 
-async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: str) -> LedgerRun:
+async def run_of(context: RunContext[Any] | None, ledger: Owners | str, agent: str) -> LedgerRun:
     """Return the part of the current run that an operation of an agent belongs to."""
     run = current_run()
     assert run is not None  # noqa: S101 (operations are bound to runs)

@@ -28,7 +28,7 @@ from antiphon.durable._approvals import Approval
 from antiphon.durable._block import report_missing
 from antiphon.durable._run import LedgerRun, current_effect, current_run
 from antiphon.errors import ParkedError, StoppedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 
 WAITS: Final = "approval"
 PARKED: Final = "parked"
@@ -210,7 +210,7 @@ def _is_durable(run_id: str | None) -> bool:
     return run is not None and (run_id or "").startswith(f"{run.invocation_id}/")
 
 
-def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
+def waits_for(ledger: Owners, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
     how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
     why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))

@@ -290,7 +290,7 @@ class Executor(Pattern):
         if sum(map(len, request.get("observations", ()))) > _MOST:
             # Too large for a request: they are written to the thread, which the policy observes.
             request["observations"] = ()
-            if not await self.ledger.by_invocation(request_id, thread_id=thread_id):
+            if not await self.ledger.find(invocation_id=request_id, thread_id=thread_id):
                 fields = {"thread_id": thread_id, "parent_id": None}
                 await self.system.append_history(thread_id, [row.model_copy(update=fields) for row in messages])
         run = RunPolicy(policy=name, **request)

@@ -455,7 +455,7 @@ class ToolCapableAgent:
         run, ledger = current_run(), self._ledger
         async with AsyncExitStack() as stack:
             if run is not None and run.is_open:
-                yield run.ledger
+                yield cast("Ledger", run.ledger)  # a tool that searches needs more than `Owners`, and says so
                 return
             if isinstance(ledger, str):
                 ledger = await stack.enter_async_context(open_ledger(ledger))
