@@ -268,10 +268,10 @@ async def _costs(url: str, size: int, watch: _Watch) -> dict[str, _Cost]:
             "claim and release": claim_and_release,
         }
         found = {verb: await _cost(call, watch) for verb, call in verbs.items()}
-        await ledger.set_limit(Limit(model, at_once=10 * size))
+        await ledger.limits.set(Limit(model, at_once=10 * size))
         for each in far:
-            await ledger.permits(each, {model: at_work})
-        return {**found, LIMITED: await _cost(lambda: ledger.permits(own, {model: at_work}), watch)}
+            await ledger.limits.lease(each, {model: at_work})
+        return {**found, LIMITED: await _cost(lambda: ledger.limits.lease(own, {model: at_work}), watch)}
 
 
 async def _cost(call: Callable[[], Awaitable[object]], watch: _Watch) -> _Cost:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from antiphon import Message, MessageBuilder, OptionResultBuilder
-from antiphon.ledger import Host, Ledger, MasterKey, ThreadFilter, open_ledger
+from antiphon.ledger import Host, Ledger, MasterKey, ThreadFilter, open_ledger, replay
 from antiphon.ledger._encryption import Mastering
 from antiphon.service import list_approvals
 from benchmarks._harness import Goal, Sample, Table, waited, worked
@@ -416,7 +416,7 @@ def _read(name: str, stores: Stores) -> Table:
     ledger.fill("thread", LONG)
     candidates = {
         "antiphon, read": waited(lambda _: ledger.read("thread"), LONG),
-        "antiphon, replay": waited(lambda _: ledger.replay("thread"), LONG),
+        "antiphon, replay": waited(lambda _: replay(ledger, "thread"), LONG),
     }
     for each, kind in kinds.items():
         store = stores.open(kind, LONG)
@@ -524,9 +524,9 @@ def _list_many(name: str, stores: Stores) -> Table:
         "branches of a thread": lambda: ledger.threads(ThreadFilter(forked_from="t0"), limit=_SHOWN),
         "threads of a kind that none has": lambda: ledger.threads(ThreadFilter(kind="agent"), limit=_SHOWN),
         "threads that a build cannot continue": lambda: ledger.threads(ThreadFilter(unfit=True), limit=_SHOWN),
-        _APPROVALS: lambda: ledger.open_calls_of("APPROVE", limit=_SHOWN),
+        _APPROVALS: lambda: ledger.open_calls(option="APPROVE", limit=_SHOWN),
         "every approval, read": lambda: list_approvals(ledger),
-        _PARKED: lambda: ledger.open_calls_of("PARK", order="-recorded_at", limit=_SHOWN),
+        _PARKED: lambda: ledger.open_calls(option="PARK", order="-recorded_at", limit=_SHOWN),
         "take, with nothing due": lambda: ledger.take(host),
         "woken, with nothing posted": lambda: ledger.woken(host),
     }

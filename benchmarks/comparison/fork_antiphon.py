@@ -10,6 +10,7 @@ from world import FOLDER, INSTRUCTIONS, ON_CHANGE, pay, start
 from antiphon import encode, open_ledger
 from antiphon.agents import LedgerDurability
 from antiphon.durable import current_effect, ledger_run
+from antiphon.ledger import replay
 
 LEDGER = f"sqlite:///{FOLDER}/ledger.db"
 small = scripted("small", [("measure", "c1", {"place": "Oslo"})], "Nine.")
@@ -33,7 +34,7 @@ async def fork() -> str:
         with suppress(ValueError):  # it was forked before
             await ledger.fork("question", at_step=1, into="question-large")
         branch = await ledger.thread("question-large")
-        shared = await ledger.replay("question-large", upto=branch.forked_at)
+        shared = await replay(ledger, "question-large", upto=branch.forked_at)
         history = ModelMessagesTypeAdapter.validate_python(encode(shared, "pydantic-ai").value)
         async with ledger_run("question-large", ledger=ledger, on_change=ON_CHANGE):
             return (await agent.run(model=large, message_history=history)).output

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from antiphon import Conversation, Message
-from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.ledger import Ledger, Record, open_ledger, replay
 from benchmarks._messages import Case, Said
 from benchmarks.peers.antiphon_ import construct
 
@@ -73,7 +73,7 @@ class AntiphonStore:
         return self._runner.run(self._replay(thread))
 
     async def _replay(self, thread: str) -> Conversation:
-        return await self.ledger.replay(thread)
+        return await replay(self.ledger, thread)
 
     def index(self) -> None:
         """Have the search index made."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from antiphon.durable import LedgerRun, allow_change, check_runs, durable_stream
 from antiphon.durable._approvals import find_approval
 from antiphon.durable._programs import programs_by_name
 from antiphon.errors import ConfigError, HistoryMismatchError, ParkedError, SetupError
-from antiphon.ledger import record_reward, rewards_of
+from antiphon.ledger import heads_of, record_reward, replay, rewards_of
 from antiphon.ledger._open import command_line
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns._decisions import decisions_of
@@ -89,12 +90,12 @@ async def test_g21_a_wrong_argument_is_no_damage_of_the_ledger(url: str, tmp_pat
     wrong: Any
     async with open_ledger(url.format(tmp_path)) as ledger:
         for wrong in (None, 5, b"t", {"a": 1}):
-            for ask in (ledger.head, ledger.thread, ledger.open_calls, ledger.delete, ledger.replay):
+            for ask in (ledger.head, ledger.thread, ledger.open_calls, ledger.delete, partial(replay, ledger)):
                 with pytest.raises(TypeError, match="a thread's id is a str, such as 'order-42', not"):
                     await ask(wrong)
         wrong = 5
         with pytest.raises(TypeError, match=r"names\[0\] is a str, such as 'call-1', not 5"):
-            await ledger.by_invocation(wrong)
+            await ledger.find(invocation_id=wrong)
         with pytest.raises(TypeError, match="the text of a search is a str"):
             await ledger.search(wrong)
         with pytest.raises(TypeError, match="a limit is an int, such as 50, not 'ten'"):
@@ -356,7 +357,7 @@ async def test_a_pattern_refuses_names_of_tools_when_it_is_opened(make: Any, rul
     toolkit.add(_search)
     with pytest.raises(SetupError, match=r"names tool '_serch', .* is it '_search'\?"):
         await pattern.__aenter__()
-    assert not await ledger.heads()
+    assert not await heads_of(ledger)
     toolkit.add(_search, name="_serch")
     async with pattern:
         pass

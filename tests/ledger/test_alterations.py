@@ -20,7 +20,21 @@ from tests.ledger.histories import answered, called, everything, said, with_ledg
 
 from antiphon import MediaPart, Message, OptionCallPayload, PartsPayload, Usage
 from antiphon.errors import LedgerError
-from antiphon.ledger import Fold, Host, Ledger, Limit, PermitWants, Record, TermEntry, TermIndex, ThreadFilter
+from antiphon.ledger import (
+    Fold,
+    Host,
+    Ledger,
+    Limit,
+    PermitWants,
+    Record,
+    TermEntry,
+    TermIndex,
+    ThreadFilter,
+    diff,
+    heads_of,
+    replay,
+    transitions,
+)
 from antiphon.ledger._hosts import BootClock
 from antiphon.ledger.sqlite._connection import _words
 from antiphon.ledger.sqlite._ledger import SqliteLedger
@@ -71,9 +85,9 @@ async def fill(ledger: Ledger) -> None:
     await ledger.append("shown", [picture, said("words beside")])
     for host in (DEAD, LIVING, GONE):
         await ledger.beat(host)
-    await ledger.set_limit(Limit("small", at_once=2, per_minute=9))
-    await ledger.set_limit(Limit("*", cost_per_day=Decimal(5)))
-    await ledger.permits(LIVING, {"small": PermitWants(in_use=1, waiting=1), "*": PermitWants(spent=Decimal(1))})
+    await ledger.limits.set(Limit("small", at_once=2, per_minute=9))
+    await ledger.limits.set(Limit("*", cost_per_day=Decimal(5)))
+    await ledger.limits.lease(LIVING, {"small": PermitWants(in_use=1, waiting=1), "*": PermitWants(spent=Decimal(1))})
     await ledger.append("left", [called("left")], epoch=await ledger.claim("left", by=DEAD, kind="agent"))
     await ledger.claim("held", by=LIVING, kind="agent")
     await ledger.post("held", said("wake up", id="h1", to=("agent/1",)))
@@ -86,7 +100,7 @@ async def fill(ledger: Ledger) -> None:
     await ledger.append("shelf", [said("a north wind", id="s1"), said("a train", id="s2")])
     await ledger.append("shelf/b", [said("b deleted")])
     await ledger.search("words")
-    await ledger.find_terms(SHELF, ["north"])
+    await ledger.terms.find(SHELF, ["north"])
     await ledger.delete("shelf/b")
     await ledger.delete("first")
     await ledger.delete("last")
@@ -160,9 +174,9 @@ def questions() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
             lambda ledger, name=name: ledger.thread(name),
             lambda ledger, name=name: _head(ledger, name),
             lambda ledger, name=name: ledger.open_calls(name),
-            lambda ledger, name=name: ledger.replay(name),
-            lambda ledger, name=name: ledger.replay(name, COUNT),
-            lambda ledger, name=name: ledger.transitions(name),
+            lambda ledger, name=name: replay(ledger, name),
+            lambda ledger, name=name: replay(ledger, name, COUNT),
+            lambda ledger, name=name: transitions(ledger, name),
             lambda ledger, name=name: ledger.search("words", thread_id=name),
         )
     yield tailed
@@ -176,14 +190,14 @@ def questions() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:
     yield from (
         _heads,
         lambda ledger: ledger.horizon(),
-        lambda ledger: ledger.open_calls_of("other"),
+        lambda ledger: ledger.open_calls(option="other"),
         _hosts,
-        lambda ledger: ledger.limits(),
+        lambda ledger: ledger.limits.status(),
         lambda ledger: ledger.woken(LIVING),
-        lambda ledger: ledger.by_invocation("asked"),
-        lambda ledger: ledger.by_correlation("exchange"),
-        lambda ledger: ledger.diff("talk", "branch"),
-        *(lambda ledger, text=text: ledger.find_terms(SHELF, [text]) for text in ("north", "train", "deleted", "zebra")),
+        lambda ledger: ledger.find(invocation_id="asked"),
+        lambda ledger: ledger.find(correlation_id="exchange"),
+        lambda ledger: diff(ledger, "talk", "branch"),
+        *(lambda ledger, text=text: ledger.terms.find(SHELF, [text]) for text in ("north", "train", "deleted", "zebra")),
         *(lambda ledger, text=text: ledger.search(text) for text in ("words", "train", "deleted", "after the", "zebra")),
     )
 
@@ -194,7 +208,7 @@ async def _head(ledger: Ledger, name: str) -> tuple[Any, int]:
 
 
 async def _heads(ledger: Ledger) -> list[tuple[Any, int]]:
-    return [(head, head.epoch) for head in await ledger.heads()]
+    return [(head, head.epoch) for head in await heads_of(ledger)]
 
 
 def changes() -> Iterator[Callable[[Ledger], Awaitable[Any]]]:

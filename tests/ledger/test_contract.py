@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.postgres import Server
+from typing_extensions import get_protocol_members
 
-from antiphon.ledger import Head, Ledger, MasterKey, Record, open_ledger
+from antiphon.ledger import Head, Ledger, Log, MasterKey, Owners, Record, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
 from antiphon.testing import check_ledger
@@ -56,6 +57,13 @@ def test_encrypted_postgresql_keeps_a_promise_s7(check: str, postgres: Server) -
         return open_ledger(postgres.url, tenant=f"encrypted {name}", master_key=key)
 
     asyncio.run(check_ledger(make, only=check))
+
+
+def test_the_grades_are_small() -> None:
+    """ADR 0045: what follows from other members is a function, and what belongs together is one member."""
+    log, owners, ledger = (get_protocol_members(grade) for grade in (Log, Owners, Ledger))
+    assert log < owners < ledger
+    assert (len(log), len(owners), len(ledger)) == (11, 22, 32)
 
 
 # ---------------------------------------------------------------- the check finds what it is there to find

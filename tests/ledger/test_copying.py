@@ -26,7 +26,7 @@ from antiphon.errors import (
     ThreadMovedError,
     UnknownThreadError,
 )
-from antiphon.ledger import Head, Host, Ledger, MasterKey, Record, ThreadSummary, open_ledger
+from antiphon.ledger import Head, Host, Ledger, MasterKey, Record, ThreadSummary, heads_of, open_ledger
 
 PICTURE = MediaPart(modality="image", url="data:image/png;base64," + "QUJD" * 2100)
 HOST = Host("h", "1", ("agent",), 60.0)
@@ -52,7 +52,7 @@ NAMES = ["branch", "empty", "paid", "posted", "talk", "twig"]
 
 async def contents(ledger: Ledger) -> tuple[list[Head], list[Record], list[tuple[Any, ...]]]:
     """Everything of the threads that are copied by default."""
-    heads = [head for head in await ledger.heads() if head.thread_id != "own"]
+    heads = [head for head in await heads_of(ledger) if head.thread_id != "own"]
     records = [record for head in heads async for record in ledger.read(head.thread_id)]
     return sorted(heads, key=lambda head: head.thread_id), records, [_told(await ledger.thread(name)) for name in NAMES]
 
@@ -179,7 +179,7 @@ def test_each_refusal_says_what_to_do_and_changes_nothing(tmp_path: Path) -> Non
         await source.beat(HOST)
         await source.append("held", [said()])
         await source.claim("held", by=HOST)
-        before, heads = await contents(source), await source.heads()
+        before, heads = await contents(source), await heads_of(source)
         refusals: list[tuple[type[Exception], str, list[str], dict[str, Any]]] = [
             (OwnedError, "stop it there", ["held"], {"trust_source": True}),
             (RestoreRefusedError, "copy that too", ["branch"], {"trust_source": True}),
@@ -194,7 +194,7 @@ def test_each_refusal_says_what_to_do_and_changes_nothing(tmp_path: Path) -> Non
         with pytest.raises(SetupError, match="both ledgers are"):
             await service.copy_threads(source, source, trust_source=True)
         assert await contents(source) == before
-        assert [head.thread_id for head in await target.heads()] == ["paid"]
+        assert [head.thread_id for head in await heads_of(target)] == ["paid"]
         await service.copy_threads(source, target, ["talk"])  # talk needs no proof
         await service.copy_threads(source, target, ["own"], heads=heads)
         with pytest.raises(ThreadMovedError):
@@ -222,7 +222,7 @@ def test_an_encrypted_thread_stays_encrypted(tmp_path: Path) -> None:
             async with open_ledger(there, master_key=key) as target:
                 await service.copy_threads(source, target, trust_source=True)
                 assert [record.message.text async for record in target.read("t")] == ["a secret plan"]
-                assert await target.is_encrypted("t")
+                assert await target.keys.of("t") is not None
         assert b"secret plan" not in (tmp_path / "b.db").read_bytes()
 
     asyncio.run(main())
@@ -237,7 +237,7 @@ def test_an_altered_source_is_not_copied(tmp_path: Path) -> None:
     async def work(source: Ledger, target: Ledger) -> None:
         with pytest.raises(LedgerCorruptError, match="the hash is not"):
             await service.copy_threads(source, target, trust_source=True)
-        assert await target.heads() == ()
+        assert await heads_of(target) == ()
 
     async def begin(source: Ledger, target: Ledger) -> None:
         await source.append("t", [said("hello"), said("again")])
@@ -256,7 +256,7 @@ def test_a_thread_that_changes_during_the_copy_is_refused_and_copied_by_the_next
 
     async def work(source: Ledger, target: Ledger) -> None:
         await source.append("t", [said(lane="control")])
-        heads, move = await source.heads(), source.move
+        heads, move = await heads_of(source), source.move
 
         async def later(thread_id: str, *, to: str) -> Any:
             await source.append("t", [said("one more")])
@@ -266,9 +266,9 @@ def test_a_thread_that_changes_during_the_copy_is_refused_and_copied_by_the_next
             patch.setattr(source, "move", later)
             with pytest.raises(RestoreRefusedError):
                 await service.copy_threads(source, target, heads=heads)
-        assert await target.heads() == ()
-        await service.copy_threads(source, target, heads=await source.heads())
-        assert [head.seq for head in await target.heads()] == [2]
+        assert await heads_of(target) == ()
+        await service.copy_threads(source, target, heads=await heads_of(source))
+        assert [head.seq for head in await heads_of(target)] == [2]
 
     with_both((f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"), work)
 
@@ -356,7 +356,7 @@ def test_a_copy_that_is_killed_again_and_again_completes(tmp_path: Path, postgre
     assert done.returncode == 0, done.stderr
 
     async def end(source: Ledger, target: Ledger) -> None:
-        assert sorted(head.seq for head in await target.heads()) == [3] * threads
+        assert sorted(head.seq for head in await heads_of(target)) == [3] * threads
         assert [each.moved_to for each in (await source.threads(limit=100)).threads] == [target.url] * threads  # type: ignore[attr-defined]
         assert (await target.verify()).is_whole
 

@@ -406,7 +406,7 @@ def test_ids_with_equal_hashes_are_distinguished(tmp_path: Path, monkeypatch: py
         for message in messages:
             (record,) = await ledger.append("t", [message])
             assert record.message.id == message.id
-            (found,) = await ledger.by_correlation(str(message.correlation_id))
+            (found,) = await ledger.find(correlation_id=str(message.correlation_id))
             assert found == record
         assert len(await everything(ledger)) == 12
         assert (await ledger.verify()).is_whole

@@ -28,7 +28,7 @@ from antiphon.errors import (
     NotSearchableError,
     RestoreRefusedError,
 )
-from antiphon.ledger import Fold, Host, Ledger, MasterKey, Snapshot, ThreadJournal, open_ledger
+from antiphon.ledger import Fold, Host, Ledger, MasterKey, Snapshot, ThreadJournal, heads_of, journal_of, open_ledger, replay
 from antiphon.ledger._encryption import SigningKey, ThreadKey, is_signed
 from antiphon.ledger._records import Record, genesis, link
 from antiphon.ledger._sql.statements import PutThread
@@ -107,7 +107,7 @@ def test_200_canaries_in_12_places_are_nowhere_in_a_file_g23_s7(tmp_path: Path, 
         seen = on_disk(tmp_path)
         await ledger.backup(tmp_path / "backup.db")
         assert len([1 for number in range(200) async for _ in ledger.read(f"t{number}")]) == 200 * 12
-        calls = [(await ledger.open_calls_of(f"open-{canary}")).calls for canary in CANARIES]
+        calls = [(await ledger.open_calls(option=f"open-{canary}")).calls for canary in CANARIES]
         # `t0` has a branch, whose open call is closed; a call is found by its name although the name is hidden
         assert {len(each) for each in calls} == {1}
         return seen
@@ -217,7 +217,7 @@ def test_documents_are_refused_before_they_are_stored_s7() -> None:
     async def work(ledger: Ledger) -> None:
         with pytest.raises(NotSearchableError, match="keep documents in a ledger without encryption"):
             await KnowledgeBase(ledger).add("a.md", "# A heading\n\nThe word.")
-        assert await ledger.heads() == ()
+        assert await heads_of(ledger) == ()
         assert await KnowledgeBase(ledger).search("word") == ()
 
     with_ledger(None, work, master_key=key())
@@ -243,7 +243,7 @@ async def test_of_two_keys_for_an_empty_ledger_the_first_wins(store: str, tmp_pa
         await first.append("a", [said()])
         with pytest.raises(EncryptionError, match=ANOTHER_KEY):
             await second.append("b", [said()])
-        assert [head.thread_id for head in await first.heads()] == ["a"]
+        assert [head.thread_id for head in await heads_of(first)] == ["a"]
 
 
 def opener(store: str, folder: Path, request: Any, tenant: str) -> Callable[[Any], AbstractAsyncContextManager[Ledger]]:
@@ -259,7 +259,7 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
     async with make(key()) as ledger:
         await ledger.append("t", [said(), call], snapshot=Snapshot("f", 1))
         await ledger.fork("t", into="b")
-        heads = await ledger.heads()
+        heads = await heads_of(ledger)
     async with make("off") as ledger:
         found = await ledger.verify(heads=heads)
         assert (found.damages, found.messages) == ((), 3)
@@ -269,9 +269,9 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
             lambda: ledger.append("new", [said()]),
             lambda: ledger.post("t", said(to=("x",))),
             lambda: ledger.open_calls("t"),
-            lambda: ledger.replay("t", Fold("f", 0, lambda state, _: state, int, lambda value: int(str(value)))),
+            lambda: replay(ledger, "t", Fold("f", 0, lambda state, _: state, int, lambda value: int(str(value)))),
             lambda: ledger.fork("t", at=1),
-            lambda: ledger.by_invocation(call.invocation_id or ""),
+            lambda: ledger.find(invocation_id=call.invocation_id or ""),
         ]
         for doing in doings:
             with pytest.raises(NoMasterKeyError, match="encrypted, and no master key is given; set ANTIPHON_KEY_FILE"):
@@ -280,7 +280,7 @@ async def test_without_a_key_an_encrypted_ledger_is_verified_and_not_read(store:
         for count in (1, 2):  # PostgreSQL writes one message by another statement
             with pytest.raises(NoMasterKeyError):
                 await ledger.append("empty", [said() for _ in range(count)], epoch=claimed)
-        assert await ledger.forget("b") == ("b",)  # needs no key
+        assert await ledger.keys.forget("b") == ("b",)  # needs no key
         assert (await ledger.verify(heads=heads)).damages == ()
 
 
@@ -295,12 +295,12 @@ async def test_a_key_that_one_process_forgets_or_rotates_is_useless_to_another(
             for ledger in (first, second, first):  # the last one need not look at the database before its next append
                 await ledger.append(thread, [said()])
             assert len(await everything(first, thread)) == 3
-        await second.forget("t")
+        await second.keys.forget("t")
         with pytest.raises(ForgottenError):
             await everything(first)
         with pytest.raises(ForgottenError):
             await first.append("t", [said()])
-        assert await second.rotate(new) == 1
+        assert await second.keys.rotate(new) == 1
         with pytest.raises(EncryptionError, match=ANOTHER_KEY):
             await everything(first, "u")
         with pytest.raises(EncryptionError, match=ANOTHER_KEY):
@@ -316,9 +316,9 @@ def test_a_forgotten_key_is_in_no_byte_of_the_file_s7(tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> bytes:
         await ledger.append("t", [said()])
         await ledger.append("u", [said()])
-        wrapped = await ledger.wrapped_key("t")
+        wrapped = await ledger.keys.of("t")
         assert wrapped is not None
-        await ledger.forget("t")
+        await ledger.keys.forget("t")
         assert wrapped.wrapped is not None
         return wrapped.wrapped
 
@@ -330,21 +330,21 @@ def test_a_plain_thread_stays_plain_and_new_ones_are_encrypted(tmp_path: Path) -
     """A file that was filled without a key opens with one, and its messages stay byte for byte as they are."""
     path = tmp_path / "ledger.db"
     fill(path)
-    before = with_ledger(path, lambda ledger: ledger.heads())
+    before = with_ledger(path, heads_of)
 
     async def work(ledger: Ledger) -> None:
         name = before[0].thread_id
-        status = await ledger.encryption()
+        status = await ledger.keys.status()
         assert status is not None
         assert status.threads == 0
         await ledger.append("new", [said()])
-        assert [await ledger.is_encrypted(each) for each in (name, "new")] == [False, True]
+        assert [await ledger.keys.of(each) is not None for each in (name, "new")] == [False, True]
         await ledger.fork(name, into="twig")
         await ledger.append("twig", [said()])
-        assert await ledger.is_encrypted("twig")
+        assert await ledger.keys.of("twig") is not None
         assert len(await everything(ledger, "twig")) > len(await everything(ledger, name))
         with pytest.raises(EncryptionError):
-            await ledger.forget(name)
+            await ledger.keys.forget(name)
         assert (await ledger.verify(heads=before)).damages == ()
 
     with_ledger(path, work, master_key=key())
@@ -358,9 +358,9 @@ def test_a_thread_without_messages_is_encrypted_with_its_first_append(tmp_path: 
         await ledger.append("system/sums", [], snapshot=fold.snapshot("plain"))
 
     async def work(ledger: Ledger) -> str:
-        assert await ledger.replay("system/sums", fold) == "plain"
+        assert await replay(ledger, "system/sums", fold) == "plain"
         await ledger.append("system/sums", [], snapshot=fold.snapshot(MARK))
-        return await ledger.replay("system/sums", fold)
+        return await replay(ledger, "system/sums", fold)
 
     with_ledger(path, plain)
     assert with_ledger(path, work, master_key=key()) == MARK
@@ -415,7 +415,7 @@ def test_keys_come_from_the_environment_and_are_checked(tmp_path: Path, monkeypa
 
 async def _is_encrypted(ledger: Ledger) -> bool:
     await ledger.append("t", [said()])
-    return await ledger.is_encrypted("t")
+    return await ledger.keys.of("t") is not None
 
 
 @pytest.mark.slow
@@ -524,7 +524,7 @@ def test_an_altered_key_is_found(tmp_path: Path) -> None:
 def test_a_journal_of_an_encrypted_thread_needs_its_key() -> None:
     async def work(ledger: Ledger) -> ThreadJournal:
         await ledger.append("t", [said("one")])
-        return await ledger.journal("t")
+        return await journal_of(ledger, "t")
 
     master = key()
     journal = with_ledger(None, work, master_key=master)
@@ -561,7 +561,7 @@ async def test_encrypted_threads_are_copied_to_another_store_with_their_keys(tmp
         await source.append("t", [said("one"), picture("two"), call])
         await source.fork("t", at=2, into="b")
         await source.append("gone", [said("three")])
-        await source.forget("gone")
+        await source.keys.forget("gone")
         before = [await everything(source, name) for name in ("t", "b")]
         for names in ((), ("gone",)):
             with pytest.raises(RestoreRefusedError, match="another master key" if not names else "its key was forgotten"):
@@ -569,9 +569,9 @@ async def test_encrypted_threads_are_copied_to_another_store_with_their_keys(tmp
         done = await service.copy_threads(source, target, trust_source=True)
         assert [each.thread_id for each in done] == ["t", "b"]
         assert [await everything(target, name) for name in ("t", "b")] == before
-        assert [record.message.id for record in (await target.open_calls_of("look")).calls] == [call.id]
+        assert [record.message.id for record in (await target.open_calls(option="look")).calls] == [call.id]
         assert (await target.verify(heads=[await source.head(name) for name in ("t", "b")])).damages == ()
-        assert await target.forget("t", with_branches=True) == ("t", "b")
+        assert await target.keys.forget("t", with_branches=True) == ("t", "b")
 
 
 # ---------------------------------------------------------------- processes
@@ -674,7 +674,7 @@ async def test_a_thread_that_begins_during_a_rotation_can_be_read_after_it(
         await one.append("early", [said("a")])
         appending = asyncio.ensure_future(other.append("late", [said("b")]))
         await begun.wait()
-        rotating = asyncio.ensure_future(one.rotate(new))
+        rotating = asyncio.ensure_future(one.keys.rotate(new))
         await asyncio.wait((rotating,), timeout=0.3)  # it may wait for the append, or be done before
         goes_on.set()
         await asyncio.gather(appending, rotating)

@@ -12,7 +12,18 @@ from tests.ledger.histories import answered, at, called, everything, said, with_
 
 from antiphon import Message, OptionCallPayload, Usage
 from antiphon.errors import FencedError, LedgerCorruptError, LedgerError, LedgerUnavailableError, UnknownThreadError
-from antiphon.ledger import STANDARD_REDACTION, Fold, Host, Ledger, Record, Snapshot, ThreadSummary, Verification
+from antiphon.ledger import (
+    STANDARD_REDACTION,
+    Fold,
+    Host,
+    Ledger,
+    Record,
+    Snapshot,
+    ThreadSummary,
+    Verification,
+    heads_of,
+    replay,
+)
 from antiphon.ledger._sql import branches, verify
 from antiphon.ledger.sqlite._connection import LedgerFile, connect
 from antiphon.ledger.sqlite._driver import run
@@ -140,7 +151,7 @@ def test_words_of_any_script_are_found(store: str, text: str, typed: str, tmp_pa
 @STORES
 def test_a_limit_is_not_negative(store: str, tmp_path: Path) -> None:
     async def work(ledger: Ledger) -> None:
-        for ask in (ledger.search("x", limit=-1), ledger.threads(limit=-1), ledger.open_calls_of("x", limit=-1)):
+        for ask in (ledger.search("x", limit=-1), ledger.threads(limit=-1), ledger.open_calls(option="x", limit=-1)):
             with pytest.raises(ValueError, match="a limit is 0 or more"):
                 await ask
 
@@ -226,7 +237,7 @@ def test_a_snapshot_counts_before_anything_was_said_and_in_a_branch_without_a_wo
         await ledger.append("t", [said()])
         await ledger.fork("t", into="branch")
         await ledger.append("branch", [], snapshot=Snapshot("count", 5))
-        return await ledger.replay("empty", fold), await ledger.replay("branch", fold)
+        return await replay(ledger, "empty", fold), await replay(ledger, "branch", fold)
 
     assert with_ledger(path_of(store, tmp_path), work) == (7, 5)
 
@@ -270,14 +281,14 @@ DOINGS: list[Callable[[Any], Any]] = [
     lambda ledger: everything(ledger, "branch"),
     lambda ledger: ledger.thread("a"),
     lambda ledger: ledger.threads(),
-    lambda ledger: ledger.heads(),
+    heads_of,
     lambda ledger: asyncio.wait_for(_follow(ledger), 0.1),
-    lambda ledger: ledger.by_correlation("k"),
+    lambda ledger: ledger.find(correlation_id="k"),
     lambda ledger: ledger.open_calls("a"),
     lambda ledger: ledger.search("hello"),
-    lambda ledger: ledger.replay("a", _COUNT),
+    lambda ledger: replay(ledger, "a", _COUNT),
     lambda ledger: ledger.fork("a"),
-    lambda ledger: ledger.open_calls_of("look"),
+    lambda ledger: ledger.open_calls(option="look"),
     lambda ledger: ledger.hosts(),
     lambda ledger: ledger.woken(HOST, seen={"h": 1}),
     lambda ledger: ledger.beat(Host("other", "1")),

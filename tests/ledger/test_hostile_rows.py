@@ -15,7 +15,7 @@ from tests.strategies import RESERVED, json_values
 
 from antiphon import DataPart, Message, OptionCallPayload, PartsPayload, dumps
 from antiphon.errors import AntiphonError
-from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger import Ledger, ThreadFilter, diff, replay, transitions
 from antiphon.ledger._admission import new_state
 from antiphon.ledger._listing import terms_of, words_of
 from antiphon.ledger._records import genesis, link
@@ -87,7 +87,7 @@ def test_a_hostile_row_is_a_typed_error_or_plain_data(name: str, tmp_path: Path)
         assert not (await ledger.verify()).is_whole
         (record,) = await everything(ledger)
         assert record.body == HOSTILE[name]
-        for doing in (ledger.replay("t"), ledger.transitions("t"), ledger.diff("t", "t"), ledger.by_invocation("x")):
+        for doing in (replay(ledger, "t"), transitions(ledger, "t"), diff(ledger, "t", "t"), ledger.find(invocation_id="x")):
             try:
                 await doing
             except AntiphonError:
@@ -164,8 +164,8 @@ def test_sql_in_a_filter_is_a_text_like_any_other(text: str, tmp_path: Path) -> 
     async def work(ledger: Ledger) -> None:
         await ledger.append("t", [said("quite ordinary")], status="running")
         assert (await ledger.threads(ThreadFilter(status=text, pattern=text, forked_from=text))).threads == ()
-        assert await ledger.by_invocation(text) == ()
-        assert await ledger.by_correlation(text, thread_id=text) == ()
+        assert await ledger.find(invocation_id=text) == ()
+        assert await ledger.find(correlation_id=text, thread_id=text) == ()
         assert await everything(ledger, text) == []
         assert await ledger.search(text, thread_id=text) == ()
         await ledger.search(text)

@@ -14,7 +14,7 @@ from tests.postgres import Server
 
 from antiphon.errors import HostError
 from antiphon.ledger import Host, Limit, PermitWants
-from antiphon.ledger._signals import ANYBODY, EVERYBODY, Hints
+from antiphon.ledger._signals import ANYBODY, EVERYBODY, ProcessHints
 
 asyncpg = pytest.importorskip("asyncpg")
 
@@ -62,9 +62,9 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
         epoch = await ledger.claim("owned", by=own, kind="agent")
         await ledger.append("owned", [said()], epoch=epoch)
         await ledger.claim("other", by=_far(0))
-        await ledger.set_limit(Limit("model", at_once=1000))
+        await ledger.limits.set(Limit("model", at_once=1000))
         for number in range(hosts):
-            await ledger.permits(_far(number), {"model": PermitWants(in_use=1)})
+            await ledger.limits.lease(_far(number), {"model": PermitWants(in_use=1)})
         verbs: dict[str, Callable[[], Awaitable[object]]] = {
             "beat": lambda: ledger.beat(own),
             "woken": lambda: ledger.woken(own),
@@ -72,7 +72,7 @@ async def _rows_by_verb(url: str, hosts: int, rows: Counter[str]) -> dict[str, i
             "take, nothing due": lambda: ledger.take(own),
             "claim": lambda: ledger.claim("owned", by=own),
             "claim of a new thread": lambda: ledger.claim("new", by=own),
-            "permits": lambda: ledger.permits(own, {"model": PermitWants(in_use=1)}),
+            "permits": lambda: ledger.limits.lease(own, {"model": PermitWants(in_use=1)}),
         }
         counted: dict[str, int] = {}
         for verb, call in verbs.items():
@@ -158,12 +158,12 @@ async def test_a_name_is_not_taken_from_a_host_that_renews_its_lease_in_the_last
 async def _hear(hosts: int, *whom: str) -> list[int]:
     """Send one hint to so many processes with a host each, and return the keys of the hosts that are to look."""
     carrier = LocalSignals()
-    processes = [Hints(carrier, "ledger") for _ in range(hosts)]
+    processes = [ProcessHints(carrier, "ledger") for _ in range(hosts)]
     for key, process in enumerate(processes):
         process.note_host(_far(key), key, hosts)
         process.listen()
     await asyncio.sleep(0.01)  # all listen
-    sender = Hints(carrier, "ledger")
+    sender = ProcessHints(carrier, "ledger")
     for each in whom:
         sender.note_work(each)
     await asyncio.sleep(0.01)
@@ -191,7 +191,7 @@ async def test_a_hint_that_names_nobody_or_too_many_concerns_all_hosts() -> None
 
 async def test_a_process_without_hosts_hears_every_hint() -> None:
     carrier = LocalSignals()
-    client, host = Hints(carrier, "ledger"), Hints(carrier, "ledger")
+    client, host = ProcessHints(carrier, "ledger"), ProcessHints(carrier, "ledger")
     host.note_host(_far(1), 1, 100)
     for each in (client, host):
         each.listen()

@@ -128,7 +128,7 @@ from pathlib import Path
 from tests.ledger import test_hostile_rows as hostile
 from antiphon import loads
 from antiphon.errors import AntiphonError
-from antiphon.ledger import open_ledger
+from antiphon.ledger import open_ledger, replay, transitions
 
 def warm_up():
     folder = Path(tempfile.mkdtemp())
@@ -138,7 +138,7 @@ def warm_up():
 async def work(ledger):
     await ledger.verify()
     await ledger.search("hi there")
-    for doing in (ledger.replay("t"), ledger.transitions("t"), ledger.fork("t"), ledger.by_invocation("x")):
+    for doing in (replay(ledger, "t"), transitions(ledger, "t"), ledger.fork("t"), ledger.find(invocation_id="x")):
         try:
             await doing
         except AntiphonError:

@@ -139,7 +139,7 @@ async def world(url: str, limit: Limit) -> AsyncGenerator[tuple[Counting, Childr
     model = Counting()
     server = await asyncio.start_server(model.answer, "127.0.0.1", 0)
     async with server, open_ledger(url) as ledger:
-        await ledger.set_limit(limit)
+        await ledger.limits.set(limit)
         children = Children(url, server.sockets[0].getsockname()[1])
         try:
             yield model, children, ledger
@@ -169,7 +169,7 @@ def test_processes_never_start_more_requests_than_the_limit(url: str, record_pro
             model.held.set()
             assert await asyncio.gather(*map(children.answers, names)) == [REQUESTS] * HOSTS
             await children_end(children)
-            assert (await ledger.limits())[0].holders == ()
+            assert (await ledger.limits.status())[0].holders == ()
             return model
 
     model = asyncio.run(main())
@@ -209,11 +209,11 @@ def test_a_tenant_that_asks_for_everything_takes_nothing_from_another(postgres: 
         async with open_ledger(url, tenant=f"{name}-greedy") as greedy, open_ledger(url, tenant=f"{name}-modest") as modest:
             for ledger, most in ((greedy, 2), (modest, 5)):
                 await ledger.beat(Host("host", "1"))
-                await ledger.set_limit(Limit("m", at_once=most, cost_per_day=Decimal(most)))
+                await ledger.limits.set(Limit("m", at_once=most, cost_per_day=Decimal(most)))
             host = Host("host", "1", instance="another")
             await greedy.beat(replace(host, name="second"))
             await modest.beat(replace(host, name="third"))
-            grants = [await each.permits(*asked) for each, asked in everything(greedy, modest, host)]
+            grants = [await each.limits.lease(*asked) for each, asked in everything(greedy, modest, host)]
             assert [grant["m"].at_once for grant in grants] == [2, 5]
             assert [grant["m"].reserved for grant in grants] == [Decimal(2), Decimal(3)]
             assert [(await only(each)).permits for each in (greedy, modest)] == [2, 5]
@@ -233,16 +233,18 @@ def everything(greedy: Ledger, modest: Ledger, host: Host) -> list[tuple[Ledger,
 class Cut:
     """A ledger that cannot be reached for some time: calls wait until then."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, verbs: Any, whole: Any = None) -> None:
+        self._verbs, self._whole = verbs, self if whole is None else whole
         self.until = 0.0
 
     def __getattr__(self, name: str) -> Any:
-        async def call(*given: Any) -> Any:
-            await asyncio.sleep(max(0.0, self.until - asyncio.get_running_loop().time()))
-            return await getattr(self._ledger, name)(*given)
+        verb = getattr(self._verbs, name)
 
-        return call
+        async def call(*given: Any) -> Any:
+            await asyncio.sleep(max(0.0, self._whole.until - asyncio.get_running_loop().time()))
+            return await verb(*given)
+
+        return Cut(verb, self) if name == "limits" else call
 
 
 class Hosted:
@@ -281,7 +283,7 @@ def cost(dollars: str = "0") -> Any:
 
 
 async def only(ledger: Ledger) -> LimitStatus:
-    (status,) = await ledger.limits()
+    (status,) = await ledger.limits.status()
     return status
 
 
@@ -289,7 +291,7 @@ async def only(ledger: Ledger) -> LimitStatus:
 def test_requests_of_a_host_begin_in_order() -> None:
     async def main() -> list[int]:
         ledger, order = MemoryLedger(), list[int]()
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
         async with hosts(ledger, "one") as (one,):
 
             async def ask(number: int) -> None:
@@ -307,8 +309,8 @@ def test_requests_of_a_host_begin_in_order() -> None:
 def test_a_limited_model_does_not_hold_up_another() -> None:
     async def main() -> None:
         ledger, loop = MemoryLedger(), asyncio.get_running_loop()
-        await ledger.set_limit(Limit("m", at_once=1))
-        await ledger.set_limit(Limit("other", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("other", at_once=1))
         async with hosts(ledger, "one") as (one,):
             async with one.permits.hold(["m"], cost()):
                 waiting = asyncio.ensure_future(enter(one, "m"))
@@ -331,7 +333,7 @@ async def enter(host: Hosted, model: str, seconds: float = 0.0, price: str = "0"
 def test_a_request_that_waits_too_long_is_stopped() -> None:
     async def main() -> str:
         ledger = MemoryLedger()
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
         async with hosts(ledger, "one", "two", patience=30.0) as (one, two):
             long = asyncio.ensure_future(enter(one, "m", 100))
             await asyncio.sleep(1)
@@ -352,7 +354,7 @@ def test_a_request_that_waits_too_long_is_stopped() -> None:
 def test_a_request_that_is_cancelled_gives_its_place_up() -> None:
     async def main() -> None:
         ledger = MemoryLedger()
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
         async with hosts(ledger, "one") as (one,):
             first, second, third = (asyncio.ensure_future(enter(one, "m", 10)) for _ in range(3))
             await asyncio.sleep(1)
@@ -372,7 +374,7 @@ def test_a_request_that_is_cancelled_gives_its_place_up() -> None:
 def test_in_no_minute_more_requests_begin_than_the_limit_says() -> None:
     async def main() -> list[float]:
         ledger, began = MemoryLedger(), list[float]()
-        await ledger.set_limit(Limit("m", per_minute=10))
+        await ledger.limits.set(Limit("m", per_minute=10))
         async with hosts(ledger, "one", "two", "three") as found:
 
             async def ask(host: Hosted) -> None:
@@ -393,7 +395,7 @@ def test_in_no_minute_more_requests_begin_than_the_limit_says() -> None:
 def test_the_money_of_a_day_is_reserved_and_corrected() -> None:
     async def main() -> str:
         ledger = MemoryLedger()
-        await ledger.set_limit(Limit(ALL_MODELS, cost_per_day=Decimal("1.00")))
+        await ledger.limits.set(Limit(ALL_MODELS, cost_per_day=Decimal("1.00")))
 
         async def ask(host: Hosted, price: str) -> None:
             async with host.permits.hold(["m"], cost("0.40")) as permit:
@@ -438,7 +440,7 @@ async def storm(seed: int) -> int:
     """
     chosen, ledger, began = random.Random(seed), MemoryLedger(), 0
     limit = chosen.randint(1, 4)
-    await ledger.set_limit(Limit("m", at_once=limit))
+    await ledger.limits.set(Limit("m", at_once=limit))
     names = [f"host {number}" for number in range(chosen.randint(2, 4))]
 
     async with hosts(ledger, *names) as found:
@@ -493,7 +495,7 @@ def test_permits_that_outlive_their_lease_are_found(monkeypatch: pytest.MonkeyPa
 
     async def main() -> None:
         ledger = MemoryLedger()
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
         async with hosts(ledger, "one", "two", patience=60.0) as (one, two):
             dead = asyncio.ensure_future(enter(one, "m", 1000))
             await asyncio.sleep(1)
@@ -520,7 +522,7 @@ def test_a_host_that_slept_asks_again_before_it_begins_a_request(
 
     async def main() -> int:
         ledger, at_work, seen = MemoryLedger(), 0, 0
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
 
         async def ask(host: Hosted) -> None:
             nonlocal at_work, seen

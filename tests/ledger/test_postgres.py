@@ -22,7 +22,7 @@ from tests.ledger.histories import answered, called, everything, said
 from tests.postgres import NOBODY, Server, running_postgres, standby_of
 
 from antiphon import errors, service
-from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, open_ledger
+from antiphon.ledger import Host, Ledger, MasterKey, Snapshot, ThreadFilter, heads_of, open_ledger
 from antiphon.ledger._open import command_line
 from antiphon.ledger._sql import branches
 from antiphon.ledger.postgres import _appends, _connection, _schema, _verify
@@ -209,7 +209,7 @@ async def test_an_append_of_an_owner_is_one_statement(postgres: Server, tenant: 
         assert ["unnest" in sql for sql in sent] == [False, False, True]  # one message has no need of arrays
         assert "thread_keys" not in sent[0]  # a thread with unencrypted messages is never encrypted
         assert await ledger.open_calls("t") == ()
-        assert await ledger.latest_snapshot("t", "fold", 3) == (3, {"a": 1})
+        assert await ledger.snapshot("t", "fold", upto=3) == (3, {"a": 1})
         assert (await ledger.verify()).is_whole
 
 
@@ -344,7 +344,7 @@ async def test_a_call_that_is_cancelled_leaves_no_transaction_behind(postgres: S
             async with ledger._pool.session() as session:
                 await session.connection.prepare("SELECT seq FROM antiphon.messages WHERE false")
                 raise asyncio.CancelledError
-        assert await ledger.heads() == ()
+        assert await heads_of(ledger) == ()
 
 
 @pytest.mark.slow
@@ -365,7 +365,7 @@ async def test_names_with_any_letters_are_written_in_a_group(
             summary = await ledger.thread(f"t{number}")
             assert summary is not None
             assert (summary.status, summary.pattern) == (name, name)
-            assert await ledger.latest_snapshot(f"t{number}", name, 2) == (2, [number])
+            assert await ledger.snapshot(f"t{number}", name, upto=2) == (2, [number])
         assert (await ledger.verify()).is_whole
 
 
@@ -432,7 +432,7 @@ async def _continued(url: str, tenant: str, before: dict[str, list[str]]) -> lis
     async with PostgresLedger.open(url, tenant=tenant) as ledger:
         for name, ids in before.items():
             assert [record.message.id for record in await everything(ledger, name)][: len(ids)] == ids
-        total = sum([head.seq for head in await ledger.heads()])
+        total = sum([head.seq for head in await heads_of(ledger)])
         cursor = (await _tailed(ledger, total))[-1][2]
         await ledger.append("a", [said("more")])
         await ledger.append("new", [said()])
@@ -456,8 +456,8 @@ async def test_a_tenant_sees_nothing_of_another(postgres: Server, tenant: str) -
         await theirs.post("t", message)
         await theirs.claim("t", by=host)
         assert await everything(ours, "t") == []
-        assert (await ours.thread("t"), await ours.heads(), await ours.hosts()) == (None, (), ())
-        assert (await ours.search("plan"), await ours.by_correlation("c")) == ((), ())
+        assert (await ours.thread("t"), await heads_of(ours), await ours.hosts()) == (None, (), ())
+        assert (await ours.search("plan"), await ours.find(correlation_id="c")) == ((), ())
         assert (await ours.threads()).threads == ()
         assert (await ours.verify()).messages == 0
         assert await ours.horizon() == "0"
@@ -693,7 +693,7 @@ async def test_a_process_whose_database_a_newer_version_upgrades_is_told_so_and_
 async def test_a_tenant_with_sql_in_its_name_is_a_name(postgres: Server, tenant: str, name: str) -> None:
     async with PostgresLedger.open(postgres.url, tenant=name + tenant) as ledger:
         await ledger.append(name, [said()])
-        assert [head.thread_id for head in await ledger.heads()] == [name]
+        assert [head.thread_id for head in await heads_of(ledger)] == [name]
 
 
 async def test_names_that_are_none_are_refused(postgres: Server) -> None:
@@ -1055,7 +1055,7 @@ async def _write_one(url: str) -> None:
 
 async def _heads(url: str) -> int:
     async with open_ledger(url) as ledger:
-        return len(await ledger.heads())
+        return len(await heads_of(ledger))
 
 
 # ---------------------------------------------------------------- expiry

@@ -37,9 +37,10 @@ from antiphon.ledger import (
     TermEntry,
     TermIndex,
     ThreadFilter,
+    journal_of,
     open_ledger,
 )
-from antiphon.ledger._signals import Hints
+from antiphon.ledger._signals import ProcessHints
 from antiphon.ledger._sql import hosts, lists, rows
 from antiphon.ledger._sql.appends import CarefulAppends
 from antiphon.ledger._sql.statements import Lock
@@ -374,7 +375,7 @@ async def _delete(ledger: Ledger, cut: Callable[[], None]) -> Any:
 async def _forget(ledger: Ledger, cut: Callable[[], None]) -> Any:
     await ledger.append("t", [said()])
     cut()
-    return await ledger.forget("t")
+    return await ledger.keys.forget("t")
 
 
 async def _expire(ledger: Ledger, cut: Callable[[], None]) -> Any:
@@ -386,7 +387,7 @@ async def _expire(ledger: Ledger, cut: Callable[[], None]) -> Any:
 
 async def _restore(ledger: Ledger, cut: Callable[[], None]) -> Any:
     await ledger.append("t", [said()])
-    journal, head = await ledger.journal("t"), await ledger.head("t")
+    journal, head = await journal_of(ledger, "t"), await ledger.head("t")
     await ledger.delete("t")
     cut()
     return [each.thread_id for each in await ledger.restore([journal], [head])]
@@ -395,7 +396,7 @@ async def _restore(ledger: Ledger, cut: Callable[[], None]) -> Any:
 async def _rotate(ledger: Ledger, cut: Callable[[], None]) -> Any:
     await ledger.append("t", [said()])
     cut()
-    return await ledger.rotate(MasterKey.from_text(MasterKey.generate())), len(await everything(ledger, "t"))
+    return await ledger.keys.rotate(MasterKey.from_text(MasterKey.generate())), len(await everything(ledger, "t"))
 
 
 async def _move(ledger: Ledger, cut: Callable[[], None]) -> Any:
@@ -413,9 +414,9 @@ async def _take(ledger: Ledger, cut: Callable[[], None]) -> Any:
 
 async def _permits(ledger: Ledger, cut: Callable[[], None]) -> Any:
     await ledger.beat(host := Host("asker", "1"))
-    await ledger.set_limit(Limit("m", per_minute=1))
+    await ledger.limits.set(Limit("m", per_minute=1))
     cut()
-    return (await ledger.permits(host, {"m": PermitWants(waiting=1)}))["m"].starts
+    return (await ledger.limits.lease(host, {"m": PermitWants(waiting=1)}))["m"].starts
 
 
 async def _post(ledger: Ledger, cut: Callable[[], None]) -> Any:
@@ -884,7 +885,7 @@ async def test_f11_a_message_that_is_committed_while_others_are_indexed_is_found
 
         async def found(word: str) -> int:
             if sql == _terms._NEXT:
-                return len((await ledger.find_terms(TERMS, [word])).matches)
+                return len((await ledger.terms.find(TERMS, [word])).matches)
             return len(await ledger.search(word))
 
         await late.enter_async_context(uncommitted(postgres.url, tenant, "t/late"))
@@ -997,7 +998,8 @@ async def test_a_branch_that_is_made_just_before_its_thread_is_locked_is_locked_
         await ledger.append("t", [said()])
         with monkeypatch.context() as patch:
             patch.setitem(_driver._ANSWERS, Lock, watched)
-            assert await getattr(ledger, verb)("t", with_branches=True) == ("t", "b")
+            change = ledger.delete if verb == "delete" else ledger.keys.forget
+            assert await change("t", with_branches=True) == ("t", "b")
         assert locked.count("b") == 2, locked  # by the fork, and by the deletion
 
 
@@ -1034,7 +1036,7 @@ async def test_a_thread_that_is_deleted_between_two_statements_is_no_damage(
     ):
         await ledger.append("t", [said(correlation_id="c")])
         async with _after(monkeypatch, rows._BY_NUMBER["correlation"], lambda: other.delete("t")):
-            assert await ledger.by_correlation("c") == ()
+            assert await ledger.find(correlation_id="c") == ()
         await ledger.append("u", [said()])
         async with _after(monkeypatch, lists.SINCE.postgres, lambda: other.delete("u")):
             with suppress(TimeoutError):
@@ -1103,7 +1105,7 @@ async def test_readers_that_hear_nothing_look_once_a_second(
     postgres: Server, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without LISTEN, a message of another process is seen within about a second."""
-    monkeypatch.setattr(Hints, "listen", lambda self: None)
+    monkeypatch.setattr(ProcessHints, "listen", lambda self: None)
     async with PostgresLedger.open(postgres.url, tenant=tenant) as reader:
         seen: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 

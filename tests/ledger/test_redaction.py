@@ -520,7 +520,7 @@ def test_a_thread_goes_on_as_it_began(tmp_path: Path) -> None:
         for name in ("t", KEY):
             again, more = await ledger.append(name, [first, second], snapshot=Snapshot("f", [KEY]))
             assert (again.seq, again.message.text, more.message.text) == (1, f"it is {KEY}", f"and {KEY}")
-            assert await ledger.redaction_of(name) is None
+            assert await ledger.redaction.of(name) is None
         assert await ledger.claim("claimed") == 2
         (record,) = await ledger.append("claimed", [first], epoch=2)
         assert KEY in record.message.text
@@ -530,13 +530,13 @@ def test_a_thread_goes_on_as_it_began(tmp_path: Path) -> None:
         (record,) = await ledger.append("new", [first])
         assert record.message.text == "it is [redacted:api-key]"
         assert (await ledger.append("new", [first]))[0] == record
-        assert await ledger.redaction_of("new") is await ledger.redaction_of("nobody") is STANDARD_REDACTION
+        assert await ledger.redaction.of("new") is await ledger.redaction.of("nobody") is STANDARD_REDACTION
         await ledger.fork("new", into="new branch")
         assert (await ledger.append("new branch", [second]))[0].message.text == "and [redacted:api-key]"
         assert (await ledger.verify()).is_whole
 
     async def off_again(ledger: Ledger) -> None:
-        assert await ledger.redaction_of("new") is None
+        assert await ledger.redaction.of("new") is None
         (record,) = await ledger.append("new", [second])
         assert record.message.text == f"and {KEY}"
 
@@ -553,7 +553,7 @@ def test_a_thread_goes_on_as_it_began_in_memory_too() -> None:
         await ledger.fork("t", into="u")
         (record,) = await ledger.append("u", [said(KEY)])
         assert record.message.text == "[redacted:api-key]"
-        assert await ledger.redaction_of("u") is STANDARD_REDACTION
+        assert await ledger.redaction.of("u") is STANDARD_REDACTION
 
     with_ledger(None, work)
 

@@ -88,7 +88,7 @@ def test_two_names_with_one_number_are_told_apart(tmp_path: Path) -> None:
 
     async def work(ledger: Ledger) -> list[str]:
         await ledger.append("t", [said("mine", correlation_id=name), said("yours", correlation_id=other)])
-        return [record.message.text for record in await ledger.by_correlation(other)]
+        return [record.message.text for record in await ledger.find(correlation_id=other)]
 
     assert with_ledger(tmp_path / "ledger.db", work) == ["yours"]
 

@@ -116,8 +116,8 @@ async def _listening(client: Ledger, ledger: Ledger) -> None:
     if not isinstance(carrier, NoSignals | FaultySignals):
         async with asyncio.timeout(20):
             for left, right in ((client, ledger), (ledger, client)):
-                seen = await left.hinted(0, 0.01)
-                while await left.hinted(seen, 0.1) == seen:
+                seen = await left.hints.wait(0, 0.01)
+                while await left.hints.wait(seen, 0.1) == seen:
                     await right.leave(Host("nobody", "1"))
 
 
@@ -320,8 +320,8 @@ async def test_the_documented_permissions_keep_live_text_from_other_clients(tmp_
             for user in ("antiphon-acme:change-me-1", "antiphon-other:change-me-2"):
                 url = server.url.replace("//", f"//{user}@")
                 ledger = await stack.enter_async_context(open_ledger(postgres.url, tenant=user[:14], signals=url))
-                assert ledger.signals is not None
-                ledger.signals.send(signal_subject("words", "t"), user.encode())
+                assert ledger.hints.signals is not None
+                ledger.hints.signals.send(signal_subject("words", "t"), user.encode())
             await until(lambda: all(any(b"change" in each for each in heard[f"antiphon-{own}"]) for own in ("acme", "other")))
         assert b"antiphon-acme:change-me-1" not in heard["antiphon-other"]
         assert b"antiphon-other:change-me-2" not in heard["antiphon-acme"]

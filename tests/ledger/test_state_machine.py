@@ -30,7 +30,7 @@ from antiphon.errors import (
     OwnedError,
     UnknownThreadError,
 )
-from antiphon.ledger import Fold, Host, Ledger, Record, Snapshot, ThreadFilter
+from antiphon.ledger import Fold, Host, Ledger, Record, Snapshot, ThreadFilter, heads_of, replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.ledger.sqlite._ledger import SqliteLedger
 from antiphon.messages import use_port
@@ -407,8 +407,8 @@ class Ledgers(RuleBasedStateMachine):
             assert [record.seq for record in records] == list(range(1, len(messages) + 1))
             self.both(lambda ledger, thread=thread: ledger.thread(thread))
             self.both(lambda ledger, thread=thread: ledger.open_calls(thread))
-            assert self.both(lambda ledger, thread=thread: ledger.replay(thread, COUNT)) == len(messages)
-        self.both(lambda ledger: ledger.heads())
+            assert self.both(lambda ledger, thread=thread: replay(ledger, thread, COUNT)) == len(messages)
+        self.both(heads_of)
         listed = self.both(lambda ledger: ledger.threads(order="created_at"))
         owned = {each.thread_id: each.owner for each in listed.threads if each.thread_id in self.model.owners}
         assert owned == {name: owner.name for name, owner in self.model.owners.items()}
@@ -416,7 +416,7 @@ class Ledgers(RuleBasedStateMachine):
         living = self.model.living(self.clock.seconds)
         assert {each.host for each in hosts if each.is_alive} == living
         assert len({host.name for host in living}) == len(living)
-        self.both(lambda ledger: ledger.open_calls_of("look", order="-recorded_at", limit=2))
+        self.both(lambda ledger: ledger.open_calls(option="look", order="-recorded_at", limit=2))
         for wanted in (
             ThreadFilter(open_calls=True),
             ThreadFilter(owner="one"),
@@ -425,10 +425,10 @@ class Ledgers(RuleBasedStateMachine):
         ):
             self.both(lambda ledger, wanted=wanted: ledger.threads(wanted))
         for invocation in ("i1", "i2"):
-            self.both(lambda ledger, name=invocation: ledger.by_invocation(name))
+            self.both(lambda ledger, name=invocation: ledger.find(invocation_id=name))
 
     def teardown(self) -> None:
-        heads = self.both(lambda ledger: ledger.heads())
+        heads = self.both(heads_of)
         verification = self.both(lambda ledger: ledger.verify(heads=heads))
         assert verification.is_whole, verification
         self.run(self.stack.aclose)
@@ -439,7 +439,7 @@ class Ledgers(RuleBasedStateMachine):
 async def _last(ledger: Ledger) -> int:
     """Return the cursor of the last message that is there."""
     found = 0
-    for head in await ledger.heads():
+    for head in await heads_of(ledger):
         if head.seq:
             async for tailed in ledger.tail(thread_id=head.thread_id):
                 found = max(found, int(tailed.cursor))

@@ -13,7 +13,7 @@ from tests.ledger.histories import called, everything, fill, said, with_ledger
 
 from antiphon import MediaPart, Message, PartsPayload
 from antiphon.errors import LedgerCorruptError, LedgerError
-from antiphon.ledger import Fold, Head, Ledger, MasterKey, Verification
+from antiphon.ledger import Fold, Ledger, MasterKey, Verification, heads_of, replay
 from antiphon.ledger.sqlite._connection import Connection, LedgerFile, connect
 
 COLUMNS = {
@@ -175,7 +175,7 @@ def test_altered_messages_are_not_returned(original: Path, tmp_path: Path) -> No
         assert (caught.value.thread_id, caught.value.seq, caught.value.retryable) == ("t2", 10, False)
         assert seen == list(range(1, 10))
         with pytest.raises(LedgerCorruptError):
-            await ledger.replay("t2")
+            await replay(ledger, "t2")
         with pytest.raises(LedgerCorruptError):
             await ledger.search("asks")
         with pytest.raises(LedgerCorruptError):
@@ -203,9 +203,6 @@ def test_a_missing_row_is_noticed_when_it_is_read(seq: int, original: Path, tmp_
 
 def test_a_cut_tail_is_found_by_a_head_that_was_kept_elsewhere(original: Path, tmp_path: Path) -> None:
     """F33, S14: the last messages are taken out, and everything that remains is made to agree; only the head knows."""
-
-    async def heads_of(ledger: Ledger) -> tuple[Head, ...]:
-        return await ledger.heads()
 
     def alter(connection: Connection) -> None:
         key = connection.value("SELECT key FROM threads WHERE thread_id = 't2'")
@@ -255,7 +252,7 @@ def test_a_snapshot_that_was_altered_is_not_used(original: Path, tmp_path: Path)
 
     async def work(ledger: Ledger) -> None:
         with pytest.raises(LedgerCorruptError, match="the snapshot of 'count'"):
-            await ledger.replay("t1", COUNT)
+            await replay(ledger, "t1", COUNT)
 
     with_ledger(path, work)
 
@@ -308,7 +305,7 @@ def test_rows_beside_sealed_messages_are_verified_too(sql: str, sealed: Path, tm
 
 async def _all_of_it(ledger: Ledger) -> tuple[Verification, list[bytes]]:
     found = await ledger.verify()
-    names = [head.thread_id for head in await ledger.heads()]
+    names = [head.thread_id for head in await heads_of(ledger)]
     if not found.is_whole:
         return found, []
     return found, [record.body for name in names for record in await everything(ledger, name)]

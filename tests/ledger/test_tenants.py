@@ -20,7 +20,7 @@ from tests.ledger.histories import called, everything, said
 from tests.postgres import Server
 
 from antiphon.errors import AntiphonError
-from antiphon.ledger import Head, Host, Ledger, TermEntry, TermIndex, ThreadFilter
+from antiphon.ledger import Head, Host, Ledger, TermEntry, TermIndex, ThreadFilter, heads_of, journal_of
 from antiphon.ledger.postgres._ledger import PostgresLedger
 from antiphon.messages import use_port
 from antiphon.server import ServerLimits, ServeSettings, serving
@@ -48,7 +48,7 @@ async def fill(ledger: Ledger) -> Host:
     await ledger.fork(THEIRS, into=f"branch-{THEIRS}")
     await ledger.post("waiting", said(CANARY, to=("agent/1",)))
     await ledger.search(CANARY)
-    await ledger.find_terms(INDEX, [CANARY])
+    await ledger.terms.find(INDEX, [CANARY])
     return host
 
 
@@ -79,28 +79,28 @@ VERBS: dict[str, Verb] = {
     "threads": lambda ledger, name: ledger.threads(ThreadFilter(forked_from=name)),
     "owned": lambda ledger, name: ledger.threads(ThreadFilter(owner="host-of-a")),
     "count_threads": lambda ledger, name: ledger.count_threads(),
-    "heads": lambda ledger, name: ledger.heads(),
+    "heads": lambda ledger, name: heads_of(ledger),
     "hosts": lambda ledger, name: ledger.hosts(),
     "tail": _tailed,
     "horizon": lambda ledger, name: ledger.horizon(),
-    "by_correlation": lambda ledger, name: ledger.by_correlation(f"correlation-{name}"),
-    "by_invocation": lambda ledger, name: ledger.by_invocation(f"invocation-{name}"),
-    "by_correlation in": lambda ledger, name: ledger.by_correlation(f"correlation-{name}", thread_id=name),
+    "by_correlation": lambda ledger, name: ledger.find(correlation_id=f"correlation-{name}"),
+    "by_invocation": lambda ledger, name: ledger.find(invocation_id=f"invocation-{name}"),
+    "by_correlation in": lambda ledger, name: ledger.find(correlation_id=f"correlation-{name}", thread_id=name),
     "open_calls": lambda ledger, name: ledger.open_calls(name),
-    "open_calls_of": lambda ledger, name: ledger.open_calls_of(f"option-{name}"),
+    "open_calls_of": lambda ledger, name: ledger.open_calls(option=f"option-{name}"),
     "search": lambda ledger, name: ledger.search(CANARY),
     "search in": lambda ledger, name: ledger.search(CANARY, thread_id=name),
-    "find_terms": lambda ledger, name: ledger.find_terms(INDEX, [CANARY]),  # type: ignore[attr-defined]
-    "redaction_of": lambda ledger, name: ledger.redaction_of(name),
-    "is_encrypted": lambda ledger, name: ledger.is_encrypted(name),
-    "journal": lambda ledger, name: ledger.journal(name),
+    "find_terms": lambda ledger, name: ledger.terms.find(INDEX, [CANARY]),  # type: ignore[attr-defined]
+    "redaction_of": lambda ledger, name: ledger.redaction.of(name),
+    "key": lambda ledger, name: ledger.keys.of(name),
+    "journal": journal_of,
     "verify": lambda ledger, name: ledger.verify(name),
     "verify heads": lambda ledger, name: ledger.verify(heads=[Head(name, 1, "00")]),
     "fork": lambda ledger, name: ledger.fork(name),
     "move": lambda ledger, name: ledger.move(name, to="sqlite:////x.db"),
     "release": lambda ledger, name: ledger.release(name, epoch=1),
     "delete": lambda ledger, name: ledger.delete(name),
-    "forget": lambda ledger, name: ledger.forget(name),
+    "forget": lambda ledger, name: ledger.keys.forget(name),
     "take": _as_host,
     "append fenced": lambda ledger, name: ledger.append(name, [said(id="fenced")], epoch=1),
     "append a version": lambda ledger, name: ledger.append(name, [said(id="version")], expected_version=2),
@@ -139,8 +139,8 @@ async def test_s13_every_verb_answers_for_a_name_of_another_tenant_as_for_a_name
     """B asks with A's names, C with names that nobody has; both are empty, so all answers must be the same."""
     async with two_tenants(postgres) as (a, b, c):
         await fill(a)
-        before = [await everything(a, name) for name in (THEIRS, "waiting")], await a.heads()
-        hashes = {head.hash for head in await a.heads()}
+        before = [await everything(a, name) for name in (THEIRS, "waiting")], await heads_of(a)
+        hashes = {head.hash for head in await heads_of(a)}
         for verb in VERBS:
             ours, nobodys = await answer(b, verb, THEIRS), await answer(c, verb, NOBODYS)
             assert verb == "find_terms" or CANARY not in ours, verb  # it repeats the terms that were asked for
@@ -148,7 +148,7 @@ async def test_s13_every_verb_answers_for_a_name_of_another_tenant_as_for_a_name
             if verb in ("head", "append"):
                 continue  # the first hash of a thread is made of its name
             assert ours == nobodys, verb
-        assert ([await everything(a, name) for name in (THEIRS, "waiting")], await a.heads()) == before
+        assert ([await everything(a, name) for name in (THEIRS, "waiting")], await heads_of(a)) == before
 
 
 # ---------------------------------------------------------------- the server

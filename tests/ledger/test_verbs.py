@@ -210,7 +210,7 @@ def test_every_statement_has_a_text_for_sqlite() -> None:
 
 ALLOWED = {
     "what `SqlLedger` leaves to a driver, because threads of a file and tasks of a server run it": """
-        append change change_thread forgotten look read renew since update_terms wait_for_commit
+        append change change_thread find_terms forgotten look read renew since wait_for_commit
     """,
     "the requests of a verb that a file answers with checksums, positions and FTS5": """
         change_threads put_messages put_thread remove_messages write

@@ -56,8 +56,8 @@ async def test_a_host_that_is_killed_is_seen_with_the_threads_that_were_taken_ov
 async def test_stuck_threads_are_listed_with_the_reason_and_limits_with_their_use(chromium: Browser, tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         await _leave_stuck(server.ledger)
-        await server.ledger.set_limit(Limit("*", cost_per_day=Decimal(20)))
-        await server.ledger.set_limit(Limit("openai:gpt-5", at_once=8, per_minute=500))
+        await server.ledger.limits.set(Limit("*", cost_per_day=Decimal(20)))
+        await server.ledger.limits.set(Limit("openai:gpt-5", at_once=8, per_minute=500))
         async with opened(chromium, server, "/#/overview") as page:
             await figure(page, "Threads due", "1", "the oldest for 5 min")
             await figure(page, "Threads stuck", "1", f"due for more than {STUCK_AFTER:.0f} s")

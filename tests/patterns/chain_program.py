@@ -15,7 +15,7 @@ from tests.patterns.chains import QUESTION
 from tests.patterns.killed import Witness, serve
 
 from antiphon.errors import ParkedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, replay
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.postchain._context import thread_of_message
 from antiphon.patterns.postchain._lifecycle import LIFE
@@ -82,7 +82,7 @@ class Program:
         return f"{result.status} {result.response}".replace("\n", " ")
 
     async def _move(self, move: str) -> None:
-        if not await self._ledger.by_invocation(move, thread_id=THREAD):
+        if not await self._ledger.find(invocation_id=move, thread_id=THREAD):
             await self._until_there()
         is_stirred = await self._is_stirred()  # looked at first: while it is taken up, it may be answered at any moment
         await self._send(move, f"{move.upper()}_THREAD")
@@ -124,7 +124,7 @@ class Program:
             assert answer["data"]["error_code"] == "INVALID_STATE", answer  # it has ended before
 
     async def _status(self) -> str:
-        return (await self._ledger.replay(THREAD, LIFE.fold())).status
+        return (await replay(self._ledger, THREAD, LIFE.fold())).status
 
 
 async def program(ledger: Ledger, witness: Witness) -> str:

@@ -25,7 +25,7 @@ from tests.runtime.worker import Killing, kill, note
 from antiphon.dialects import decode
 from antiphon.durable import current_effect
 from antiphon.errors import ParkedError
-from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.ledger import Ledger, Record, heads_of, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import System
@@ -183,13 +183,13 @@ async def _ended(folder: Path) -> frozenset[str]:
         return frozenset()
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
         assert (await ledger.verify()).is_whole
-        payloads = [record.message.payload for head in await ledger.heads() async for record in ledger.read(head.thread_id)]
+        payloads = [record.message.payload for head in await heads_of(ledger) async for record in ledger.read(head.thread_id)]
     return frozenset(each.invocation_id for each in payloads if isinstance(each, OptionResultPayload))
 
 
 async def _open_calls(folder: Path) -> list[str]:
     async with open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
-        found = [record.message for head in await ledger.heads() for record in await ledger.open_calls(head.thread_id)]
+        found = [record.message for head in await heads_of(ledger) for record in await ledger.open_calls(head.thread_id)]
     due = [each.payload for each in found if each.lane != "talk" or each.to]  # not what a model called and nobody has begun
     return [each.option_name for each in due if isinstance(each, OptionCallPayload)]
 

@@ -17,6 +17,7 @@ from antiphon.agents.models import ScriptedModel
 from antiphon.agents.models._script import Rule, Script, Turn
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import RefusedError
+from antiphon.ledger import replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain import ChainConfig, ChainEvent, PostChain
@@ -434,7 +435,7 @@ async def test_a_turn_is_traced_by_its_correlation_id_and_another_turn_is_not_in
         ]
         assert len(starts) == 2
         traces = [
-            [record.message for record in await chain.ledger.by_correlation(start.id, thread_id=first.thread_id)]
+            [record.message for record in await chain.ledger.find(correlation_id=start.id, thread_id=first.thread_id)]
             for start in starts
         ]
         for trace in traces:
@@ -498,6 +499,6 @@ async def test_a_stored_thread_is_replayed_as_it_was_seen_and_step_by_step() -> 
                 played.append(event)
         assert [(e.kind, e.seq, e.text) for e in played[1:]] == [(e.kind, e.seq, e.text) for e in seen]
         head = (await chain.ledger.head(thread_id)).seq
-        states = [(await chain.ledger.replay(thread_id, LIFE.fold(), upto=seq)).status for seq in range(1, head + 1)]
+        states = [(await replay(chain.ledger, thread_id, LIFE.fold(), upto=seq)).status for seq in range(1, head + 1)]
         assert list(dict.fromkeys(states)) == ["none", "created", "processing", "completed"]
         assert len(witness.asked) == asked

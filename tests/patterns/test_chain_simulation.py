@@ -12,7 +12,7 @@ from tests.patterns.chains import QUESTION, Teller, Witness, known, said_in
 from tests.patterns.test_pause import check_nothing_begins_while_it_rests
 
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, replay
 from antiphon.messages import OptionResultPayload
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
@@ -59,7 +59,7 @@ class Client:
         assert await self.ask(StartThread(thread_id=THREAD), "start")
 
     async def life(self) -> ThreadLife:
-        return await self._world.ledger.replay(THREAD, LIFE.fold())
+        return await replay(self._world.ledger, THREAD, LIFE.fold())
 
     async def until_over(self) -> None:
         while not (await self.life()).is_over:  # noqa: ASYNC110 (a ledger tells nobody; and the time is virtual)
@@ -79,7 +79,7 @@ def _simulated(seed: int, drive: Any) -> tuple[Simulated, Witness]:
 async def _check(ledger: Ledger, witness: Witness, status: str) -> None:
     """Check the invariants: the thread has ended and is whole, and no model request was repeated."""
     rows = await said_in(ledger, THREAD)
-    life = await ledger.replay(THREAD, LIFE.fold())
+    life = await replay(ledger, THREAD, LIFE.fold())
     assert life.status == status
     assert (await ledger.verify()).is_whole
     check_nothing_begins_while_it_rests(rows)

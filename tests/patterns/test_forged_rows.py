@@ -27,7 +27,7 @@ from antiphon.agents.toolkit import Toolkit, answer, pending_approvals
 from antiphon.durable import ledger_run
 from antiphon.durable._approvals import find_approval
 from antiphon.errors import AntiphonError, ConfigError, ParkedError, RestoreRefusedError
-from antiphon.ledger import Head, Ledger, Record, ThreadJournal, is_foreign, open_ledger
+from antiphon.ledger import Head, Ledger, Record, ThreadJournal, heads_of, is_foreign, open_ledger, replay
 from antiphon.ledger._records import genesis, link, to_micros
 from antiphon.ledger._request import from_outside
 from antiphon.ledger.memory import MemoryLedger
@@ -154,12 +154,12 @@ async def _made(*, is_forger: bool) -> tuple[MemoryLedger, str, str]:
 def world() -> World:
     async def main() -> World:
         forger, *_ = await _made(is_forger=True)
-        rows = [record.message for head in await forger.heads() async for record in forger.read(head.thread_id)]
+        rows = [record.message for head in await heads_of(forger) async for record in forger.read(head.thread_id)]
         ledger, chain, question = await _made(is_forger=False)
-        heads = tuple(head for head in await ledger.heads() if head.seq)
+        heads = tuple(head for head in await heads_of(ledger) if head.seq)
         names = [head.thread_id for head in heads]
         journals = [ThreadJournal(name, tuple([record async for record in ledger.read(name)])) for name in names]
-        life = await ledger.replay(chain, LIFE.fold())
+        life = await replay(ledger, chain, LIFE.fold())
         found = World(tuple(journals), heads, chain, life, question, Recovered(), (*rows, *_calls(rows)))
         return found._replace(recovered=await _recovered(await _victim(found)))
 
@@ -197,7 +197,7 @@ async def _check_unmoved(ledger: Ledger, *, is_run: bool = True) -> None:
         found = await find_approval(ledger, made.question, thread_id=thread_id)
         assert found is not None
         assert found.standing(found.digest) == "open"
-    assert await ledger.replay(made.chain, LIFE.fold()) == made.life
+    assert await replay(ledger, made.chain, LIFE.fold()) == made.life
     again = await _recovered(ledger)
     assert (again.delivered, again.timers, again.parked, again.homeless) == (
         made.recovered.delivered,

@@ -8,7 +8,7 @@ import pytest
 from tests.patterns.chains import QUESTION, Witness, chain_on, known, run, said_in, types_of
 
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, diff
 from antiphon.messages import Message, OptionCallPayload, PartsPayload, TextPart
 from antiphon.patterns.postchain import ChainConfig, PostChain
 from antiphon.patterns.postchain._lifecycle import LIFE, ThreadLife
@@ -283,7 +283,7 @@ async def test_a_branch_goes_on_from_where_it_parts() -> None:
         await chain.resume("branch")
         result = await chain.wait("branch")
         assert (result.status, witness.asked) == ("completed", list(PHASES[2:]))
-        assert (await ledger.diff(whole.thread_id, "branch")).common == asked
+        assert (await diff(ledger, whole.thread_id, "branch")).common == asked
         more = await chain.run("And coffee?", thread_id="branch")
         assert more.status == "completed"
         assert await chain.result(whole.thread_id) == whole

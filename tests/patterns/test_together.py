@@ -9,6 +9,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.agents.toolkit import Toolkit
+from antiphon.ledger import heads_of, replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import AgentSpec, together
@@ -49,7 +50,7 @@ async def test_a_peer_delegates_to_workers_in_the_same_thread() -> None:
     rows = [record.message async for record in ledger.read("t")]
     asked = [row.to for row in rows if row.lane == "control" and isinstance(row.payload, OptionCallPayload)]
     assert asked == [("peer/clerk",), ("controller/controller",)]
-    threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+    threads = {head.thread_id for head in await heads_of(ledger) if not head.thread_id.startswith("system/")}
     assert threads == {"t"}
 
 
@@ -94,9 +95,9 @@ async def test_a_peer_delegates_to_a_chain_in_the_same_thread() -> None:
     summary = await ledger.thread("t")
     assert summary is not None
     assert (summary.pattern, summary.status) == ("peers", "completed")
-    assert (await ledger.replay("t", LIFE.fold())).status == "none"
+    assert (await replay(ledger, "t", LIFE.fold())).status == "none"
     assert not await ledger.open_calls("t")
-    threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+    threads = {head.thread_id for head in await heads_of(ledger) if not head.thread_id.startswith("system/")}
     assert threads == {"t"}
 
 

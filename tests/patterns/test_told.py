@@ -6,6 +6,7 @@ import pytest
 from tests.patterns.chains import QUESTION, Witness, branch, chain_on, known, said_in, types_of
 from tests.patterns.test_life import Held
 
+from antiphon.ledger import heads_of
 from antiphon.patterns.postchain import PostChain
 from antiphon.protocol import AgentStreamChunk, ThreadResult
 from antiphon.protocol.flows import find_flow
@@ -95,5 +96,5 @@ async def test_words_are_streamed_only_to_the_caller_that_asked_and_are_not_stor
         assert {client for client, _ in heard} == {"client/ada"}
         assert all(isinstance(said, AgentStreamChunk) for _, said in heard)
         assert "".join(said.text for _, said in heard) == answer["data"]["result"]["response"]
-        rows = [row for head in await chain.ledger.heads() for row in await said_in(chain.ledger, head.thread_id)]
+        rows = [row for head in await heads_of(chain.ledger) for row in await said_in(chain.ledger, head.thread_id)]
         assert "AGENT_STREAM_CHUNK" not in str(types_of(rows))

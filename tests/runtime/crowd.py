@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any, cast
 from tests.nats import LocalSignals
 
 from antiphon.ledger import Host, Ledger, Limit
-from antiphon.ledger._signals import ANYBODY, Hints
+from antiphon.ledger._signals import ANYBODY, ProcessHints
 from antiphon.ledger._sql.hosts import all_hosts
 from antiphon.ledger._sql.rows import find_thread
 from antiphon.ledger._sql.statements import Verb
@@ -91,24 +91,35 @@ class _Signals(LocalSignals):
             asyncio.get_running_loop().call_soon(super().send, subject, data)
 
 
+class _Slow:
+    """The verbs of a ledger, or of a part of it, each after a call."""
+
+    def __init__(self, verbs: Any, call: Callable[[str], Awaitable[None]]) -> None:
+        self._verbs, self._call = verbs, call
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._verbs, name)
+        if not inspect.iscoroutinefunction(verb):
+            return verb
+
+        async def called(*values: Any, **more: Any) -> Any:
+            await self._call(name)
+            return await verb(*values, **more)
+
+        setattr(self, name, called)
+        return called
+
+
 class _Handle:
     """The ledger as one process has it."""
 
     def __init__(self, ledger: MemoryLedger, carrier: _Signals, seen: Seen, latency: float) -> None:
         self._ledger, self._seen, self._latency = ledger, seen, latency
-        self._hints = Hints(carrier, "crowd", is_scarce=True)
+        self.hints = self._hints = ProcessHints(carrier, "crowd", is_scarce=True)
+        self._slow, self.limits = _Slow(ledger, self._call), _Slow(ledger.limits, self._call)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._ledger, name)
-        if not inspect.iscoroutinefunction(found):
-            return found
-
-        async def called(*values: Any, **more: Any) -> Any:
-            await self._call(name)
-            return await found(*values, **more)
-
-        setattr(self, name, called)
-        return called
+        return getattr(self._slow, name)
 
     async def _call(self, verb: str) -> None:
         self._seen.calls[verb] += 1
@@ -139,9 +150,6 @@ class _Handle:
         until = await self._ledger.beat(host)
         self._hints.note_host(host, *await self._ledger._read(partial(_place, host)))
         return until
-
-    async def hinted(self, after: int, within: float) -> int:
-        return await self._hints.hinted(after, within)
 
 
 def _place(host: Host) -> Verb[tuple[int, int]]:
@@ -189,7 +197,7 @@ async def _watched(crowd: Crowd) -> Seen:
     ledger, seen, ended = MemoryLedger(redaction="off"), Seen(), asyncio.Queue[None]()
     carrier = _Signals(seen)
     if crowd.limit is not None:
-        await ledger.set_limit(Limit("model", at_once=crowd.limit))
+        await ledger.limits.set(Limit("model", at_once=crowd.limit))
     hosting: list[asyncio.Task[None]] = []
     for number in range(crowd.hosts):
         await asyncio.sleep(2.0 / crowd.hosts)  # hosts do not begin all at once

@@ -23,7 +23,7 @@ from antiphon.errors import (
     UndeliverableError,
     WithdrawnError,
 )
-from antiphon.ledger import Epoch, Host, Record, TakenThread, ThreadJournal
+from antiphon.ledger import Epoch, Host, Record, TakenThread, ThreadJournal, heads_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, current_port
 from antiphon.protocol import ErrorNotification, Stop
@@ -134,8 +134,8 @@ class Unready(MemoryLedger):
 
     is_late = has_failed = False
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        found = await super().by_invocation(invocation_id, thread_id=thread_id)
+    async def find(self, **names: Any) -> tuple[Record, ...]:
+        found = await super().find(**names)
         await asyncio.sleep(self.is_late)
         return found
 
@@ -406,7 +406,7 @@ async def test_a_message_that_is_recovered_to_a_stopped_actor_is_answered() -> N
         message = Message(policy="client", payload=_call("m", Ping(text="x")), to=("probe/1",), lane="control", id="m")
         await left_by_the_dead(ledger, "t", "probe", [message])
         await host.recover("t")
-        (_, result) = await ledger.by_invocation("m", thread_id="t")
+        (_, result) = await ledger.find(invocation_id="m", thread_id="t")
         assert isinstance(result.message.payload, OptionResultPayload)
         assert result.message.payload.error_type == ActorStoppedError.code
     assert await ledger.open_calls("t") == ()
@@ -452,11 +452,11 @@ class Unread(MemoryLedger):
             self.failures = 1
         return record
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+    async def find(self, **names: Any) -> tuple[Record, ...]:
         if self.failures:
             self.failures -= 1
             raise LedgerUnavailableError("simulated")
-        return await super().by_invocation(invocation_id, thread_id=thread_id)
+        return await super().find(**names)
 
 
 async def test_an_answer_that_was_stored_before_its_caller_waits_is_looked_up_until_the_ledger_can_be_read() -> None:
@@ -784,7 +784,7 @@ async def test_a_restored_thread_has_no_owner_before_and_starts_nothing_twice() 
         async with _hosted(first):
             await asyncio.sleep(1)
             journal = ThreadJournal("t", tuple([record async for record in ledger.read("t")]))
-            await copy.restore([journal], await ledger.heads())
+            await copy.restore([journal], await heads_of(ledger))
     async with _system(copy, "second") as second:
         second.register("bank", lambda: Paying(paid))
         async with _hosted(second):
@@ -1106,7 +1106,7 @@ class Forgetful(MemoryLedger):
         self._fail("release")
         await super().release(thread_id, **more)
 
-    async def open_calls(self, thread_id: str, **more: Any) -> tuple[Record, ...]:
+    async def open_calls(self, thread_id: str | None = None, **more: Any) -> Any:
         self._fail("open_calls")
         return await super().open_calls(thread_id, **more)
 
@@ -1181,10 +1181,10 @@ class Damaged(MemoryLedger):
 
     damaged: str | None = None
 
-    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
-        if thread_id == self.damaged:
+    async def open_calls(self, thread_id: str | None = None, **options: Any) -> Any:
+        if thread_id is not None and thread_id == self.damaged:
             raise LedgerCorruptError("a row was altered", thread_id, 1)
-        return await super().open_calls(thread_id)
+        return await super().open_calls(thread_id, **options)
 
 
 async def test_a_damaged_thread_keeps_no_other_from_its_host(caplog: pytest.LogCaptureFixture) -> None:
@@ -1199,13 +1199,13 @@ async def test_a_damaged_thread_keeps_no_other_from_its_host(caplog: pytest.LogC
         for name in ("a", "b"):
             await ledger.post(name, _pinged(f"second {name}"))
         await asyncio.sleep(3)
-        assert [row.message.kind for row in await ledger.by_invocation("second b")] == ["option_call", "option_result"]
+        assert [row.message.kind for row in await ledger.find(invocation_id="second b")] == ["option_call", "option_result"]
         await asyncio.sleep(60)
         assert await _owner(ledger, "b") is None
         assert caplog.text.count("thread a cannot be continued here: thread 'a'") == 1
         ledger.damaged = None
         await asyncio.sleep(10)
-        assert [row.message.kind for row in await ledger.by_invocation("second a")] == ["option_call", "option_result"]
+        assert [row.message.kind for row in await ledger.find(invocation_id="second a")] == ["option_call", "option_result"]
         hosting.cancel()
         await asyncio.gather(hosting, return_exceptions=True)
 

@@ -124,7 +124,7 @@ def _asked(text: str, id: str, to: str = "payer/1") -> Message:
 
 
 async def _result(ledger: Ledger, id: str) -> str | None:
-    payloads = [each.message.payload for each in await ledger.by_invocation(id)]
+    payloads = [each.message.payload for each in await ledger.find(invocation_id=id)]
     found = [each for each in payloads if isinstance(each, OptionResultPayload)]
     if not found:
         return None

@@ -99,7 +99,7 @@ def _request(rows: tuple[str, ...], epoch: int) -> AppendRequest:
     return make_request(
         THREAD,
         [_row(name) for name in rows],
-        redaction=MemoryLedger().redaction,
+        redaction=MemoryLedger().rules,
         expected_version=None,
         epoch=epoch,
         snapshot=None,

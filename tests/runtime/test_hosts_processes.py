@@ -18,7 +18,7 @@ from tests.runtime.counts import count
 from tools.soak import soak
 from tools.soak.witness import Witness
 
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, heads_of
 from antiphon.testing import Event
 
 pytest.importorskip("apsw")
@@ -90,7 +90,7 @@ class Site(soak.Site):
     async def heads(self) -> list[tuple[str, int, int, str]]:
         """Return how long each thread is; without the sign of the epoch, which changes when an idle thread is released."""
         async with self.ledger() as ledger:
-            return [(head.thread_id, head.seq, abs(head.epoch), head.hash) for head in await ledger.heads()]
+            return [(head.thread_id, head.seq, abs(head.epoch), head.hash) for head in await heads_of(ledger)]
 
     # ------------------------------------------------------------ what must hold
 

@@ -14,7 +14,7 @@ from tests.runtime.counts import count
 from tools.soak.witness import Breach, Evidence, check_witness, gather_evidence
 
 from antiphon.errors import ActorStoppedError, DeliveryError, FencedError, RefusedError
-from antiphon.ledger import _ownership
+from antiphon.ledger import _ownership, heads_of
 from antiphon.ledger._admission import State
 from antiphon.ledger._sql import hosts
 from antiphon.runtime import Actor, Context, Settings, System, handles
@@ -135,7 +135,7 @@ def _evidence(simulated: Simulated) -> tuple[Evidence, list[Event]]:
         assert (await simulated.ledger.verify()).is_whole
         evidence, parked = await gather_evidence(simulated.ledger), list[Event]()
         rows = [row if row.invocation.endswith(("/pay", "/look")) else replace(row, lane="runtime") for row in evidence.rows]
-        for head in await simulated.ledger.heads():
+        for head in await heads_of(simulated.ledger):
             for record in await simulated.ledger.open_calls(head.thread_id):  # parked: the world is at rest
                 parked += [Event(what="park", at=0, thread=head.thread_id, id=record.message.invocation_id or "")]
         return Evidence(rows, evidence.statuses), parked

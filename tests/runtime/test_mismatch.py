@@ -172,7 +172,7 @@ async def _told_to_end(builds: dict[str, str], drain: float) -> tuple[str | None
         for each in hosting[1:]:
             each.cancel()
         await asyncio.gather(*hosting, return_exceptions=True)
-    results = [each.message.payload for each in await ledger.by_invocation("m")]
+    results = [each.message.payload for each in await ledger.find(invocation_id="m")]
     answers = [each.result["text"] for each in results if isinstance(each, OptionResultPayload)]
     return (answers[0] if answers else (await _thread(ledger, "t")).status), drained
 
@@ -223,7 +223,7 @@ async def test_a_host_that_drains_takes_back_what_hosts_of_another_build_give_up
         await hosting[0]
         hosting[1].cancel()
         await asyncio.gather(*hosting, return_exceptions=True)
-    results = [each.message.payload for each in await ledger.by_invocation("m given up")]
+    results = [each.message.payload for each in await ledger.find(invocation_id="m given up")]
     assert [each.result["text"] for each in results if isinstance(each, OptionResultPayload)] == ["old: yes"]
     assert drained == [1]
     assert (await _thread(ledger, "given up")).status is None
@@ -256,7 +256,7 @@ async def test_a_damaged_thread_keeps_a_host_that_drains_from_no_other(caplog: p
         await _begun(ledger, "old", "given up")
         await hosting
         await slow
-    results = [each.message.payload for each in await ledger.by_invocation("m given up")]
+    results = [each.message.payload for each in await ledger.find(invocation_id="m given up")]
     assert [each.result["text"] for each in results if isinstance(each, OptionResultPayload)] == ["old: yes"]
     assert drained == [1]
     assert caplog.text.count("thread damaged cannot be continued here") == 1
@@ -287,7 +287,7 @@ async def test_a_host_that_has_drained_takes_nothing_back() -> None:
         await hosting
         await slow
         await asyncio.sleep(20)
-        assert [each.message.kind for each in await ledger.by_invocation("m given up")] == ["option_call"]
+        assert [each.message.kind for each in await ledger.find(invocation_id="m given up")] == ["option_call"]
 
 
 async def _ask_slow(system: System) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from tests.runtime import choir
@@ -167,9 +167,9 @@ async def test_an_actor_stays_while_a_message_for_it_is_being_written_down() -> 
 
     class Slowly(MemoryLedger):
         @override
-        async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
+        async def find(self, **names: Any) -> tuple[Record, ...]:
             await asyncio.sleep(60)
-            return await super().by_invocation(invocation_id, thread_id=thread_id)
+            return await super().find(**names)
 
     async with System(Slowly(), settings=BRIEFLY) as system:
         system.register("probe", Probe)

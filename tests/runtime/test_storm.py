@@ -15,7 +15,7 @@ from tests.runtime.actors import Note, Ping, Pong, rows, virtually
 from tests.runtime.counts import count
 
 from antiphon.errors import AntiphonError, AppendRefusedError, ParkedError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger, Record, heads_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.protocol import Reply, Request, Restart
@@ -104,7 +104,7 @@ class Storm:
             await asyncio.gather(*(self._ask(system, number) for number in range(ASKS)), self._restart(system))
             self._faulty.is_calm = True
             await asyncio.sleep(300)
-        for head in await self.ledger.heads():
+        for head in await heads_of(self.ledger):
             left = _left(await self.ledger.open_calls(head.thread_id))
             assert not left, (head.thread_id, left)
         assert not self.ledger.refused, self.ledger.refused

@@ -94,9 +94,9 @@ class Looked(MemoryLedger):
 
     then: Callable[[], Awaitable[None]] | None = None
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        found = await super().by_invocation(invocation_id, thread_id=thread_id)
-        if self.then is not None and invocation_id == "m/look":
+    async def find(self, **names: Any) -> tuple[Record, ...]:
+        found = await super().find(**names)
+        if self.then is not None and names.get("invocation_id") == "m/look":
             then, self.then = self.then, None
             await then()
         return found
@@ -161,7 +161,7 @@ async def test_each_further_attempt_of_an_effect_is_a_row_before_it_is_started(e
     async with System(ledger) as system:
         system.register("looker", lambda: Looker("next", effects, started))
         assert await system.ask("looker/1", Ping(text="x"), thread_id="t", id="m") == Pong(text="next")
-    attempts = [record.message for record in await ledger.by_correlation("m/look", thread_id="t")]
+    attempts = [record.message for record in await ledger.find(correlation_id="m/look", thread_id="t")]
     assert [(row.id, row.lane, row.kind) for row in attempts] == [
         ("m/look@attempt2", "effect", "parts"),
         ("m/look@attempt3", "effect", "parts"),
@@ -270,9 +270,9 @@ async def test_a_recovery_does_not_deliver_again_what_has_ended_since_it_looked(
         ledger.goes_on.set()
         assert await recovering == Recovered(threads=1, delivered=1)
         await asyncio.sleep(5)
-        rows_of_m = [record.message.id for record in await ledger.by_invocation("m", thread_id="t")]
+        rows_of_m = [record.message.id for record in await ledger.find(invocation_id="m", thread_id="t")]
         assert len(rows_of_m) == 2
-        assert await ledger.by_invocation("m#2", thread_id="t") == ()
+        assert await ledger.find(invocation_id="m#2", thread_id="t") == ()
 
 
 class FailsLater(Probe):

@@ -18,7 +18,7 @@ from antiphon.errors import (
     RefusedError,
     ReplyTimeoutError,
 )
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, use_port
 from antiphon.protocol import Retry
@@ -592,7 +592,7 @@ def test_state_is_what_the_thread_amounts_to_and_survives_the_actor() -> None:
             for number in range(12):
                 await system.tell("counter/1", Note(text="fail" if number == 6 else "go on"), thread_id="t")
                 await asyncio.sleep(2)
-            assert await system.ledger.replay("t", counted.fold()) == 12
+            assert await replay(system.ledger, "t", counted.fold()) == 12
 
     seen: list[int] = []
     virtually(main())

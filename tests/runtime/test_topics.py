@@ -15,7 +15,7 @@ from tests import forked
 from tests.runtime.actors import Note, Ping, Probe, Via
 
 from antiphon.errors import FencedError, OwnedError, SecretNameError
-from antiphon.ledger import Ledger, ThreadFilter, open_ledger
+from antiphon.ledger import Ledger, ThreadFilter, open_ledger, replay
 from antiphon.messages import DataPart, Message, MessageBuilder, OptionCallPayload, OptionResultPayload, PartsPayload
 from antiphon.runtime import Subscription, System, Topic, subscribe, type_of
 from antiphon.runtime._topics import _CURSOR
@@ -65,7 +65,7 @@ async def _all(ledger: Ledger, cursor: str, *topics: Topic) -> list[str]:
 
 async def _stored(ledger: Ledger, cursor: str) -> str | None:
     """Return the cursor that the ledger has, without taking it over."""
-    return await ledger.replay(f"system/cursor/{cursor}", _CURSOR)
+    return await replay(ledger, f"system/cursor/{cursor}", _CURSOR)
 
 
 # ------------------------------------------------------------ which messages

@@ -341,9 +341,9 @@ async def test_a_handler_that_an_eviction_cancels_puts_no_rows_back() -> None:
 class SlowRules(Watched):
     """A ledger that takes a second to say which rules a thread has."""
 
-    async def redaction_of(self, thread_id: str) -> Any:
+    async def _is_redacted(self, thread_id: str) -> Any:
         await asyncio.sleep(1)
-        return await super().redaction_of(thread_id)
+        return await super()._is_redacted(thread_id)
 
 
 @in_virtual_time

@@ -79,8 +79,8 @@ class Killing:
         finally:
             self._at_work -= 1
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
+    async def find(self, **names: Any) -> tuple[Record, ...]:
+        records = await self._ledger.find(**names)
         if self._place.startswith("stop") and [_name(record.message) for record in records] == ["pay"]:
             while self._at_work:  # noqa: ASYNC110 (a process that is stopped in a transaction keeps the file locked)
                 await asyncio.sleep(0.001)

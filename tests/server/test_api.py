@@ -18,7 +18,7 @@ from tests.server.running import SPEAKING, Served, say, served
 from antiphon import MessageBuilder, OptionResultBuilder, service
 from antiphon.agents.models import ScriptedModel
 from antiphon.agents.toolkit import Approval
-from antiphon.ledger import Host, Limit, MasterKey, open_ledger
+from antiphon.ledger import Host, Limit, MasterKey, open_ledger, replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, TextPart, Usage, current_port
 from antiphon.patterns.postchain import PostChain
@@ -184,7 +184,7 @@ async def test_encrypted_threads_are_read_not_searched_and_forgotten_s7(
         assert (found["hits"], found["unsearched"] > 0) == ([], True)
         inside = await server.client.get("/api/search", params={"q": "word", "thread_id": "a"})
         assert (inside.status_code, inside.json()["code"]) == (422, "not_searchable")
-        await server.ledger.forget("a")
+        await server.ledger.keys.forget("a")
         gone = await server.client.get("/api/threads/a/messages")
         assert (gone.status_code, gone.json()["code"]) == (410, "forgotten")
         assert [each["thread_id"] for each in (await _get(server, "/api/threads"))["threads"]] == ["a"]
@@ -397,7 +397,7 @@ async def test_sums_are_counted_once_by_model_and_hour_also_after_a_restart(tmp_
         assert found["total"]["messages"] == before["total"]["messages"] + 3
         assert found["by_model"]["big"]["input_tokens"] == 15
         assert [each["thread_id"] for each in (await _get(server, "/api/threads", model="big"))["threads"]] == ["b"]
-        kept = await server.ledger.replay(OVERVIEW_THREAD)
+        kept = await replay(server.ledger, OVERVIEW_THREAD)
         assert len(kept) == 0
 
 
@@ -445,7 +445,7 @@ async def test_the_cluster_is_what_the_service_says(tmp_path: Path) -> None:
         await server.ledger.claim("in-hand", by=host)
         epoch = await server.ledger.claim("homeless", by=host, kind="other")
         await server.ledger.release("homeless", epoch=epoch, wake_at=current_port().now() - timedelta(minutes=5))
-        await server.ledger.set_limit(Limit("gpt-5", at_once=8, cost_per_day=Decimal("2.50")))
+        await server.ledger.limits.set(Limit("gpt-5", at_once=8, cost_per_day=Decimal("2.50")))
         found = await _get(server, "/api/cluster")
         assert [each["name"] for each in found["hosts"]] == ["living"]
         assert (found["in_hand"], found["due"], found["stuck"], found["take_overs"], found["tail_lag"]) == (1, 1, 1, 0, 0.0)

@@ -15,7 +15,7 @@ from tests.patterns.chains import Witness, chain_on
 from tests.runtime.actors import SetClock
 
 from antiphon.errors import NotWaitingError, SetupError
-from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger import Ledger, ThreadFilter, heads_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port, use_port
 from antiphon.patterns.postchain import PostChain
@@ -160,7 +160,7 @@ async def test_an_invalid_schedule_is_refused() -> None:
         with pytest.raises(SetupError):
             read_time(text, zone)
     assert read_time("2026-01-31T09:00", "Europe/Vienna").utcoffset() == timedelta(hours=1)
-    assert await ledger.heads() == ()
+    assert await heads_of(ledger) == ()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.forked import Forked
 from tests.nats import FaultySignals, LocalSignals, running_nats
 
 from antiphon.ledger import Host, Ledger, open_ledger
-from antiphon.ledger._signals import NatsSignals, signal_subject
+from antiphon.ledger._signals import NatsSignals, NoHints, signal_subject
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.service import Followed, ThreadText, follow
 from antiphon.service import _live_text as live_text
@@ -228,7 +228,11 @@ class SignalledLedger(MemoryLedger):
 
     def __init__(self, carrier: Any) -> None:
         super().__init__()
-        self.signals = carrier
+        self._carried = NoHints(carrier)
+
+    @property
+    def hints(self) -> NoHints:
+        return self._carried
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ from tools.soak.witness import Breach, Evidence, Witness, check_witness, gather_
 
 from antiphon.agents.toolkit import answer, pending_approvals
 from antiphon.errors import LedgerError, NotWaitingError, SetupError
-from antiphon.ledger import Ledger, Record, open_ledger
+from antiphon.ledger import Ledger, Record, heads_of, open_ledger
 from antiphon.messages import Message, OptionCallPayload
 from antiphon.service._up import LOCK, LocalDatabase, locked, place_database
 from antiphon.testing import Event
@@ -226,7 +226,7 @@ class Site:
             rows = [row if row.invocation.endswith("/pay") else replace(row, lane="runtime") for row in evidence.rows]
             calls = [
                 (head.thread_id, record.message.invocation_id or "")
-                for head in await ledger.heads()
+                for head in await heads_of(ledger)
                 for record in await ledger.open_calls(head.thread_id)
             ]
             return Evidence(rows, evidence.statuses), calls
@@ -284,7 +284,7 @@ def check_approvals(
 
 async def is_at_rest(ledger: Ledger) -> bool:
     """Whether nothing is open but parked calls."""
-    for head in await ledger.heads():
+    for head in await heads_of(ledger):
         rows = [record.message for record in await ledger.open_calls(head.thread_id)]
         parks = [row for row in rows if isinstance(row.payload, OptionCallPayload) and row.payload.option_name == "PARK"]
         parked = {row.parent_id for row in parks}

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, heads_of
 from antiphon.testing import Event
 from antiphon.testing._events import What, content_of
 
@@ -117,7 +117,7 @@ async def gather_evidence(ledger: Ledger) -> Evidence:
     """Read all messages of a ledger. Messages that a branch shares are read with its origin."""
     rows: list[Row] = []
     statuses: dict[str, str | None] = {}
-    for head in await ledger.heads():
+    for head in await heads_of(ledger):
         summary = await ledger.thread(head.thread_id)
         shared = summary.forked_at or 0 if summary is not None else 0
         statuses[head.thread_id] = summary.status if summary is not None else None

@@ -23,7 +23,7 @@ from pydantic_ai.messages import AgentStreamEvent
 from pydantic_ai.tools import RunContext
 
 from antiphon.durable._run import LedgerRun, at_end, current_effect, current_run
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.ledger._unopened import check_opened
 from antiphon.runtime import AgentOperation
 
@@ -136,11 +136,11 @@ class LiveDelta:
     event: AgentStreamEvent
 
 
-_listeners: WeakKeyDictionary[Ledger, dict[str, list[asyncio.Queue[LiveDelta | None]]]] = WeakKeyDictionary()
+_listeners: WeakKeyDictionary[Owners, dict[str, list[asyncio.Queue[LiveDelta | None]]]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def listen(ledger: Ledger, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
+async def listen(ledger: Owners, thread_id: str) -> AsyncGenerator[AsyncIterator[LiveDelta], None]:
     """Listen to the agents of a thread, for an `async with` block; iterate over the deltas it yields.
 
     The deltas end with the last open run of the thread. Only agents in this process whose `LedgerDurability` has `live=True`

@@ -347,4 +347,4 @@ async def _read_thread_if_known(ledger: Ledger, *, name: str) -> Conversation:
     thread_id = await service.resolve_thread(ledger, name)
     if await ledger.thread(thread_id) is None:
         fail(f"{name}: {_not_a_file(name)}, and no such thread; `antiphon threads` lists the threads", code=2)
-    return await ledger.replay(thread_id)
+    return await service.read_thread(ledger, thread_id)

@@ -57,7 +57,7 @@ async def journal_lines(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[
     header: dict[str, Any] = {"antiphon_journal": 1, "thread_id": thread.thread_id}
     if thread.forked_from is not None:
         header |= {"forked_from": thread.forked_from, "forked_at": thread.forked_at}
-    key = await ledger.wrapped_key(thread.thread_id)
+    key = await ledger.keys.of(thread.thread_id)
     if key is not None and key.wrapped is not None:
         header["key"] = {"master": key.master, "wrapped": b64encode(key.wrapped).decode()}
     yield write(header) + b"\n", None

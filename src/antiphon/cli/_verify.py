@@ -74,7 +74,9 @@ async def _examine(ledger: Ledger, *, thread: str | None, proofs: tuple[Head, ..
     gone = await _gone(ledger, thread, proofs)
     if gone is not None:
         return gone, ()
-    present = await ledger.heads()
+    from antiphon.ledger import heads_of  # noqa: PLC0415 (only where a ledger is used)
+
+    present = await heads_of(ledger)
     with bar("verifying") as progress:
         verification = await ledger.verify(thread, heads=proofs, progress=progress)
     return verification, present if thread is None else tuple(head for head in present if head.thread_id == thread)
@@ -249,9 +251,9 @@ async def _rotate(ledger: Ledger, *, path: Path) -> int:
         new = MasterKey.from_file(path)
     except ValueError as exc:
         fail(str(exc), code=2)
-    if await ledger.encryption() is None:
+    if await ledger.keys.status() is None:
         fail("the ledger is not encrypted: there are no keys to wrap", code=2)
-    return await ledger.rotate(new)
+    return await ledger.keys.rotate(new)
 
 
 def backup(
@@ -268,6 +270,10 @@ def backup(
 
 
 async def _copy(ledger: Ledger, *, out: Path) -> None:
+    from antiphon.ledger._values import Maintained  # noqa: PLC0415 (only where a ledger is used)
+
+    if not isinstance(ledger, Maintained):
+        fail(f"{out}: this ledger has no file to copy", code=2)
     try:
         await ledger.backup(out)
     except (OSError, ValueError) as exc:

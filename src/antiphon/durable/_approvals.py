@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from pydantic import AwareDatetime, BaseModel, Strict, ValidationError
 
 from antiphon.errors import AppendRefusedError, NotWaitingError
-from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger import Owners, Record, Tailed, open_calls_of
 from antiphon.ledger._open import command_line
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import (
@@ -45,8 +45,6 @@ ANY: Final = "*"
 APPROVAL_EXPIRED: Final = "APPROVAL_EXPIRED"
 """The code of a call whose question nobody has answered in time."""
 _AGENT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,255}", re.ASCII)
-_PAGE: Final = 1000
-"""Questions that are read in one query."""
 _OWN: Final = "antiphon"
 _ID_LENGTH: Final = 16
 
@@ -100,7 +98,7 @@ class Approval:
     message_id: str = ""
     answer: Message | None = None
 
-    def command(self, ledger: Ledger | None = None) -> str:
+    def command(self, ledger: Owners | None = None) -> str:
         """Return the command line that approves it, as a person may paste it into a shell."""
         return command_line(ledger, "approve", self.id, "--as", (*self.approvers, "NAME")[0])
 
@@ -208,32 +206,28 @@ def _decision(answer: Message) -> dict[str, object]:
     return thaw(result) if isinstance(result, JsonObject) else {}
 
 
-async def find_approval(ledger: Ledger, id: str, *, thread_id: str | None = None) -> Approval | None:
+async def find_approval(ledger: Owners, id: str, *, thread_id: str | None = None) -> Approval | None:
     """Return the question of an id, with its answer; None if there is none."""
     check_opened(ledger)
-    rows = await ledger.by_invocation(id, thread_id=thread_id)
+    rows = await ledger.find(invocation_id=id, thread_id=thread_id)
     if thread_id is None:  # a fork has closed its copy of the question, and an imported history may contain it
         thread_id = next((row.message.thread_id for row in rows if _is_question(row.message)), None)
         rows = tuple(row for row in rows if row.message.thread_id == thread_id)
     return None if thread_id is None else Approval.of(rows, thread_id)
 
 
-async def pending_approvals(ledger: Ledger, *, thread_id: str | None = None) -> tuple[Approval, ...]:
+async def pending_approvals(ledger: Owners, *, thread_id: str | None = None) -> tuple[Approval, ...]:
     """Return every question that waits for an answer, of one thread or all, oldest first."""
     check_opened(ledger)
     if thread_id is not None:
         rows = await ledger.open_calls(thread_id)
     else:
-        page = await ledger.open_calls_of(APPROVE, limit=_PAGE)
-        rows = page.calls
-        while page.next is not None:
-            page = await ledger.open_calls_of(APPROVE, page=page.next, limit=_PAGE)
-            rows += page.calls
+        rows = tuple([row async for row in open_calls_of(ledger, APPROVE)])
     approvals = (Approval.of((row,), thread_id or row.message.thread_id or "") for row in rows)
     return tuple(approval for approval in approvals if approval is not None)
 
 
-async def answer(ledger: Ledger, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:
+async def answer(ledger: Owners, id: str, *, principal: str, approved: bool, reason: str | None = None) -> Approval:
     """Answer a question, under a name.
 
     Raises:
@@ -283,7 +277,7 @@ def _answer_row(asked: Approval, principal: str, approved: bool, reason: str | N
     )
 
 
-async def wait_for_answer(ledger: Ledger, asked: Approval, seconds: float | None) -> bool:
+async def wait_for_answer(ledger: Owners, asked: Approval, seconds: float | None) -> bool:
     """Wait for an answer, for some seconds (None: until it expires). Return whether it was answered or has expired."""
     horizon = await ledger.horizon()
     there = await find_approval(ledger, asked.id, thread_id=asked.thread_id)

@@ -25,7 +25,7 @@ from antiphon.durable._opening import OnBusy, RunOptions
 from antiphon.durable._run import RUN, LedgerRun, run_scope
 from antiphon.durable._state import DepsState, Watch
 from antiphon.errors import HistoryMismatchError, LedgerError, ParkedError, StoppedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import Json, current_port
 from antiphon.runtime._course import Course
 from antiphon.runtime._effects import Park
@@ -139,7 +139,7 @@ def ledger_run(
     *,
     id: str = "run",
     name: str | None = None,
-    ledger: Ledger | str | None = None,
+    ledger: Owners | str | None = None,
     admit: Admit | None = None,
     observer: Observer | None = None,
     on_busy: OnBusy = "join",
@@ -226,7 +226,7 @@ _agents: Final[WeakKeyDictionary[HandlerContext, AgentRuns]] = WeakKeyDictionary
 
 @asynccontextmanager
 async def _in_program(
-    thread_id: str, id: str, ledger: Ledger | str | None, options: RunOptions, watch: Watch
+    thread_id: str, id: str, ledger: Owners | str | None, options: RunOptions, watch: Watch
 ) -> AsyncGenerator[LedgerRun, None]:
     run = LedgerRun(thread_id, id=id, options=options, watch=watch)
     run.loop = asyncio.get_running_loop()

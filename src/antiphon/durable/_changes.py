@@ -33,7 +33,7 @@ import orjson
 from antiphon.durable._course import recorded_arguments
 from antiphon.durable._history import PROGRAM
 from antiphon.durable._opened import OnChange, Opened
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload
 from antiphon.messages._keys import as_key, base_of, changed_id, is_below, parent_of
@@ -182,7 +182,7 @@ async def write_about(opened: Opened, id: str, data: dict[str, Json], *, subject
     await opened.journal.write_soon(thread_id, [row])
 
 
-async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
+async def allow_change(ledger: Owners, thread_id: str, choice: Choice, *, run_id: str | None = None) -> tuple[str, ...]:
     """Record that a person allows the open runs of a thread, or one of them, to continue under a changed program.
 
     Return these runs.
@@ -205,9 +205,9 @@ async def allow_change(ledger: Ledger, thread_id: str, choice: Choice, *, run_id
     return tuple(allowed)
 
 
-async def is_allowed(ledger: Ledger, thread_id: str, run: str, since: datetime) -> bool:
+async def is_allowed(ledger: Owners, thread_id: str, run: str, since: datetime) -> bool:
     """Whether a person has allowed a run to continue under a changed program since a time; `run` is its invocation."""
-    records = await ledger.by_correlation(run, thread_id=thread_id)
+    records = await ledger.find(correlation_id=run, thread_id=thread_id)
     rows = [record.message for record in records if record.recorded_at >= since and record.message.lane == "control"]
     return any(data.get("type") == ALLOWED for row in rows if (data := _data_of(row)) is not None)
 

@@ -16,7 +16,7 @@ from antiphon.durable._recovery import AT_ONCE
 from antiphon.durable._run import Trial, trial_scope
 from antiphon.durable._status import RunStatus, runs
 from antiphon.errors import HistoryMismatchError, ParkedError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.ledger._unopened import check_opened
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime._rows import text_of
@@ -39,7 +39,7 @@ class RunCheck:
 
 
 async def check_runs(
-    ledger: Ledger, programs: Iterable[RunProgram[Any]], thread_id: str | None = None, *, at_once: int = AT_ONCE
+    ledger: Owners, programs: Iterable[RunProgram[Any]], thread_id: str | None = None, *, at_once: int = AT_ONCE
 ) -> tuple[RunCheck, ...]:
     """Return the forecast for each open run of a ledger, or of one thread, oldest first. Nothing is written.
 
@@ -59,7 +59,7 @@ async def check_runs(
     return tuple(await asyncio.gather(*[check(run) for run in await runs(ledger, thread_id) if run.name in named]))
 
 
-async def _check(ledger: Ledger, program: RunProgram[Any], run: RunStatus) -> RunCheck:
+async def _check(ledger: Owners, program: RunProgram[Any], run: RunStatus) -> RunCheck:
     trial = Trial(await _copied(ledger, run.thread_id), _NoStep)
     forecast: Forecast = "continues"
     reason: str | None = None
@@ -103,9 +103,9 @@ class _Copy(MemoryLedger):
     url: str
 
 
-async def _copied(ledger: Ledger, thread_id: str) -> Ledger:
+async def _copied(ledger: Owners, thread_id: str) -> Owners:
     """Return a copy of a thread in memory."""
-    copy = _Copy(redaction=await ledger.redaction_of(thread_id) or "off")
+    copy = _Copy(redaction=await ledger.redaction.of(thread_id) or "off")
     if (url := getattr(ledger, "url", None)) is not None:
         copy.url = url
     rows = [record.message async for record in ledger.read(thread_id)]

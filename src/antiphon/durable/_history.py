@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 
 from antiphon.durable._budget import kind_of
 from antiphon.durable._course import MARK, Mark
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record
 from antiphon.messages import RUNTIME_POLICY, Json, Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages._keys import base_of, is_below, parent_of
 from antiphon.runtime._rows import APPROVE, PARK, REOPEN, option_of
@@ -62,7 +62,7 @@ class Recorded:
     """The steps of programs, tools and agents' runs that earlier attempts have recorded, in order."""
 
     @classmethod
-    async def of_finished(cls, ledger: Ledger, thread_id: str, run: str, rows: Sequence[Record]) -> Recorded:
+    async def of_finished(cls, ledger: Owners, thread_id: str, run: str, rows: Sequence[Record]) -> Recorded:
         """Return what the rows of a run say that has ended. With a return value, no code runs that could ask for a step."""
         began, payload = rows[0].recorded_at, rows[-1].message.payload
         result = thaw(payload.result) if isinstance(payload, OptionResultPayload) and not payload.is_error else None
@@ -72,9 +72,9 @@ class Recorded:
         return cls(began, input_of(rows[0]), agents=history.agents, steps=history.steps)
 
 
-async def run_rows(ledger: Ledger, thread_id: str, run: str) -> list[Record]:
+async def run_rows(ledger: Owners, thread_id: str, run: str) -> list[Record]:
     """Return the rows that record the start and the end of a run."""
-    records = await ledger.by_invocation(run, thread_id=thread_id)
+    records = await ledger.find(invocation_id=run, thread_id=thread_id)
     return [record for record in records if record.message.lane == "effect"]
 
 
@@ -119,7 +119,7 @@ class History:
         self._questions: dict[str, str] = {}
 
     @classmethod
-    async def read(cls, ledger: Ledger, thread_id: str, run: str, since: int) -> History:
+    async def read(cls, ledger: Owners, thread_id: str, run: str, since: int) -> History:
         """Read the rows of a run from a position on."""
         history = cls(run)
         async for record in ledger.read(thread_id, since):

@@ -31,7 +31,7 @@ from antiphon.errors import (
     ToolServerError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record
 from antiphon.messages import Json, Message, OptionCallPayload, current_port
 from antiphon.messages._keys import as_key, base_of, counted, failed_id, is_below, last_key, parent_of, park_id
 from antiphon.runtime._course import Course
@@ -83,7 +83,7 @@ class UnrecordedStepError(HistoryMismatchError):
 class FinishedJournal(Journal):
     """The journal of a finished run. It is only read, so the thread is not claimed."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Owners) -> None:
         super().__init__(Lease(ledger, Settings(), tuple), Budget())  # a lease that never begins
 
     @override

@@ -44,7 +44,7 @@ from antiphon.errors import (
     RefusedError,
     WithdrawnError,
 )
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Owners, Record, replay
 from antiphon.ledger._open import command_line
 from antiphon.messages import Json, current_port
 from antiphon.messages._arguments import check_choice
@@ -115,7 +115,7 @@ class RunOptions:
 class Opening:
     """The steps that open a run, as a program asks for it."""
 
-    def __init__(self, ledger: Ledger, thread_id: str, id: str, options: RunOptions) -> None:
+    def __init__(self, ledger: Owners, thread_id: str, id: str, options: RunOptions) -> None:
         self._ledger = ledger
         self._thread_id = thread_id
         self._id = f"{thread_id}/{as_key(id)}"
@@ -246,7 +246,7 @@ class Opening:
         from antiphon.protocol import ErrorCode  # noqa: PLC0415 (a run of a thread that nobody has owned needs no protocol)
         from antiphon.runtime._gates import LIFE  # noqa: PLC0415 (see above)
 
-        life = await self._ledger.replay(self._thread_id, LIFE.fold())
+        life = await replay(self._ledger, self._thread_id, LIFE.fold())
         if life.held == "terminated":
             raise WithdrawnError(f"thread {self._thread_id!r} is terminated")
         if life.held == "paused":

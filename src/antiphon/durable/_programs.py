@@ -19,7 +19,7 @@ from antiphon.durable._history import RETURNED
 from antiphon.durable._opening import OnBusy
 from antiphon.durable._run import LedgerRun
 from antiphon.errors import HistoryMismatchError, SetupError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import Json
 from antiphon.messages._arguments import check_each
 from antiphon.messages._json_values import copy_checked
@@ -57,7 +57,7 @@ class RunProgram(Generic[ResultT]):
         input: Json = None,
         *,
         id: str = "run",
-        ledger: Ledger | str,
+        ledger: Owners | str,
         on_busy: OnBusy = "join",
         **options: Any,
     ) -> ResultT:

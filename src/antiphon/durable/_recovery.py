@@ -21,7 +21,7 @@ from antiphon.durable._history import RUN_KIND
 from antiphon.durable._programs import RunProgram, programs_by_name
 from antiphon.durable._status import RunState, RunStatus, living_hosts, matching_threads, runs_of
 from antiphon.errors import AntiphonError, LedgerError, OwnedError
-from antiphon.ledger import Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger import Owners, ThreadFilter, ThreadSummary
 from antiphon.runtime._lease import process_host, takes_another_build
 from antiphon.runtime._rows import error_text, text_of
 from antiphon.runtime._settings import Settings
@@ -46,7 +46,7 @@ class RecoveredRun:
 
 
 async def recover_runs(
-    ledger: Ledger,
+    ledger: Owners,
     programs: Iterable[RunProgram[Any]],
     *,
     with_failed: bool = False,
@@ -70,7 +70,7 @@ async def recover_runs(
 
 
 async def host_runs(
-    ledger: Ledger,
+    ledger: Owners,
     programs: Iterable[RunProgram[Any]],
     *,
     hear: Callable[[RecoveredRun], None] | None = None,
@@ -123,7 +123,7 @@ class _Recovery:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: Owners,
         programs: Iterable[RunProgram[Any]],
         *,
         with_failed: bool,

@@ -34,15 +34,8 @@ from antiphon.durable._opening import Opening, RunOptions
 from antiphon.durable._state import Watch
 from antiphon.durable._steps import Patches, RunEffect, RunStep, StepOrder
 from antiphon.durable._tenure import file_of, shared_ledger, to_the_end
-from antiphon.errors import (
-    AppendRefusedError,
-    EffectFailedError,
-    HistoryMismatchError,
-    LedgerError,
-    ParkedError,
-    StoppedError,
-)
-from antiphon.ledger import Ledger, Record
+from antiphon.errors import AppendRefusedError, EffectFailedError, HistoryMismatchError, LedgerError, ParkedError, StoppedError
+from antiphon.ledger import Owners, Record
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Lane, Message, current_port, thaw
 from antiphon.messages._arguments import check_choice
@@ -117,7 +110,7 @@ class LedgerRun:
         self._opening = Lock()
         self._stack = AsyncExitStack()
         self._url: str | None = None
-        self._opened_as: Ledger | str | None = None
+        self._opened_as: Owners | str | None = None
         """The argument of the last `open`, if it is the ledger of this run."""
         self._agents = agents or AgentRuns()
         """The runs of agents in it."""
@@ -151,7 +144,7 @@ class LedgerRun:
         return self._opened
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> Owners:
         """The ledger that it is stored in."""
         return self.opened.journal.ledger
 
@@ -358,7 +351,7 @@ class LedgerRun:
 
     # ------------------------------------------------------------ parts
 
-    async def open(self, ledger: Ledger | str) -> None:
+    async def open(self, ledger: Owners | str) -> None:
         """Start or continue the run in a ledger; do nothing if it has one. A URL is opened until the run ends.
 
         Raises:
@@ -381,7 +374,7 @@ class LedgerRun:
             raise RuntimeError(f"{reason}; give ledger_run(…) and all agents in its block the same one")
         self._opened_as = argument
 
-    async def _open_first(self, ledger: Ledger | str) -> Ledger | str:
+    async def _open_first(self, ledger: Owners | str) -> Owners | str:
         """Open it, unless another task did while this one waited, and return its ledger."""
         if self._opened is None:
             if self._around is not None and not self._around._has_left:
@@ -406,7 +399,7 @@ class LedgerRun:
                 self._opened.share(StepOrder).patience = _TRIAL_PATIENCE
         return ledger
 
-    def _is_nested(self, ledger: Ledger) -> bool:
+    def _is_nested(self, ledger: Owners) -> bool:
         """Whether an enclosing block owns the thread: this one must not wait, because it would wait for that block.
 
         Raises:
@@ -536,11 +529,11 @@ class LedgerRun:
             await self._stack.aclose()
 
 
-_at_end: WeakKeyDictionary[Ledger, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
+_at_end: WeakKeyDictionary[Owners, dict[str, list[Callable[[], None]]]] = WeakKeyDictionary()
 
 
 @contextmanager
-def at_end(ledger: Ledger, thread_id: str, callback: Callable[[], None]) -> Generator[None, None, None]:
+def at_end(ledger: Owners, thread_id: str, callback: Callable[[], None]) -> Generator[None, None, None]:
     """Call a function whenever the last open run of a thread in this process has ended, for a `with` block."""
     callbacks = _at_end.setdefault(ledger, {}).setdefault(thread_id, [])
     callbacks.append(callback)
@@ -579,7 +572,7 @@ def _random_bytes(count: int) -> bytes:
 class Trial:
     """A ledger in which runs are opened, whichever ledger they name, and a function that is called before each new step."""
 
-    ledger: Ledger
+    ledger: Owners
     admit: Admit
 
 

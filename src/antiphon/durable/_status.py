@@ -26,7 +26,7 @@ from antiphon.durable._approvals import Approval
 from antiphon.durable._changes import is_of
 from antiphon.durable._history import FAILED, RUN_KIND
 from antiphon.errors import BudgetExceededError
-from antiphon.ledger import HostStatus, Ledger, Record, ThreadFilter, ThreadSummary
+from antiphon.ledger import HostStatus, Owners, Record, ThreadFilter, ThreadSummary
 from antiphon.ledger._open import command_line
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
@@ -85,7 +85,7 @@ class RunStatus:
         }
 
 
-async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
+async def runs(ledger: Owners, thread_id: str | None = None, *, with_ended: bool = False) -> tuple[RunStatus, ...]:
     """Return the open runs of a ledger or of one thread, oldest first; with `with_ended`, also the ended ones.
 
     Open runs are found by an index. For ended runs, the threads of runs are read.
@@ -99,10 +99,10 @@ async def runs(ledger: Ledger, thread_id: str | None = None, *, with_ended: bool
         threads = matching_threads(ledger, ThreadFilter(system=False))
         names = [thread.thread_id async for thread in threads if is_of_runs(thread)]
     else:
-        page = await ledger.open_calls_of(RUN)
+        page = await ledger.open_calls(option=RUN)
         calls = page.calls
         while page.next is not None:
-            page = await ledger.open_calls_of(RUN, page=page.next)
+            page = await ledger.open_calls(option=RUN, page=page.next)
             calls += page.calls
         names = list(dict.fromkeys(call.message.thread_id or "" for call in calls if _key_of(call.message) is not None))
     for name in names:
@@ -122,7 +122,7 @@ def living_hosts(hosts: Collection[HostStatus]) -> frozenset[str]:
     return frozenset(status.host.name for status in hosts if status.is_alive)
 
 
-async def matching_threads(ledger: Ledger, where: ThreadFilter) -> AsyncIterator[ThreadSummary]:
+async def matching_threads(ledger: Owners, where: ThreadFilter) -> AsyncIterator[ThreadSummary]:
     """Return all threads that match a filter, in the order in which they were created."""
     page = await ledger.threads(where, "created_at")
     while True:
@@ -134,7 +134,7 @@ async def matching_threads(ledger: Ledger, where: ThreadFilter) -> AsyncIterator
 
 
 async def runs_of(
-    ledger: Ledger, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
+    ledger: Owners, thread: ThreadSummary, alive: Collection[str], *, with_ended: bool = False
 ) -> tuple[RunStatus, ...]:
     """Return the open runs of a thread; with `with_ended`, also the ended ones."""
     rows = await ledger.open_calls(thread.thread_id) if thread.open_calls else ()
@@ -162,7 +162,7 @@ def _key_of(message: Message) -> str | None:
 
 
 def _status(
-    ledger: Ledger,
+    ledger: Owners,
     run: Record,
     thread: ThreadSummary,
     calls: Sequence[Message],
@@ -197,7 +197,7 @@ def _status(
 
 
 def _state(
-    ledger: Ledger,
+    ledger: Owners,
     thread: ThreadSummary,
     calls: Sequence[Message],
     owner: str | None,
@@ -257,7 +257,7 @@ class Waiting:
         return {"reason": self.reason, "commands": list(self.commands)}
 
 
-async def waiting_for(ledger: Ledger, thread_id: str) -> Waiting | None:
+async def waiting_for(ledger: Owners, thread_id: str) -> Waiting | None:
     """Return the reason why a thread waits; None: it does not wait."""
     calls = [record.message for record in await ledger.open_calls(thread_id)]
     questions, late = open_questions(calls, thread_id)

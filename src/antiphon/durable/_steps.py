@@ -237,7 +237,7 @@ class RunStep(RunEffect):
 
     @override
     async def check_parked(self) -> None:
-        records = await self.journal.ledger.by_invocation(park_id(self.id), thread_id=self.thread_id)
+        records = await self.journal.ledger.find(invocation_id=park_id(self.id), thread_id=self.thread_id)
         rows = [record.message for record in records if record.message.lane == "effect"]
         if len(rows) == 1:  # a second one is the person's answer
             raise self.waiting(park_reason(rows[0]))
@@ -300,7 +300,7 @@ class Patches:
         mark, journal, thread_id = patch_id(opened.root, name), opened.journal, opened.course.thread_id or ""
         if opened.course.attempt > 1 or journal.has_had_owners(thread_id):
             await journal.settle(thread_id)
-            if await journal.ledger.by_correlation(mark, thread_id=thread_id):
+            if await journal.ledger.find(correlation_id=mark, thread_id=thread_id):
                 return True
             if opened.is_finished or not await self._has_passed_all(opened):
                 return False

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from antiphon.durable._course import RunCourse
 from antiphon.errors import FencedError, HistoryMismatchError, LedgerError, OwnedError
-from antiphon.ledger import Ledger, open_ledger
+from antiphon.ledger import Owners, open_ledger
 from antiphon.messages import current_port
 from antiphon.runtime._journal import Journal
 from antiphon.runtime._lease import BEATS_A_LEASE, has_other_build, process_host, unfit_reason
@@ -43,7 +43,7 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 class Tenure:
     """A thread that this process owns, and its running runs."""
 
-    def __init__(self, ledger: Ledger, thread_id: str) -> None:
+    def __init__(self, ledger: Owners, thread_id: str) -> None:
         self._thread_id = thread_id
         self._host = process_host(ledger)
         self.journal = Journal(self._host.lease, Budget(), has_attempts=True)
@@ -124,11 +124,11 @@ class Tenure:
                 course.evicted = error
 
 
-_tenures: WeakKeyDictionary[Ledger, dict[str, Tenure]] = WeakKeyDictionary()
+_tenures: WeakKeyDictionary[Owners, dict[str, Tenure]] = WeakKeyDictionary()
 """By ledger and thread: the runs of a thread share its epoch. A thread without running runs is claimed again."""
 
 
-def tenure_of(ledger: Ledger, thread_id: str) -> Tenure:
+def tenure_of(ledger: Owners, thread_id: str) -> Tenure:
     threads = _tenures.setdefault(ledger, {})
     for other in [name for name, tenure in threads.items() if tenure.is_over]:
         del threads[other]
@@ -144,7 +144,7 @@ class _Shared:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.stack = AsyncExitStack()
-        self.ledger: Ledger | None = None
+        self.ledger: Owners | None = None
         self.users = 0
 
 
@@ -152,7 +152,7 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = Weak
 
 
 @asynccontextmanager
-async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
+async def shared_ledger(url: str) -> AsyncGenerator[Owners, None]:
     """Keep a ledger open for an `async with` block. Blocks that overlap share it."""
     shared = _shared.setdefault(asyncio.get_running_loop(), {}).setdefault(file_of(url) or url, _Shared())
     async with shared.lock:
@@ -172,7 +172,7 @@ async def shared_ledger(url: str) -> AsyncGenerator[Ledger, None]:
 _SQLITE: Final = "sqlite:///"
 
 
-def file_of(ledger: Ledger | str) -> str | None:
+def file_of(ledger: Owners | str) -> str | None:
     """Return the file of a ledger in a normal form; None if it has no file."""
     url: str = ledger if isinstance(ledger, str) else getattr(ledger, "url", "")
     return str(Path(url.removeprefix(_SQLITE)).resolve()) if url.startswith(_SQLITE) else None

@@ -1,6 +1,6 @@
 """The ledger: its contract, its stores, and the values that they take and return."""
 
-from antiphon.ledger._contract import Ledger
+from antiphon.ledger._contract import Ledger, Log, Owners
 from antiphon.ledger._encryption import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, LeaseClock, TakenThread, Unfit, Why, Woken
 from antiphon.ledger._open import open_ledger
@@ -9,7 +9,7 @@ from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import STANDARD_REDACTION, Redaction, RedactionRules
 from antiphon.ledger._request import is_foreign, is_not_executed
 from antiphon.ledger._signals import Signals
-from antiphon.ledger._terms import TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace, VectorStore
+from antiphon.ledger._terms import TermEntry, TermIndex, TermMatch, TermMatches, VectorSpace
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
@@ -29,7 +29,17 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._verbs import Reward, record_reward, rewards_of
+from antiphon.ledger._verbs import (
+    Reward,
+    diff,
+    heads_of,
+    journal_of,
+    open_calls_of,
+    record_reward,
+    replay,
+    rewards_of,
+    transitions,
+)
 
 __all__ = [
     "STANDARD_REDACTION",
@@ -48,7 +58,9 @@ __all__ = [
     "Ledger",
     "Limit",
     "LimitStatus",
+    "Log",
     "MasterKey",
+    "Owners",
     "PermitGrant",
     "PermitHolder",
     "PermitWants",
@@ -73,14 +85,19 @@ __all__ = [
     "ThreadSummary",
     "Unfit",
     "VectorSpace",
-    "VectorStore",
     "Verification",
     "Why",
     "Woken",
     "WrappedKey",
+    "diff",
+    "heads_of",
     "is_foreign",
     "is_not_executed",
+    "journal_of",
+    "open_calls_of",
     "open_ledger",
     "record_reward",
+    "replay",
     "rewards_of",
+    "transitions",
 ]

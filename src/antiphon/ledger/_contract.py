@@ -1,4 +1,9 @@
-"""Ledger: the promises of every message store, in prose and as a protocol. `antiphon.testing.check_ledger` checks a store.
+"""The promises of every message store, in prose and as protocols of three grades. `testing.check_ledger` checks a store.
+
+A `Log` stores threads and reads them back. `Owners` also says which host may append to a thread, and which threads have work
+to do. A `Ledger` has everything. A function takes the smallest grade that it needs: to replay, compare, follow or export a
+thread, a `Log` is enough; durable programs run on `Owners`; `open_ledger` opens a `Ledger`. So a new store begins as a `Log`,
+whose promises are the first four.
 
 **Durable.** When `append` returns, the messages are stored for good: they survive a crash at any instruction and, in a store
 on disk, a power cut. If it raises, or the process dies, either all of the messages are stored or none. Appending them again
@@ -9,6 +14,9 @@ a message before its predecessor. A message that was acknowledged before an appe
 
 **Atomic.** One transaction commits the messages of an append, its snapshot and the thread's status. One transaction commits
 a posted message and the mark that its thread is due.
+
+**Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
+an altered message and never returns it.
 
 **One owner.** `claim` returns an epoch. From then on, every append must pass the latest epoch. The store compares it in the
 transaction that writes, so a host that has lost the thread cannot write, however late it notices. This holds for every append,
@@ -30,15 +38,16 @@ exact rules.
 Callers get the stored form back. A thread stays redacted or unredacted from its first message on. A name that looks like a
 secret is refused, not rewritten. All hosts of a ledger redact by the same rules: a host with different rules is refused.
 
-**Unaltered.** A stored message comes back byte for byte, and a chain of hashes covers it. A read checks the hashes: it names
-an altered message and never returns it.
-
 **Encrypted.** A ledger that is opened with a master key encrypts every new thread with a separate key. The chain covers the
 stored bytes, so it can be verified without any key. The words of an encrypted thread are in no index. `forget` deletes the key
 of a thread: its messages can no longer be read, and its chain stays intact.
 
 **Derived indexes.** The indexes of words and of terms can be computed from the messages. `verify` checks them, and a store may
 drop and rebuild them. A search sees every message that was committed before it began.
+
+**Errors.** Any verb may raise `LedgerUnavailableError` (the store is locked, full or failing), `ValueError` (a name, a page or
+a limit is not valid), `SecretNameError` (a name looks like a secret, and the thread is redacted) and, for an encrypted thread,
+`EncryptionError` or `ForgottenError`. The text of a verb names only its others.
 
 Reading an unknown thread returns no messages. A ledger belongs to the event loop it was opened in.
 """
@@ -47,22 +56,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar, overload
+from typing import Protocol, overload
 
 from antiphon.ledger._encryption import EncryptionStatus, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWants
 from antiphon.ledger._records import Record
 from antiphon.ledger._redaction import Redaction, RedactionRules
-from antiphon.ledger._signals import Signals
-from antiphon.ledger._terms import TermIndex, TermMatches
+from antiphon.ledger._signals import Hints
+from antiphon.ledger._terms import Terms
 from antiphon.ledger._values import (
     CallOrder,
     CallPage,
-    Diff,
-    Fold,
     Head,
     Hit,
     Snapshot,
@@ -76,44 +82,13 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.messages import Conversation, Message, RewardFunction, Transition
+from antiphon.messages import Json, Message
 
-StateT = TypeVar("StateT")
+# ---------------------------------------------------------------- threads
 
 
-class Ledger(Protocol):
-    """A durable store of messages, in threads."""
-
-    @property
-    def signals(self) -> Signals | None:
-        """The carrier of signals to other processes, such as live text; None: there is none for live text."""
-        ...
-
-    # ------------------------------------------------------------ writing
-
-    async def redaction_of(self, thread_id: str) -> Redaction | None:
-        """Return the rules by which messages of a thread are redacted before they are stored; None if they are not redacted.
-
-        The rules of a thread do not change while the ledger is open. So a caller that does not wait for an append knows the
-        message that will be stored: `redaction.message(message)`.
-        """
-        ...
-
-    async def redaction_rules(self) -> RedactionRules:
-        """Return the digests of this handle's rules, and of the rules that the hosts of the ledger use."""
-        ...
-
-    async def adopt_redaction(self) -> RedactionRules:
-        """Make the rules of this handle the rules of the ledger.
-
-        The first host that registers does that automatically. Later hosts with different rules are refused. Stored messages do
-        not change: a repeated message may then have different bytes, and is refused.
-
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
-            OtherRedactionError: a host is alive; stop it first.
-        """
-        ...
+class Log(Protocol):
+    """A durable store of messages, in threads: the smallest grade."""
 
     async def append(
         self,
@@ -121,7 +96,6 @@ class Ledger(Protocol):
         messages: Iterable[Message],
         *,
         expected_version: int | None = None,
-        epoch: int | None = None,
         snapshot: Snapshot | None = None,
         status: str | None = None,
         pattern: str | None = None,
@@ -141,11 +115,7 @@ class Ledger(Protocol):
         Raises:
             AppendConflictError: the thread has another length than expected.
             AppendRefusedError: a message breaks a rule.
-            EncryptionError: the thread is encrypted, and its key is missing, forgotten or of another master key.
-            FencedError: the thread was claimed, and `epoch` is not its owner's; or its owner has released it.
-            LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: a name, a status or a pattern looks like a secret, and the thread is redacted.
-            ValueError: a message belongs to another thread, or a name is not valid.
+            ValueError: a message belongs to another thread.
         """
         ...
 
@@ -158,14 +128,193 @@ class Ledger(Protocol):
 
         Raises:
             AppendRefusedError: it breaks a rule.
-            LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: the name of the thread looks like a secret, and the thread is redacted.
             ValueError: the message has no receiver, is in the effect lane, or belongs to another thread; or `by` is a reserved
                 name.
         """
         ...
 
-    # ------------------------------------------------------------ hosts and owners
+    def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
+        """Read a thread from `after` to `before`, neither included; `reverse` begins at the end.
+
+        Raises:
+            LedgerCorruptError: a stored message was altered; the messages before it have been returned.
+            UnknownThreadError: the thread was deleted during the read.
+        """
+        ...
+
+    def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
+        """Follow all threads, or one, in the order of commits: first the stored records, then new ones, until you stop.
+
+        Each record comes with a cursor. A tail that starts at the last cursor misses no record and repeats none. Without a
+        cursor it starts at the first record; `horizon()` returns the cursor of the last commit. Records of forgotten threads
+        are left out.
+        """
+        ...
+
+    async def horizon(self) -> str:
+        """Return the cursor of the last commit: a `tail` from there returns only later records."""
+        ...
+
+    async def head(self, thread_id: str) -> Head:
+        """Return the head of a thread; `seq` is 0 for an empty thread."""
+        ...
+
+    async def thread(self, thread_id: str) -> ThreadSummary | None:
+        """Return the summary of a thread; None if there is no such thread."""
+        ...
+
+    async def threads(self, *, page: str | None = None, limit: int = 100) -> ThreadPage:
+        """Return a page of threads, the last changed first; `page` is the `next` of the page before."""
+        ...
+
+    async def find(
+        self, *, invocation_id: str | None = None, correlation_id: str | None = None, thread_id: str | None = None
+    ) -> tuple[Record, ...]:
+        """Return the calls and results of an invocation, or the messages of an exchange, in the order of commits.
+
+        They are those of all threads, or of one. Give one of the first two.
+        """
+        ...
+
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
+        """Return the calls of all lanes that have no result yet, without reading the whole thread."""
+        ...
+
+    async def snapshot(self, thread_id: str, fold: str, *, upto: int | None = None) -> tuple[int, Json] | None:
+        """Return the place and the state of the latest snapshot of a fold, or of the latest up to a message; see `replay`."""
+        ...
+
+
+# ---------------------------------------------------------------- owners and hosts
+
+
+class Limits(Protocol):
+    """The limits of model requests for all hosts, and the permits that hosts lease under them."""
+
+    async def set(self, limit: Limit) -> None:
+        """Set the limits of a model for all hosts, or of all models together (`*`). A limit of nothing removes them.
+
+        Hosts learn it within seconds. Running requests continue, and count.
+        """
+        ...
+
+    async def status(self) -> tuple[LimitStatus, ...]:
+        """Return all limits by model, with their use by the living hosts."""
+        ...
+
+    async def lease(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        """Lease permits for model requests in bulk.
+
+        `wants` has the running and waiting requests of the host, by model of a limit.
+
+        The host grants the permits to its own requests. They are valid as long as its lease. Each call replaces the permits of
+        the call before it, so it also returns permits; repeating a call is harmless. `ledger/_permits.py` has the exact rules.
+        A model without a limit gets a grant without limits.
+
+        Raises:
+            HostError: the host has never beaten or has left, or its lease is over.
+        """
+        ...
+
+
+class Redactions(Protocol):
+    """The rules by which secrets are removed from messages before they are stored."""
+
+    async def of(self, thread_id: str) -> Redaction | None:
+        """Return the rules by which messages of a thread are redacted before they are stored; None if they are not redacted.
+
+        The rules of a thread do not change while the ledger is open. So a caller that does not wait for an append knows the
+        message that will be stored: `redaction.message(message)`.
+        """
+        ...
+
+    async def rules(self) -> RedactionRules:
+        """Return the digests of this handle's rules, and of the rules that the hosts of the ledger use."""
+        ...
+
+    async def adopt(self) -> RedactionRules:
+        """Make the rules of this handle the rules of the ledger.
+
+        The first host that registers does that automatically. Later hosts with different rules are refused. Stored messages do
+        not change: a repeated message may then have different bytes, and is refused.
+
+        Raises:
+            OtherRedactionError: a host is alive; stop it first.
+        """
+        ...
+
+
+class Owners(Log, Protocol):
+    """A log whose threads have owners: hosts, which run them."""
+
+    @property
+    def hints(self) -> Hints:
+        """What other processes say: that there may be work, or live text."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on model requests."""
+        ...
+
+    @property
+    def redaction(self) -> Redactions:
+        """The rules of redaction."""
+        ...
+
+    async def append(
+        self,
+        thread_id: str,
+        messages: Iterable[Message],
+        *,
+        expected_version: int | None = None,
+        epoch: int | None = None,
+        snapshot: Snapshot | None = None,
+        status: str | None = None,
+        pattern: str | None = None,
+        allow_foreign: bool = False,
+        outside: bool = False,
+    ) -> tuple[Record, ...]:
+        """Append as to a `Log`; `epoch` is the latest epoch of the thread, if it was claimed.
+
+        Raises:
+            FencedError: the thread was claimed, and `epoch` is not its owner's; or its owner has released it.
+        """
+        ...
+
+    async def threads(  # pyright: ignore[reportIncompatibleMethodOverride] (all parameters of a `Log` may be given by name)
+        self,
+        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
+        order: ThreadOrder = "-updated_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> ThreadPage:
+        """Return a page of the threads that meet a filter; see `Log.threads`."""
+        ...
+
+    @overload
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]: ...
+    @overload
+    async def open_calls(
+        self, *, option: str, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage: ...
+    async def open_calls(
+        self,
+        thread_id: str | None = None,
+        *,
+        option: str | None = None,
+        order: CallOrder = "recorded_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> tuple[Record, ...] | CallPage:
+        """Return the open calls of a thread; or, page by page, those of one option in all threads and lanes.
+
+        Pages come from an index, so listing approvals or parked effects takes the same time however many threads there are.
+
+        Raises:
+            LedgerCorruptError: a stored call was altered.
+        """
+        ...
 
     async def beat(self, host: Host) -> datetime:
         """Register a host, or renew its lease; return when the lease ends, by the port's clock.
@@ -175,9 +324,7 @@ class Ledger(Protocol):
 
         Raises:
             HostError: another living process has that name.
-            LedgerUnavailableError: the store is locked, full or failing.
             OtherRedactionError: the ledger was opened with other redaction rules than those of its hosts.
-            SecretNameError: a name in it looks like a secret.
         """
         ...
 
@@ -186,9 +333,6 @@ class Ledger(Protocol):
 
         A lease that has ended, or a host that has left, is not renewed: only `beat` registers a host. The call waits for the
         store, and needs no event loop. A store that lives on the event loop itself returns False.
-
-        Raises:
-            LedgerError: the store is locked, full, failing or closed.
         """
         ...
 
@@ -196,9 +340,6 @@ class Ledger(Protocol):
         """Unregister a host: other hosts may take its threads at once. A later `beat` registers it again.
 
         The host must not start any work after the call. Leaving twice, or without a beat, is not an error.
-
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
         """
         ...
 
@@ -219,9 +360,6 @@ class Ledger(Protocol):
         Raises:
             OwnedError: another living host owns it.
             HostError: the host has never beaten or has left, or its lease is over.
-            LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: the kind looks like a secret, or the thread is new and its name does.
-            ValueError: a name is not valid.
         """
         ...
 
@@ -243,10 +381,8 @@ class Ledger(Protocol):
 
         Raises:
             FencedError: `epoch` is not the owner's; nothing was changed.
-            LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: the build looks like a secret.
             UnknownThreadError: there is no such thread.
-            ValueError: only one of `unfit` and `reason` is given, or the build is not a valid name.
+            ValueError: only one of `unfit` and `reason` is given.
         """
         ...
 
@@ -260,8 +396,6 @@ class Ledger(Protocol):
 
         Raises:
             HostError: the host has never beaten or has left, or its lease is over.
-            LedgerUnavailableError: the store is locked, full or failing.
-            ValueError: the limit is negative.
         """
         ...
 
@@ -271,103 +405,24 @@ class Ledger(Protocol):
         Every call returns a thread again until the host reports the message as seen: `seen` maps threads to the place of the
         last message that the host has durably handled. Threads in it that the host does not own are ignored. Without `seen`
         nothing is written, so a host may call this many times a second.
-
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
         """
         ...
 
-    async def set_limit(self, limit: Limit) -> None:
-        """Set the limits of a model for all hosts, or of all models together (`*`). A limit of nothing removes them.
 
-        Hosts learn it within seconds. Running requests continue, and count.
+# ---------------------------------------------------------------- everything
 
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
-            SecretNameError: the name of the model looks like a secret.
-        """
+
+class Keys(Protocol):
+    """The keys of encrypted threads."""
+
+    async def status(self) -> EncryptionStatus | None:
+        """Return how much of the ledger is encrypted; None if no thread was ever encrypted, and no master key is given."""
         ...
 
-    async def limits(self) -> tuple[LimitStatus, ...]:
-        """Return all limits by model, with their use by the living hosts."""
-        ...
+    async def of(self, thread_id: str) -> WrappedKey | None:
+        """Return the key of an encrypted thread as it is stored; None for any other thread.
 
-    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
-        """Lease permits for model requests in bulk.
-
-        `wants` has the running and waiting requests of the host, by model of a limit.
-
-        The host grants the permits to its own requests. They are valid as long as its lease. Each call replaces the permits of
-        the call before it, so it also returns permits; repeating a call is harmless. `ledger/_permits.py` has the exact rules.
-        A model without a limit gets a grant without limits.
-
-        Raises:
-            HostError: the host has never beaten or has left, or its lease is over.
-            LedgerUnavailableError: the store is locked, full or failing.
-        """
-        ...
-
-    async def hinted(self, after: int, within: float) -> int:
-        """Wait until a host may have work from another process, at most so many seconds; return the number of hints so far.
-
-        Pass that number as `after` the next time. Hints may be lost, repeated or late, so a host also polls for work. A store
-        without hints just waits, and returns `after`.
-        """
-        ...
-
-    async def fork(
-        self, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
-    ) -> ThreadSummary:
-        """Create a branch: a new thread that shares the messages up to and including `at` (or the last message of a step).
-
-        Shared messages are not copied. Calls that are open at that place get a result of type `forked` in the branch, so that
-        they do not run a second time. Without `at` and `at_step`, the branch starts at the end of the thread; without `into`,
-        it gets a new id.
-
-        Raises:
-            SecretNameError: `into` looks like a secret.
-            UnknownThreadError: there is no such thread.
-            ValueError: the place is not in the thread, or a thread called `into` exists.
-        """
-        ...
-
-    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
-        """Write rows that were read from a ledger, with their times and hashes, into threads that do not exist yet.
-
-        Keep `heads` apart from the rows (see `heads`): the rows of a thread are accepted only if their chain ends exactly at
-        its head. A branch needs its origin, in the ledger or among the journals. Either all threads are restored or
-        none. A restored thread has no owner. A thread with open requests is due; its kind is the kind of the actor that the
-        first request addresses. Status, pattern and snapshots are not in the rows, so they are not restored.
-
-        Raises:
-            RestoreRefusedError: a thread has no head, does not match it, or exists already; or its origin does not exist.
-            LedgerUnavailableError: the store is locked, full or failing.
-            ValueError: a thread's id is not a valid name.
-        """
-        ...
-
-    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
-        """Mark a thread as moved to another ledger, whose URL is `to`; return its stored data other than its rows.
-
-        From then on it cannot be claimed, taken, appended to or posted to here, and earlier owners are fenced: so no effect
-        starts in both ledgers. It can still be read, forked and deleted. Repeating the call is harmless. This only marks the
-        thread: `service.copy_threads` copies it.
-
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
-            OwnedError: a living host owns it.
-            ThreadMovedError: it was moved to another place before.
-            UnknownThreadError: there is no such thread.
-            ValueError: `to` is not a valid name.
-        """
-        ...
-
-    async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        """Delete a thread for good, and return the ids of the deleted threads. Copies in backups stay.
-
-        Raises:
-            UnknownThreadError: there is no such thread.
-            ValueError: branches share its messages, and `with_branches` is False.
+        A thread without messages is not encrypted, even if its first message will be.
         """
         ...
 
@@ -379,8 +434,6 @@ class Ledger(Protocol):
         forgotten with it, or not at all. No master key is needed.
 
         Raises:
-            ForgottenError: it was forgotten before.
-            EncryptionError: it is not encrypted.
             UnknownThreadError: there is no such thread.
             ValueError: branches share its messages, and `with_branches` is False.
         """
@@ -396,67 +449,21 @@ class Ledger(Protocol):
         """
         ...
 
-    async def expire(self, before: datetime) -> tuple[str, ...]:
-        """Delete the threads whose last change is before a time, except those that a younger branch needs.
 
-        In PostgreSQL, many threads are deleted in several transactions: if one fails, the threads of those before are gone.
-        """
+class Ledger(Owners, Protocol):
+    """Owners, and what people ask of a store: lists, searches, branches, copies, deletion, proof."""
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of encrypted threads."""
         ...
 
-    # ------------------------------------------------------------ reading
-
-    async def encryption(self) -> EncryptionStatus | None:
-        """Return how much of the ledger is encrypted; None if no thread was ever encrypted, and no master key is given."""
+    @property
+    def terms(self) -> Terms:
+        """The indexes of terms and vectors, for retrieval."""
         ...
 
-    async def is_encrypted(self, thread_id: str) -> bool:
-        """Whether a thread is encrypted. A thread without messages is not, even if its first message will be."""
-        ...
-
-    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
-        """Return the key of an encrypted thread as it is stored; None for any other thread."""
-        ...
-
-    async def journal(self, thread_id: str) -> ThreadJournal:
-        """Return the rows of a thread for `restore`, and its wrapped key; of a branch, its own rows only.
-
-        Raises:
-            EncryptionError: its key is missing.
-            UnknownThreadError: there is no such thread.
-        """
-        ...
-
-    def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
-        """Read a thread from `after` to `before`, neither included; `reverse` begins at the end.
-
-        Raises:
-            ForgottenError: its key, or the key of its origin, was deleted.
-            LedgerCorruptError: a stored message was altered; the messages before it have been returned.
-            UnknownThreadError: the thread was deleted during the read.
-        """
-        ...
-
-    async def head(self, thread_id: str) -> Head:
-        """Return the head of a thread; `seq` is 0 for an empty thread."""
-        ...
-
-    async def heads(self) -> tuple[Head, ...]:
-        """Return the heads of all threads. Keep them elsewhere, and pass them to `verify` later."""
-        ...
-
-    async def thread(self, thread_id: str) -> ThreadSummary | None:
-        """Return the summary of a thread; None if there is no such thread."""
-        ...
-
-    async def threads(
-        self,
-        filter: ThreadFilter = ThreadFilter(),  # noqa: B008 (frozen)
-        order: ThreadOrder = "-updated_at",
-        page: str | None = None,
-        limit: int = 100,
-    ) -> ThreadPage:
-        """Return a page of threads, newest first by default; `page` is the `next` of the page before."""
-        ...
+    # ------------------------------------------------------------ lists and searches
 
     async def count_threads(self, *, system: bool | None = None) -> tuple[ThreadCount, ...]:
         """Return how many threads there are of each status and pattern, sorted by both.
@@ -465,113 +472,78 @@ class Ledger(Protocol):
         """
         ...
 
-    def tail(self, after: str | None = None, *, thread_id: str | None = None) -> AsyncIterator[Tailed]:
-        """Follow all threads, or one, in the order of commits: first the stored records, then new ones, until you stop.
-
-        Each record comes with a cursor. A tail that starts at the last cursor misses no record and repeats none. Without a
-        cursor it starts at the first record; `horizon()` returns the cursor of the last commit. Records of forgotten threads
-        are left out.
-        """
-        ...
-
-    async def horizon(self) -> str:
-        """Return the cursor of the last commit: a `tail` from there returns only later records."""
-        ...
-
-    async def tail_lag(self) -> float:
-        """Return the lag of `tail` in seconds: the age of the oldest committed record that it does not return yet.
-
-        A store with concurrent transactions holds back a record until no earlier transaction runs. Other stores return 0.
-        """
-        ...
-
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        """Return the calls and results of an invocation, of all threads or one, in the order of commits."""
-        ...
-
-    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        """Return the messages of an exchange, of all threads or one, in the order of commits."""
-        ...
-
-    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
-        """Return the calls of all lanes that have no result yet, without reading the whole thread."""
-        ...
-
-    async def open_calls_of(
-        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
-    ) -> CallPage:
-        """Return the calls of one option that have no result, of all threads and lanes, oldest first by default.
-
-        It uses an index, so listing approvals or parked effects takes the same time however many threads there are.
-
-        Raises:
-            LedgerCorruptError: a stored call was altered.
-            ValueError: the order, the page or the limit is not valid.
-        """
-        ...
-
     async def search(self, text: str, *, thread_id: str | None = None, limit: int = 20) -> tuple[Hit, ...]:
         """Find messages that contain all the words, the best match first.
 
         "Words in quotes" must follow each other; `begin*` matches every word with that beginning. Encrypted threads are in
-        no index, so a search of all threads does not find their messages; `encryption` tells how many there are.
+        no index, so a search of all threads does not find their messages; `keys.status` tells how many there are.
 
         Raises:
             NotSearchableError: `thread_id` is an encrypted thread.
         """
         ...
 
-    async def find_terms(
-        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
-    ) -> TermMatches:
-        """Find messages of an index that have at least one of the terms; those with the most and the rarest terms first.
+    # ------------------------------------------------------------ branches, copies, deletion
 
-        Messages that were committed before the call are in the index, and those of removed sources are not. `source` is a
-        pattern with `*`, `?` and `[...]`, which the source of an entry must match; case matters.
+    async def fork(
+        self, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
+    ) -> ThreadSummary:
+        """Create a branch: a new thread that shares the messages up to and including `at` (or the last message of a step).
 
-        Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
-            NotSearchableError: the index covers an encrypted thread.
-            ValueError: there are too many terms, or one has white space; or the limit is negative.
-        """
-        ...
-
-    async def rebuild_terms(self, index: TermIndex) -> int:
-        """Drop an index, build it again from the messages, and return how many messages it has.
-
-        A search does this automatically if the version of the index has changed. Use it for an index that `verify` finds
-        damaged.
+        Shared messages are not copied. Calls that are open at that place get a result of type `forked` in the branch, so that
+        they do not run a second time. Without `at` and `at_step`, the branch starts at the end of the thread; without `into`,
+        it gets a new id.
 
         Raises:
-            LedgerUnavailableError: the store is locked, full or failing.
+            UnknownThreadError: there is no such thread.
+            ValueError: the place is not in the thread, or a thread called `into` exists.
         """
         ...
 
-    # ------------------------------------------------------------ replay
+    async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
+        """Write rows that were read from a ledger, with their times and hashes, into threads that do not exist yet.
 
-    @overload
-    async def replay(self, thread_id: str, *, upto: int | None = None) -> Conversation: ...
-    @overload
-    async def replay(self, thread_id: str, fold: Fold[StateT], *, upto: int | None = None) -> StateT: ...
-    async def replay(
-        self, thread_id: str, fold: Fold[StateT] | None = None, *, upto: int | None = None
-    ) -> Conversation | StateT:
-        """Return the thread as a conversation, or the value of a fold, computed from its latest snapshot if there is one."""
-        ...
+        Keep `heads` apart from the rows (see `heads_of`): the rows of a thread are accepted only if their chain ends exactly
+        at its head. A branch needs its origin, in the ledger or among the journals. Either all threads are restored or
+        none. A restored thread has no owner. A thread with open requests is due; its kind is the kind of the actor that the
+        first request addresses. Status, pattern and snapshots are not in the rows, so they are not restored.
 
-    async def transitions(self, thread_id: str, *, reward: RewardFunction | None = None) -> tuple[Transition, ...]:
-        """Return the thread as decisions: the observation, the chosen actions, their results.
-
-        Each has the reward that was recorded for it (see `record_reward`). If `reward` is given, it is called with each
-        transition and returns the reward to use.
+        Raises:
+            RestoreRefusedError: a thread has no head, does not match it, or exists already; or its origin does not exist.
         """
         ...
 
-    async def diff(self, left: str, right: str) -> Diff:
-        """Compare two threads: return their common beginning, and the rest of each."""
+    async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
+        """Mark a thread as moved to another ledger, whose URL is `to`; return its stored data other than its rows.
+
+        From then on it cannot be claimed, taken, appended to or posted to here, and earlier owners are fenced: so no effect
+        starts in both ledgers. It can still be read, forked and deleted. Repeating the call is harmless. This only marks the
+        thread: `service.copy_threads` copies it.
+
+        Raises:
+            OwnedError: a living host owns it.
+            ThreadMovedError: it was moved to another place before.
+            UnknownThreadError: there is no such thread.
+        """
         ...
 
-    # ------------------------------------------------------------ maintenance
+    async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        """Delete a thread for good, and return the ids of the deleted threads. Copies in backups stay.
+
+        Raises:
+            UnknownThreadError: there is no such thread.
+            ValueError: branches share its messages, and `with_branches` is False.
+        """
+        ...
+
+    async def expire(self, before: datetime) -> tuple[str, ...]:
+        """Delete the threads whose last change is before a time, except those that a younger branch needs.
+
+        In PostgreSQL, many threads are deleted in several transactions: if one fails, the threads of those before are gone.
+        """
+        ...
+
+    # ------------------------------------------------------------ proof
 
     async def verify(
         self,
@@ -587,14 +559,5 @@ class Ledger(Protocol):
 
         Raises:
             UnknownThreadError: there is no such thread.
-        """
-        ...
-
-    async def backup(self, path: str | Path) -> None:
-        """Write a consistent copy to a new file. The ledger can be used meanwhile.
-
-        Raises:
-            FileExistsError: the file exists already.
-            ValueError: the ledger has no file to copy.
         """
         ...

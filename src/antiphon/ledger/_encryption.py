@@ -17,7 +17,9 @@ digest is keyed, so it reveals nothing to a reader of the file.
 rolled-back append, when another message takes its position. With one key for each thread, the chance that a nonce
 repeats is below 2**-32 after four billion messages of one thread.
 
-`cryptography` is an extra: it is imported with the first master key.
+`cryptography` is an extra: it is imported with the first master key. Without it, what makes or checks a key raises
+`ModuleNotFoundError`. What uses the key of a thread raises `ForgottenError` if it was deleted, `LedgerCorruptError` if it was
+altered, `NoMasterKeyError` if no master key is given, and another `EncryptionError` if it is the wrong one.
 """
 
 from __future__ import annotations
@@ -96,7 +98,6 @@ class MasterKey:
         """Take a key of 32 random bytes.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: it has another length.
         """
         if len(key) != _KEY_BYTES:
@@ -112,7 +113,6 @@ class MasterKey:
         """Return the key in a text: 32 bytes as base64, as `antiphon key` writes them.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: it is not such a text.
         """
         try:
@@ -126,7 +126,6 @@ class MasterKey:
         """Return the key in a file that only its owner may read.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: the file cannot be read, others may read it, or it holds no key.
         """
         return cls.from_text(_secret_text(Path(path)))
@@ -136,7 +135,6 @@ class MasterKey:
         """Return the key that the environment names: the text in `ANTIPHON_KEY`, or the file in `ANTIPHON_KEY_FILE`.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: both are set, or the key is not valid.
         """
         text, path = os.environ.get(KEY_VARIABLE), os.environ.get(KEY_FILE_VARIABLE)
@@ -152,9 +150,6 @@ class MasterKey:
 
         They are called once for each new thread, and when a thread is first used. Calls may come from several threads.
         `unwrap` raises ValueError if the key is not the one that wrapped, or the name is another.
-
-        Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
         """
         master_key = cls(_random(_KEY_BYTES))
         master_key.id, master_key._wrap, master_key._unwrap = id, wrap, unwrap
@@ -170,13 +165,7 @@ class MasterKey:
         return WrappedKey(self.id, self._wrap(key, thread_id))
 
     def unwrap(self, wrapped: WrappedKey, thread_id: str) -> bytes:
-        """Return the key of a thread.
-
-        Raises:
-            ForgottenError: `forget` deleted it.
-            LedgerCorruptError: it was altered.
-            EncryptionError: another master key wraps it.
-        """
+        """Return the key of a thread."""
         name = thread_id or None
         if wrapped.wrapped is None:
             raise ForgottenError(thread_id)
@@ -268,7 +257,6 @@ class SigningKey:
         """Take 32 random bytes.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: it has another length.
         """
         self._key = _ed25519().Ed25519PrivateKey.from_private_bytes(seed)
@@ -280,7 +268,6 @@ class SigningKey:
         """Return the key in a file that only its owner may read.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             ValueError: the file cannot be read, others may read it, or it holds no such key.
         """
         text = _secret_text(Path(path)).strip()
@@ -302,11 +289,7 @@ class SigningKey:
 
 
 def is_signed(text: bytes, signature: str, public: str) -> bool:
-    """Whether the key with this public part has signed a text.
-
-    Raises:
-        ModuleNotFoundError: `cryptography` is not installed.
-    """
+    """Whether the key with this public part has signed a text."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 (an extra)
 
     try:
@@ -426,7 +409,6 @@ class Keyring:
         """Return the keyring of a ledger that is opened.
 
         Raises:
-            ModuleNotFoundError: `cryptography` is not installed.
             TypeError: the value is not a master key.
             ValueError: the key that the environment names is not valid.
         """
@@ -458,14 +440,7 @@ class Keyring:
         return wrapped
 
     def key(self, thread_id: str, wrapped: WrappedKey) -> ThreadKey:
-        """Return the key of a thread.
-
-        Raises:
-            ForgottenError: `forget` deleted it.
-            LedgerCorruptError: it was altered.
-            NoMasterKeyError: no master key is given.
-            EncryptionError: another master key wraps it.
-        """
+        """Return the key of a thread."""
         cached = self._keys.get((thread_id, wrapped))
         return cached or self._remember(thread_id, wrapped, ThreadKey(thread_id, self._unwrapped(thread_id, wrapped)))
 
@@ -481,12 +456,6 @@ class Keyring:
         """Return the key of a thread that is written to; for a new thread, a new key if the ledger has a master key.
 
         A thread that has messages without encryption stays without. `ledger_key` is that of the ledger, if it has one.
-
-        Raises:
-            ForgottenError: `forget` deleted the key of the thread.
-            LedgerCorruptError: a key was altered.
-            NoMasterKeyError: the thread is encrypted, or new in an encrypted ledger, and no master key is given.
-            EncryptionError: another master key wraps the keys of the ledger.
         """
         if wrapped is None and is_new and (self.master is not None or ledger_key is not None):
             self.needed(thread_id)

@@ -54,6 +54,7 @@ def summary_of(state: State, open_calls: int, owner: str | None = None) -> Threa
         due_at=None if state.due_at is None else from_micros(state.due_at),
         unfit=unfit_of(state),
         moved_to=None if (move := move_of(state)) is None else move.to,
+        head=head_of(state),
     )
 
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from shlex import quote
-from typing import TYPE_CHECKING
 
-from antiphon.ledger._contract import Ledger
+from antiphon.ledger._contract import Ledger, Log
 from antiphon.ledger._encryption import Mastering
 from antiphon.ledger._redaction import Redacting
 from antiphon.ledger._secrets import without_password
@@ -16,15 +15,12 @@ from antiphon.ledger._signals import SIGNALS_VARIABLE, Signalling
 from antiphon.ledger._unopened import Unopened
 from antiphon.messages._arguments import check_type
 
-if TYPE_CHECKING:
-    from antiphon.ledger.postgres._ledger import PostgresLedger
-
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 _VARIABLE = "ANTIPHON_LEDGER"
 
 
-def command_line(ledger: Ledger | None, *words: str, options: str = "") -> str:
+def command_line(ledger: Log | None, *words: str, options: str = "") -> str:
     """Return the command line of an `antiphon` command on a ledger, to show to a person; `options` are not quoted."""
     url: str | None = getattr(ledger, "url", None)
     is_default = url is None or url == without_password(os.environ.get(_VARIABLE, ""))
@@ -93,8 +89,12 @@ async def _opened(
 ) -> AsyncGenerator[Ledger, None]:
     if url.startswith(_POSTGRES):
         signals = os.environ.get(SIGNALS_VARIABLE) or None if signals is None else signals
-        store = _postgres()
-        async with store.open(
+        try:
+            from antiphon.ledger.postgres._ledger import PostgresLedger  # noqa: PLC0415 (an extra)
+        except ModuleNotFoundError as exc:
+            text = 'a ledger in PostgreSQL needs asyncpg: pip install "antiphon[postgres]"'
+            raise ModuleNotFoundError(text, name=exc.name) from exc
+        async with PostgresLedger.open(
             url,
             tenant=tenant,
             create=create,
@@ -127,12 +127,3 @@ async def _opened(
         path, create=create, redaction=redaction, busy_timeout=busy_timeout, master_key=master_key
     ) as ledger:
         yield ledger
-
-
-def _postgres() -> type[PostgresLedger]:
-    try:
-        from antiphon.ledger.postgres._ledger import PostgresLedger  # noqa: PLC0415 (an extra)
-    except ModuleNotFoundError as exc:
-        text = 'a ledger in PostgreSQL needs asyncpg: pip install "antiphon[postgres]"'
-        raise ModuleNotFoundError(text, name=exc.name) from exc
-    return PostgresLedger

@@ -168,11 +168,52 @@ def is_chosen(hint: bytes, key: int, hosts: int) -> bool:
     return hosts <= _FEW or crc32(b"%b %d" % (hint, key)) % hosts < _FEW
 
 
-class Hints:
+class Hints(Protocol):
+    """What a ledger hears from the other processes that use it."""
+
+    @property
+    def signals(self) -> Signals | None:
+        """The carrier of signals to other processes, such as live text; None: there is none for live text."""
+        ...
+
+    async def wait(self, after: int, within: float) -> int:
+        """Wait until a host may have work from another process, at most so many seconds; return the number of hints so far.
+
+        Pass that number as `after` the next time. Hints may be lost, repeated or late, so a host also polls for work. A store
+        without hints just waits, and returns `after`.
+        """
+        ...
+
+
+class NoHints:
+    """The hints of a store whose processes tell each other nothing."""
+
+    def __init__(self, signals: Signals | None = None) -> None:
+        self.signals = signals
+
+    async def wait(self, after: int, within: float) -> int:
+        await asyncio.sleep(within)
+        return after
+
+    def note_commit(self) -> None:
+        """Tell nobody."""
+
+    def note_work(self, whom: str) -> None:
+        """Tell nobody."""
+
+    def note_host(self, host: Host, key: int, hosts: int) -> None:
+        """Tell nobody."""
+
+    def forget_host(self, host: Host) -> None:
+        """Tell nobody."""
+
+
+class ProcessHints:
     """The hints that a process sends and receives."""
 
-    def __init__(self, carrier: Signals, subject: str, *, is_scarce: bool = False) -> None:
+    def __init__(self, carrier: Signals, subject: str, *, is_scarce: bool = False, signals: Signals | None = None) -> None:
         """Make them; `is_scarce`: the carrier can carry only few signals a second."""
+        self.signals = signals
         self.commits = CommitSignal()
         """Notified when messages may have been committed, here or elsewhere."""
         self.work = CommitSignal()
@@ -212,8 +253,7 @@ class Hints:
         """Note that a host of this process has left."""
         self._own.pop(host.instance, None)
 
-    async def hinted(self, after: int, within: float) -> int:
-        """See `Ledger.hinted`."""
+    async def wait(self, after: int, within: float) -> int:
         self.listen()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):

@@ -10,7 +10,7 @@ terms removes them and adds nothing. So the next search does not find replaced o
 
 A store returns candidates, the terms that they have, and how frequent each term is. The caller ranks them.
 
-A `VectorStore` keeps a vector for each entry, too, and finds the nearest. All vectors come from one embedder, because vectors
+An index can keep a vector for each entry, too, and find the nearest. All vectors come from one embedder, because vectors
 of two embedders cannot be compared. A vector is removed with its entry, so a removed passage is not found.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from antiphon.errors import DecodeError, RetrievalError
 from antiphon.ledger._records import Record
@@ -113,9 +113,30 @@ class VectorSpace:
         return f"{self.model} ({self.dimension} dimensions)"
 
 
-@runtime_checkable
-class VectorStore(Protocol):
-    """A ledger that keeps vectors beside an index of terms."""
+class Terms(Protocol):
+    """The indexes of terms of a ledger, and the vectors beside them."""
+
+    async def find(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        """Find messages of an index that have at least one of the terms; those with the most and the rarest terms first.
+
+        Messages that were committed before the call are in the index, and those of removed sources are not. `source` is a
+        pattern with `*`, `?` and `[...]`, which the source of an entry must match; case matters.
+
+        Raises:
+            NotSearchableError: the index covers an encrypted thread.
+            ValueError: there are too many terms, or one has white space.
+        """
+        ...
+
+    async def rebuild(self, index: TermIndex) -> int:
+        """Drop an index, build it again from the messages, and return how many messages it has.
+
+        A search does this automatically if the version of the index has changed. Use it for an index that `verify` finds
+        damaged.
+        """
+        ...
 
     async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
         """Return messages of an index that have no vector yet.

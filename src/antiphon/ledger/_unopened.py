@@ -46,6 +46,6 @@ def check_opened(ledger: object) -> None:
     """
     if isinstance(ledger, Unopened):
         raise TypeError(f"this ledger is not open; {ledger.hint}")
-    if not hasattr(ledger, "by_invocation"):
+    if not hasattr(ledger, "horizon"):
         how = "`async with open_ledger('sqlite:///ledger.db') as ledger` opens one"
         raise TypeError(f"expected an open ledger, got {ledger!r}; {how}")

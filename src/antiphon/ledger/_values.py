@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from antiphon.ledger._encryption import WrappedKey
@@ -60,6 +61,8 @@ class ThreadSummary:
     """The builds that cannot continue it, and why."""
     moved_to: str | None = None
     """The URL of the ledger that it was moved to, and continues in."""
+    head: Head = field(kw_only=True)
+    """Its end, which proves later what it had."""
 
 
 ThreadOrder: TypeAlias = Literal["-updated_at", "updated_at", "-created_at", "created_at"]
@@ -239,8 +242,24 @@ class Diagnosis:
 
 
 @runtime_checkable
-class Diagnosed(Protocol):
-    """A store that can examine its settings and surroundings."""
+class Maintained(Protocol):
+    """What only a store with a file or a server of its own does, beside its contract."""
+
+    async def tail_lag(self) -> float:
+        """Return the lag of `tail` in seconds: the age of the oldest committed record that it does not return yet.
+
+        A store with concurrent transactions holds back a record until no earlier transaction runs. Other stores return 0.
+        """
+        ...
+
+    async def backup(self, path: str | Path) -> None:
+        """Write a consistent copy to a new file. The ledger can be used meanwhile.
+
+        Raises:
+            FileExistsError: the file exists already.
+            ValueError: the ledger has no file to copy.
+        """
+        ...
 
     async def diagnose(self) -> tuple[Diagnosis, ...]:
         """Return the findings, with advice where something should be changed. Nothing is written.

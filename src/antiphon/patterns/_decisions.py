@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, Final, TypeAlias
 
 from antiphon.agents.durability._talk import quoted_seqs
-from antiphon.ledger import Ledger, rewards_of
+from antiphon.ledger import Log, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 from antiphon.messages._keys import run_of
 
@@ -76,7 +76,7 @@ DecisionReward: TypeAlias = Callable[[Decision], float | None]
 
 
 async def export_transitions(
-    ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None, window: int | None = None
+    ledger: Log, thread_id: str, *, reward: DecisionReward | None = None, window: int | None = None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the decisions of a thread as plain JSON objects, in the order in which they were made.
 
@@ -90,7 +90,7 @@ async def export_transitions(
         yield {**decision.labels(), **plain, "reward": decision.reward}
 
 
-async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
+async def decisions_of(ledger: Log, thread_id: str, *, reward: DecisionReward | None = None) -> list[Decision]:
     """Return the decisions of a thread in the order in which they were made; a branch includes those that it shares."""
     rewards = {row.message_id: row.value for row in (await rewards_of(ledger, thread_id)).values()}
     top, nested = ThreadTop(), dict[str, list[Message]]()
@@ -120,7 +120,7 @@ async def decisions_of(ledger: Ledger, thread_id: str, *, reward: DecisionReward
     return [replace(decision, reward=value) for decision, value in own_rewards]
 
 
-async def _rows_at(ledger: Ledger, thread_id: str, seqs: Set[int]) -> dict[int, Message]:
+async def _rows_at(ledger: Log, thread_id: str, seqs: Set[int]) -> dict[int, Message]:
     """Return rows of a thread by place."""
     if not seqs:
         return {}

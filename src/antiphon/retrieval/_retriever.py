@@ -32,7 +32,7 @@ from antiphon.ledger._terms import MOST_TERMS
 from antiphon.messages import Json, JsonArray, Message, PartsPayload, TextPart
 from antiphon.retrieval._documents import KINDS, Kind, TextPiece, kind_of, passages_of
 from antiphon.retrieval._language import analysis_version, concepts_in, detect_language, related_stems, telling_words, terms_in
-from antiphon.retrieval._vectors import Vectors, vector_store
+from antiphon.retrieval._vectors import Vectors
 
 if TYPE_CHECKING:
     from pydantic_ai import Embedder
@@ -188,7 +188,6 @@ class KnowledgeBase:
         """With an embedder, passages are also found by meaning. Each passage is embedded once.
 
         Raises:
-            TypeError: there is an embedder, and the ledger keeps no vectors.
             ValueError: `thread_id` has a slash.
         """
         self._ledger = ledger
@@ -211,7 +210,7 @@ class KnowledgeBase:
             NotSearchableError: the ledger encrypts new threads, and an index of their passages would be readable.
             ValueError: it has no text.
         """
-        if await self._ledger.encryption() is not None:
+        if await self._ledger.keys.status() is not None:
             raise NotSearchableError(_ENCRYPTED)
         chosen_kind = kind or kind_of(source)
         # In threads: the author of a document chooses how long this takes.
@@ -295,14 +294,14 @@ class KnowledgeBase:
         self, terms: Sequence[str], related: Sequence[frozenset[str]], source: str | None, limit: int
     ) -> TermMatches:
         """Return the candidates of a search: those with its terms, and those with related ones."""
-        matches = await self._ledger.find_terms(self._index, terms, source=source, limit=limit)
+        matches = await self._ledger.terms.find(self._index, terms, source=source, limit=limit)
         related_terms = list(dict.fromkeys(term for stems in related for term in sorted(stems) if term not in terms))[
             :MOST_TERMS
         ]
         if not related_terms:
             return matches
         # A search of its own: the many related terms would otherwise displace the few that were asked for.
-        by_related = await self._ledger.find_terms(self._index, related_terms, source=source, limit=limit)
+        by_related = await self._ledger.terms.find(self._index, related_terms, source=source, limit=limit)
         there = {match.record.hash for match in matches.matches}
         candidates = (*matches.matches, *(match for match in by_related.matches if match.record.hash not in there))
         return replace(matches, matches=candidates, frequency={**by_related.frequency, **matches.frequency})
@@ -352,21 +351,17 @@ class KnowledgeBase:
 
     async def rebuild(self) -> int:
         """Rebuild the index, and return how many passages it has. A search does so automatically if necessary."""
-        return await self._ledger.rebuild_terms(self._index)
+        return await self._ledger.terms.rebuild(self._index)
 
     async def refresh(self) -> None:
         """Add missing passages to the index, so that the next search need not."""
-        await self._ledger.find_terms(self._index, (), limit=0)
+        await self._ledger.terms.find(self._index, (), limit=0)
         if self._vectors is not None:
             await self._vectors.embed_new()
 
     async def drop_vectors(self) -> None:
-        """Drop the vectors of all passages, so that another embedder can be used: the next search computes new ones.
-
-        Raises:
-            TypeError: the ledger keeps no vectors.
-        """
-        await vector_store(self._ledger).drop_vectors(self._index)
+        """Drop the vectors of all passages, so that another embedder can be used: the next search computes new ones."""
+        await self._ledger.terms.drop_vectors(self._index)
 
     async def _document(self, source: str) -> _Document:
         """Return the place of a document, existing or new."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from antiphon.ledger import Ledger, Record, TermIndex, TermMatch, VectorSpace, VectorStore
+from antiphon.ledger import Ledger, Record, TermIndex, TermMatch, VectorSpace
 from antiphon.messages import JsonArray, PartsPayload, TextPart
 
 if TYPE_CHECKING:
@@ -21,22 +21,11 @@ _LONGEST: Final = 8_000
 """The maximum length of an embedded text, in characters, which most models accept."""
 
 
-def vector_store(ledger: Ledger) -> VectorStore:
-    """Return a ledger that keeps vectors.
-
-    Raises:
-        TypeError: it does not.
-    """
-    if not isinstance(ledger, VectorStore):
-        raise TypeError(f"{type(ledger).__name__} keeps no vectors; use a ledger of sqlite:/// or memory:")
-    return ledger
-
-
 class Vectors:
     """The vectors of the passages of an index."""
 
     def __init__(self, ledger: Ledger, index: TermIndex, embedder: Embedder) -> None:
-        self._store = vector_store(ledger)
+        self._terms = ledger.terms
         self._index = index
         self._embedder = embedder
 
@@ -50,7 +39,7 @@ class Vectors:
         vector = result.embeddings[0]
         space = VectorSpace(f"{result.provider_name}:{result.model_name}", len(vector))
         await self._embed_new(space)
-        return await self._store.find_vectors(self._index, space, vector, source=source, limit=limit)
+        return await self._terms.find_vectors(self._index, space, vector, source=source, limit=limit)
 
     async def embed_new(self) -> None:
         """Embed the passages that have no vector yet."""
@@ -58,12 +47,12 @@ class Vectors:
         await self._embed_new(VectorSpace(f"{result.provider_name}:{result.model_name}", len(result.embeddings[0])))
 
     async def _embed_new(self, space: VectorSpace) -> None:
-        while records := await self._store.without_vectors(self._index, space, limit=_BATCH):
+        while records := await self._terms.without_vectors(self._index, space, limit=_BATCH):
             result = await self._embedder.embed_documents([_embedded(record) for record in records])
             vectors: dict[str, Sequence[float]] = dict(
                 zip((record.hash for record in records), result.embeddings, strict=True)
             )
-            await self._store.store_vectors(self._index, space, vectors)
+            await self._terms.store_vectors(self._index, space, vectors)
 
 
 def _embedded(record: Record) -> str:

@@ -361,7 +361,7 @@ class Context:
 
     @property
     def ledger(self) -> Ledger:
-        return self._services.journal.ledger
+        return self._services.system.ledger
 
     @property
     def journal(self) -> Journal:

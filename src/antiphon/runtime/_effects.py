@@ -49,7 +49,7 @@ from pydantic import ValidationError
 
 from antiphon import errors
 from antiphon.errors import AppendConflictError
-from antiphon.ledger import Fold
+from antiphon.ledger import Fold, replay
 from antiphon.messages import Json, Message, OptionCallPayload, OptionResultPayload, current_port, thaw
 from antiphon.messages._keys import child_id, renamed
 from antiphon.messages._unchecked import MUCH
@@ -423,7 +423,7 @@ class Effect:
             return await self.unknown(reason)
 
     async def _write_attempt(self, failure: str | None) -> None:
-        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        records = await self.journal.ledger.find(correlation_id=self.id, thread_id=self.thread_id)
         number = 2 + sum(record.message.lane == "effect" for record in records)
         row = attempted(self.id, number, thread_id=self.thread_id, policy=self.course.to, failure=failure)
         await self.journal.write(self.thread_id, [row])  # before the start: see "Every start follows a row" above
@@ -744,7 +744,7 @@ class States:
         cached: tuple[int, StateT] = self._known.pop(key, (0, state.initial))
         seq, value = cached
         if not 0 < seq <= upto:
-            value = await self._journal.ledger.replay(thread_id, state.fold(), upto=upto)
+            value = await replay(self._journal.ledger, thread_id, state.fold(), upto=upto)
         else:
             async for record in self._journal.ledger.read(thread_id, seq, upto + 1):
                 value = state.step(value, record.message)

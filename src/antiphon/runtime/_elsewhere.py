@@ -29,7 +29,7 @@ from antiphon.runtime._settings import SYSTEM, Address
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from antiphon.ledger import Ledger, Tailed
+    from antiphon.ledger import Owners, Tailed
     from antiphon.runtime._actor import Lifetime
 
 
@@ -63,7 +63,7 @@ class Inbox(Actor):
 class RemoteAnswers:
     """The local callers that wait for answers in threads of other hosts, and the tail of the ledger that delivers them."""
 
-    def __init__(self, lifetime: Lifetime, ledger: Ledger, poll: float) -> None:
+    def __init__(self, lifetime: Lifetime, ledger: Owners, poll: float) -> None:
         """Make it; `poll` is the number of seconds between two checks for a host."""
         self._lifetime = lifetime
         self._ledger = ledger
@@ -111,7 +111,7 @@ class RemoteAnswers:
         try:
             await self._ledger.post(thread_id, posted.message)
         except AppendRefusedError:
-            if not await self._ledger.by_invocation(posted.id, thread_id=thread_id):
+            if not await self._ledger.find(invocation_id=posted.id, thread_id=thread_id):
                 raise  # otherwise the same notice was posted before, with another timestamp
 
     def add(self, delivery: DeliveryState) -> None:
@@ -174,7 +174,7 @@ class RemoteAnswers:
         thread_id, invocation_id = key
         while key in self._waiting:
             try:
-                for record in await self._ledger.by_invocation(invocation_id, thread_id=thread_id):
+                for record in await self._ledger.find(invocation_id=invocation_id, thread_id=thread_id):
                     self._take(record.message)
                 if key in self._waiting:  # it has no answer: it may be parked
                     for record in await self._ledger.open_calls(thread_id):

@@ -44,7 +44,7 @@ from antiphon.runtime._reporting import LOG, log_fields, log_text, report_own_fa
 from antiphon.runtime._settings import STOPPED, Settings, ThreadLimit
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Epoch, Ledger, TakenThread, ThreadSummary
+    from antiphon.ledger import Epoch, Owners, TakenThread, ThreadSummary
     from antiphon.runtime._actor import Lifetime
     from antiphon.runtime._delivery import InFlight
     from antiphon.runtime._effects import States
@@ -197,7 +197,7 @@ class _Mismatch(NamedTuple):
     error: errors.HistoryMismatchError
 
 
-async def _release_unfit(ledger: Ledger, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
+async def _release_unfit(ledger: Owners, mismatch: _Mismatch, epoch: int, build: str, *, is_stopped: bool) -> None:
     """Release a thread that this build cannot continue."""
     if is_stopped:
         await ledger.append(mismatch.thread_id, (), epoch=epoch, status=STOPPED)
@@ -318,7 +318,7 @@ class Hosting:
         if not self._has_room:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as self._waiting:
-                    hints = await self._ledger.hinted(hints, most)
+                    hints = await self._ledger.hints.wait(hints, most)
             self._waiting = None
         await asyncio.sleep(min(_BETWEEN_LOOKS, most) - (loop.time() - began))  # many hints together cause one poll
         return hints
@@ -689,7 +689,7 @@ class TakeOvers(NamedTuple):
     last_at: datetime | None = None
 
 
-async def read_take_overs(ledger: Ledger) -> TakeOvers:
+async def read_take_overs(ledger: Owners) -> TakeOvers:
     """Return how many threads the hosts of a ledger have taken over from dead ones."""
     total = TakeOvers()
     async for record in ledger.read(TAKE_OVERS):

@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from antiphon import errors
-from antiphon.ledger import Epoch, Host, Ledger, Record, Redaction
+from antiphon.ledger import Epoch, Host, Owners, Record, Redaction
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Message
 from antiphon.runtime._points import Point, reached
@@ -149,7 +149,7 @@ class Journal:
         `has_attempts`: the attempt number of a course alone tells whether an earlier owner has started it, as in runs.
         """
         self.lease = lease
-        self.ledger: Ledger = lease.ledger
+        self.ledger: Owners = lease.ledger
         self._has_attempts = has_attempts
         self.admit: Admit = admit or (lambda thread_id: nullcontext())
         """The block in which an effect writes its intent."""
@@ -291,7 +291,7 @@ class Journal:
     async def redaction_of(self, thread_id: str) -> Redaction | None:
         """Return the redaction rules of a thread. They are read once, without a claim of the thread."""
         if thread_id not in self._redactions:
-            self._redactions[thread_id] = await self.ledger.redaction_of(thread_id)
+            self._redactions[thread_id] = await self.ledger.redaction.of(thread_id)
         return self._redactions[thread_id]
 
     def length(self, thread_id: str) -> int:

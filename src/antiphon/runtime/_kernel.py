@@ -62,7 +62,7 @@ class Kernel:
     def __init__(
         self, system: ActorSystem, ledger: Ledger, settings: Settings, observer: Observer | None, admit: Admit | None
     ) -> None:
-        self.settings = settings
+        self.ledger, self.settings = ledger, settings
         self.lifetime = Lifetime()
         self.tree = Tree()
         self.lease = Lease(ledger, settings, lambda: offered_kinds(self.tree.kinds(), settings))

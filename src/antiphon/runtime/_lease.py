@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
     from antiphon.errors import HistoryMismatchError
-    from antiphon.ledger import Ledger
+    from antiphon.ledger import Owners
 
 ResultT = TypeVar("ResultT")
 
@@ -56,7 +56,7 @@ class Lease:
     Whoever writes threads needs one: `Journal` claims them by it, and confirms by it that they are still owned.
     """
 
-    def __init__(self, ledger: Ledger, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(self, ledger: Owners, settings: Settings, kinds: Callable[[], tuple[str, ...]]) -> None:
         """Make it; `kinds` returns the kinds of threads that the host can run, which change while it is set up."""
         self.ledger = ledger
         self._settings = settings
@@ -283,7 +283,7 @@ _SETTINGS = Settings()
 class ProcessHost:
     """The users of this process on one ledger, its runs and subscriptions, and the lease that they share."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Owners) -> None:
         self._ledger = ledger
         self._users = 0
         self._kinds: Counter[str] = Counter()
@@ -349,14 +349,14 @@ class ProcessHost:
             return True
 
 
-_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Ledger, ProcessHost]] = WeakKeyDictionary()
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakKeyDictionary[Owners, ProcessHost]] = WeakKeyDictionary()
 
 
-def _hosts() -> WeakKeyDictionary[Ledger, ProcessHost]:
+def _hosts() -> WeakKeyDictionary[Owners, ProcessHost]:
     return _loops.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
 
 
-def process_host(ledger: Ledger) -> ProcessHost:
+def process_host(ledger: Owners) -> ProcessHost:
     """Return this process as a host on a ledger, for the running event loop."""
     hosts = _hosts()
     if (host := hosts.get(ledger)) is None:
@@ -373,7 +373,7 @@ def is_of_this_process(host: Host) -> bool:
 # ---------------------------------------------------------------- hosts of other builds
 
 
-async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
+async def has_other_build(ledger: Owners, thread_id: str, build: str) -> bool:
     """Whether a living host of another build has the kind of a thread."""
     summary = await ledger.thread(thread_id)
     kind = None if summary is None else summary.kind
@@ -383,7 +383,7 @@ async def has_other_build(ledger: Ledger, thread_id: str, build: str) -> bool:
     )
 
 
-async def takes_another_build(ledger: Ledger, kinds: Collection[str], build: str) -> bool:
+async def takes_another_build(ledger: Owners, kinds: Collection[str], build: str) -> bool:
     """Whether a living host of another build takes threads of some kinds; yes, if the ledger does not answer."""
     try:
         hosts = await ledger.hosts()

@@ -18,7 +18,7 @@ from antiphon.messages._keys import is_below, parent_of, park_id, withdrawn_id
 from antiphon.runtime._rows import AGAIN, DELIVER, PARK, STOP, TIMER, begun, ended, error_fields, is_once, option_of
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Owners, Record
     from antiphon.runtime._delivery import DeliveryState
 
 _TERMINATED = error_fields("the thread is terminated", errors.WithdrawnError.code, retryable=False)
@@ -38,7 +38,7 @@ def endings(delivery: DeliveryState, *, is_left: bool = False) -> list[Message]:
     return rows + [_abandoned(intent, thread_id, str(delivery.to)) for intent in effects]
 
 
-async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
+async def leftovers(ledger: Owners, rows: Sequence[Record], invocation_id: str, thread_id: str, to: str) -> list[Message]:
     """Return the rows that end the leftovers of a message, by the open calls of its thread."""
     parked = {row.message.parent_id for row in rows if option_of(row.message) == PARK}
     ends: list[Message] = []
@@ -55,7 +55,7 @@ async def leftovers(ledger: Ledger, rows: Sequence[Record], invocation_id: str, 
     return ends
 
 
-async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
+async def _following(ledger: Owners, calls: Sequence[Message], invocation_id: str, thread_id: str) -> list[Message]:
     """Return the open calls that belong to a message: by their parent, or, for effects, by their id."""
     following = [call for call in calls if call.parent_id == invocation_id]
     for call in calls:
@@ -65,12 +65,12 @@ async def _following(ledger: Ledger, calls: Sequence[Message], invocation_id: st
     return following
 
 
-async def owner_of(ledger: Ledger, effect: Message, thread_id: str) -> str | None:
+async def owner_of(ledger: Owners, effect: Message, thread_id: str) -> str | None:
     """Return the message whose handler started an effect; None if the thread has none."""
     name = effect.invocation_id or ""
     while "/" in name:
         name = parent_of(name)
-        rows = [record.message for record in await ledger.by_invocation(name, thread_id=thread_id)]
+        rows = [record.message for record in await ledger.find(invocation_id=name, thread_id=thread_id)]
         if any(row.lane != "effect" or option_of(row) == DELIVER for row in rows):  # a call, or the DELIVER row of a notice
             return name
     return None

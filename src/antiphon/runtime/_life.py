@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from antiphon import protocol
 from antiphon.errors import LedgerError, RefusedError, WithdrawnError
+from antiphon.ledger import replay
 from antiphon.messages import Message, current_port, thaw
 from antiphon.protocol import Reply, Request
 from antiphon.protocol._values import Value
@@ -34,7 +35,7 @@ from antiphon.runtime._rows import PARK, Standing, has_work, option_of, waits_fo
 from antiphon.runtime._settings import SYSTEM
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger
+    from antiphon.ledger import Owners
     from antiphon.runtime._delivery import InFlight
     from antiphon.runtime._journal import Journal
     from antiphon.runtime._recovery import Timers
@@ -88,7 +89,7 @@ class Lives:
 
     async def state(self, thread_id: str) -> LifeState:
         """Return the state of a thread."""
-        return await self._journal.ledger.replay(thread_id, LIFE.fold())
+        return await replay(self._journal.ledger, thread_id, LIFE.fold())
 
     async def _look(self, thread_id: str) -> GateState:
         if thread_id.startswith(f"{SYSTEM}/"):
@@ -286,7 +287,7 @@ def _resumed_status(open_calls: Sequence[Message], before: str | None) -> str:
     return "processing" if at_work else before or "completed"
 
 
-async def is_parked(ledger: Ledger, thread_id: str, invocation_id: str) -> bool:
+async def is_parked(ledger: Owners, thread_id: str, invocation_id: str) -> bool:
     """Whether a message or an effect is parked."""
     return Standing.of(await ledger.open_calls(thread_id), invocation_id).parked is not None
 
@@ -299,7 +300,7 @@ _STATUS: Final[Mapping[str | None, str]] = {
 }
 
 
-async def read_status(ledger: Ledger, thread_id: str) -> protocol.ThreadStatus:
+async def read_status(ledger: Owners, thread_id: str) -> protocol.ThreadStatus:
     """Return the status of a thread from the ledger. `reason` is why it was terminated or stopped.
 
     Raises:
@@ -309,7 +310,7 @@ async def read_status(ledger: Ledger, thread_id: str) -> protocol.ThreadStatus:
     summary = await ledger.thread(thread_id)
     if summary is None:
         raise not_found(thread_id)
-    state = await ledger.replay(thread_id, LIFE.fold())
+    state = await replay(ledger, thread_id, LIFE.fold())
     reason, status = state.reason, str(state.held)
     if state.held == "open" and summary.status in _STATUS and (summary.pattern is not None or summary.status == "stopped"):
         status = _STATUS[summary.status]

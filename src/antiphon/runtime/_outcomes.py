@@ -134,7 +134,7 @@ class Outcomes:
     async def recorded(self, delivery: DeliveryState) -> tuple[Record | None, Message | None]:
         """Return the stored record of a message, and its stored outcome."""
         thread_id = delivery.thread_id or ""
-        records = await self._journal.ledger.by_invocation(delivery.invocation_id, thread_id=thread_id)
+        records = await self._journal.ledger.find(invocation_id=delivery.invocation_id, thread_id=thread_id)
         lane = (
             "effect" if not delivery.is_call else "control" if delivery.envelope.request is not None else delivery.message.lane
         )

@@ -29,7 +29,7 @@ from antiphon.ledger._permits import ALL_MODELS, START_WITHIN
 from antiphon.runtime._reporting import warn
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Host, Ledger
+    from antiphon.ledger import Host, Owners
 
 _FRESH: Final = 2.0
 """Seconds for which limits that were read are considered current."""
@@ -130,7 +130,7 @@ class _Waiter:
 class Permits:
     """The permits of a host."""
 
-    def __init__(self, ledger: Ledger, lessee: Lessee, patience: float) -> None:
+    def __init__(self, ledger: Owners, lessee: Lessee, patience: float) -> None:
         """Make it; `patience` is how many seconds a request waits for a permit."""
         self._ledger = ledger
         self._lessee = lessee
@@ -189,7 +189,7 @@ class Permits:
     async def _read(self) -> None:
         began = asyncio.get_running_loop().time()
         try:
-            stored = await self._ledger.limits()
+            stored = await self._ledger.limits.status()
         except LedgerError:
             if self._looked_at is None:
                 raise
@@ -293,7 +293,7 @@ class Permits:
         async def exchange(host: Host) -> tuple[int, Mapping[str, PermitGrant]]:
             # The term in which the permits are granted. If the lease expires during the call, the next beat starts another
             # term, and `_give_out` grants none of them.
-            return self._lessee.beaten.term, await self._ledger.permits(host, wants)
+            return self._lessee.beaten.term, await self._ledger.limits.lease(host, wants)
 
         try:
             term, grants = await self._lessee.as_host(exchange)

@@ -34,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antiphon import errors
+from antiphon.ledger import open_calls_of
 from antiphon.messages import DataPart, Json, Message, OptionCallPayload, PartsPayload, current_port, thaw
 from antiphon.messages._keys import child_id
 from antiphon.runtime._delivery import DeliveryState, Envelope
@@ -385,7 +386,7 @@ class Recovery:
                 await self._journal.write(thread_id, ends)
 
     async def _has_ended(self, thread_id: str, invocation_id: str) -> bool:
-        records = await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
+        records = await self._ledger.find(invocation_id=invocation_id, thread_id=thread_id)
         return any(record.message.kind == "option_result" for record in records)
 
     def recover_later(self, thread_id: str) -> None:
@@ -418,13 +419,8 @@ class Recovery:
 
     async def parked(self) -> tuple[Parked, ...]:
         """Return the parked messages of all threads."""
-        parked: list[Parked] = []
-        page = await self._ledger.open_calls_of(PARK)
-        while True:
-            parked += [_parked(row.message.thread_id or "", row.message) for row in page.calls if row.message.lane == "effect"]
-            if page.next is None:
-                return tuple(parked)
-            page = await self._ledger.open_calls_of(PARK, page=page.next)
+        calls = [row.message async for row in open_calls_of(self._ledger, PARK)]
+        return tuple(_parked(call.thread_id or "", call) for call in calls if call.lane == "effect")
 
     async def _take_up(self, thread_id: str, row: Record, rows: Sequence[Record], how: _How | None = None) -> Recovered:
         how = _How() if how is None else how

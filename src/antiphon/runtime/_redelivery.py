@@ -46,7 +46,7 @@ from antiphon.runtime._settings import GOES_ON, STOPPED
 from antiphon.runtime._states import Event, Phase
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Owners, Record
     from antiphon.runtime._cell import Cell
     from antiphon.runtime._delivery import DeliveryState, InFlight, Recent
     from antiphon.runtime._elsewhere import RemoteAnswers
@@ -303,7 +303,7 @@ async def reopen(journal: Journal, thread_id: str, effect: str) -> None:
     await journal.write(thread_id, rows)
 
 
-async def last_failure(ledger: Ledger, thread_id: str, invocation_id: str) -> str | None:
+async def last_failure(ledger: Owners, thread_id: str, invocation_id: str) -> str | None:
     """Return the last attempt of an effect, if it failed and a run ended with that; else None.
 
     The run must be open, with nothing recorded after the failure: a program that continued has handled the failure, and keeps
@@ -365,7 +365,7 @@ def _find(rows: tuple[Record, ...], invocation_id: str, *, is_effect: bool) -> M
 # ---------------------------------------------------------------- duplicates and RETRY
 
 
-async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_id: str | None) -> Message:
+async def find_original(ledger: Owners, recent: Recent, request: Retry, thread_id: str | None) -> Message:
     """Return the message that a RETRY names.
 
     Raises:
@@ -373,7 +373,7 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
     """
     original, tries = None, request.attempt
     if thread_id is not None:
-        records = await ledger.by_invocation(request.original_message_id, thread_id=thread_id)
+        records = await ledger.find(invocation_id=request.original_message_id, thread_id=thread_id)
         calls = [record for record in records if record.message.kind == "option_call" and record.message.lane == "control"]
         if calls:
             original = calls[0].message
@@ -390,7 +390,7 @@ async def find_original(ledger: Ledger, recent: Recent, request: Retry, thread_i
     return original
 
 
-async def _tries(ledger: Ledger, request: Retry, thread_id: str, seq: int) -> int:
+async def _tries(ledger: Owners, request: Retry, thread_id: str, seq: int) -> int:
     """Return the number of this attempt; the message itself was the first."""
     tries = 1
     async for record in ledger.read(thread_id, seq):

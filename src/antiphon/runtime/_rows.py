@@ -56,7 +56,7 @@ from antiphon.messages._long_values import cut, cut_text
 from antiphon.messages._settings import current_limits
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Record
+    from antiphon.ledger import Owners, Record
     from antiphon.messages import Payload
 
 
@@ -235,14 +235,14 @@ def stopped_error(row: Message) -> StoppedError:
     return StoppedError(str(arguments.get("reason")), cause=str(arguments.get("code")), row=row.invocation_id)
 
 
-async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], first: int) -> int:
+async def unused(ledger: Owners, thread_id: str, name: Callable[[int], str], first: int) -> int:
     """Return the first number whose row name is unused in the thread. Numbers are used without gaps.
 
     Ended rows keep their names. The ledger refuses a second row with the same name, or treats it as the first.
     """
 
     async def is_used(number: int) -> bool:
-        return bool(await ledger.by_invocation(name(number), thread_id=thread_id))
+        return bool(await ledger.find(invocation_id=name(number), thread_id=thread_id))
 
     if not await is_used(first):
         return first
@@ -256,9 +256,9 @@ async def unused(ledger: Ledger, thread_id: str, name: Callable[[int], str], fir
     return free
 
 
-async def effect_rows(ledger: Ledger, thread_id: str, invocation_id: str) -> list[Record]:
+async def effect_rows(ledger: Owners, thread_id: str, invocation_id: str) -> list[Record]:
     """Return the rows of an effect or a timer, in order. Talk and messages with the same id are none."""
-    records = await ledger.by_invocation(invocation_id, thread_id=thread_id)
+    records = await ledger.find(invocation_id=invocation_id, thread_id=thread_id)
     return [record for record in records if record.message.lane == "effect"]
 
 

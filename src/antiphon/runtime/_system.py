@@ -177,7 +177,7 @@ class System:
 
     @property
     def ledger(self) -> Ledger:
-        return self._kernel.journal.ledger
+        return self._kernel.ledger
 
     @property
     def host_name(self) -> str:

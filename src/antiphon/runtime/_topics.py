@@ -33,7 +33,7 @@ from antiphon.errors import (
     LedgerUnavailableError,
     OwnedError,
 )
-from antiphon.ledger import Fold
+from antiphon.ledger import Fold, replay
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Json, Lane, Message, OptionCallPayload, OptionResultPayload
 from antiphon.protocol._automaton import FlowWatch
@@ -45,7 +45,7 @@ from antiphon.runtime._rows import notice_in
 from antiphon.runtime._settings import system_thread
 
 if TYPE_CHECKING:
-    from antiphon.ledger import Ledger, Record, Tailed
+    from antiphon.ledger import Owners, Record, Tailed
 
 Start: TypeAlias = Literal["beginning", "now"]
 """Where a new cursor starts."""
@@ -108,7 +108,7 @@ def _fits(pattern: str, text: str) -> bool:
     return text.endswith(last) and at + len(last) <= len(text)
 
 
-def subscribe(ledger: Ledger, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
+def subscribe(ledger: Owners, *topics: Topic, cursor: str | None = None, start: Start = "beginning") -> Subscription:
     """Follow the messages of all threads that match one of the topics; without topics, all messages.
 
     Use it as an `async with` block and iterate over it. `cursor` is the name under which the ledger keeps the position of the
@@ -131,7 +131,7 @@ _ADVICE = "end that subscriber first, or give this one another cursor"
 class _Place:
     """The cursor of a subscriber, kept in the ledger if it has a name."""
 
-    def __init__(self, ledger: Ledger, name: str | None) -> None:
+    def __init__(self, ledger: Owners, name: str | None) -> None:
         self._ledger = ledger
         self._thread = None if name is None else system_thread(f"cursor/{name}")
         self._epoch = 0
@@ -145,7 +145,7 @@ class _Place:
         """Claim the cursor, and find the start position."""
         if self._thread is not None:
             await self._claim(self._thread)
-            self.cursor = await self._ledger.replay(self._thread, _CURSOR)
+            self.cursor = await replay(self._ledger, self._thread, _CURSOR)
         if self.cursor is None and start == "now":
             self.cursor = await self._ledger.horizon()
         # Even if it has not moved: messages that arrive before the first one is handled must not be missed.
@@ -186,7 +186,7 @@ class _Place:
 class Subscription:
     """The messages of topics in order, as an `async with` block to iterate over."""
 
-    def __init__(self, ledger: Ledger, topics: Iterable[Topic], cursor: str | None, start: Start) -> None:
+    def __init__(self, ledger: Owners, topics: Iterable[Topic], cursor: str | None, start: Start) -> None:
         self._ledger = ledger
         self._topics = tuple(topics)
         self._start: Start = start

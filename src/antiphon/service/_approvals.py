@@ -51,7 +51,7 @@ async def list_parked(ledger: Ledger) -> tuple[ParkedValue, ...]:
 async def _parked_value(ledger: Ledger, parked: Parked) -> ParkedValue:
     option, arguments, began_at = "", None, None
     started = str(parked.evidence.get("effect") or parked.invocation_id)
-    for record in await ledger.by_invocation(started, thread_id=parked.thread_id):
+    for record in await ledger.find(invocation_id=started, thread_id=parked.thread_id):
         payload = record.message.payload
         if isinstance(payload, OptionCallPayload):
             option, arguments, began_at = payload.option_name, thaw(payload.arguments), record.recorded_at

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon.errors import PlaceError
-from antiphon.ledger import Diff, Ledger, ThreadSummary
+from antiphon.ledger import Diff, Ledger, ThreadSummary, diff
 from antiphon.messages import OptionCallPayload
 from antiphon.protocol import PHASES, ProcessPhase
 from antiphon.service._life import chain_life
@@ -88,7 +88,7 @@ class ThreadDiff:
 async def compare_threads(ledger: Ledger, left: str, right: str) -> ThreadDiff:
     """Compare two threads: the messages that they share at the start, and how each continues."""
     before, after = await _outputs(ledger, left), await _outputs(ledger, right)
-    difference = await ledger.diff(left, right)
+    difference = await diff(ledger, left, right)
     if not before or not after:
         return ThreadDiff(difference, None)
     phases: list[PhaseDiffValue] = []

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from antiphon import protocol
-from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary
-from antiphon.messages import Message, OptionCallPayload, current_port
+from antiphon.ledger import HostStatus, Ledger, ThreadFilter, ThreadSummary, open_calls_of
+from antiphon.ledger._values import Maintained
+from antiphon.messages import OptionCallPayload, current_port
 from antiphon.runtime._hosting import read_take_overs
 from antiphon.runtime._rows import APPROVE, PARK, has_work
 from antiphon.service._schedules import SCHEDULE_KIND
@@ -43,8 +44,8 @@ async def cluster_status(ledger: Ledger) -> ClusterValue:
         ),
         take_overs=taken.threads,
         last_take_over=taken.last_at,
-        limits=tuple(LimitValue.of(limit) for limit in await ledger.limits()),
-        tail_lag=await ledger.tail_lag(),
+        limits=tuple(LimitValue.of(limit) for limit in await ledger.limits.status()),
+        tail_lag=await ledger.tail_lag() if isinstance(ledger, Maintained) else 0.0,
         at=now,
     )
 
@@ -96,17 +97,6 @@ async def _rests(ledger: Ledger, thread: ThreadSummary) -> bool:
 
 async def _waiting_for_people(ledger: Ledger) -> frozenset[str]:
     """Return the threads with a call that a person must approve or settle: no host continues it before."""
-    asked = [call.thread_id async for call in _open_calls(ledger, APPROVE) if call.lane == "control"]
-    parked = [call.thread_id async for call in _open_calls(ledger, PARK) if call.lane == "effect"]
+    asked = [row.message.thread_id async for row in open_calls_of(ledger, APPROVE) if row.message.lane == "control"]
+    parked = [row.message.thread_id async for row in open_calls_of(ledger, PARK) if row.message.lane == "effect"]
     return frozenset(thread_id for thread_id in (*asked, *parked) if thread_id is not None)
-
-
-async def _open_calls(ledger: Ledger, option: str) -> AsyncIterator[Message]:
-    """Yield the open calls of an option, page by page."""
-    page = await ledger.open_calls_of(option)
-    while True:
-        for call in page.calls:
-            yield call.message
-        if page.next is None:
-            return
-        page = await ledger.open_calls_of(option, page=page.next)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from antiphon._listeners import listener
 from antiphon.errors import LedgerCorruptError, OwnedError, RestoreRefusedError, SetupError, ThreadMovedError
-from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary
+from antiphon.ledger import Head, Ledger, ThreadFilter, ThreadSummary, journal_of
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.service._threads import all_threads, find_thread, is_forgotten
 
@@ -69,7 +69,7 @@ async def copy_threads(
         standing = await source.move(name, to=place_of_ledger(target))
         head = await source.head(name)
         if name not in plan.present:
-            journal = replace(await source.journal(name), standing=standing)
+            journal = replace(await journal_of(source, name), standing=standing)
             await target.restore([journal], [proofs.get(name, head)])
         await _check_whole(target, name, head)
         copied.append(CopiedThread(name, head.seq, name in plan.present))
@@ -102,7 +102,7 @@ async def plan_copy(
     summaries = [thread for thread in summaries if thread.thread_id not in forgotten]
     to_copy = {thread.thread_id for thread in summaries}
     living = {host.host.name: host for host in await source.hosts() if host.is_alive}
-    ours, theirs = await source.encryption(), await target.encryption()
+    ours, theirs = await source.keys.status(), await target.keys.status()
     has_other_key = ours is not None and theirs is not None and ours.master != theirs.master
     present: set[str] = set()
     for summary in summaries:
@@ -119,7 +119,7 @@ async def plan_copy(
             present.add(name)
         elif not trust_source:
             await _check_proven(source, name, proofs)
-        if name not in present and has_other_key and await source.is_encrypted(name):
+        if name not in present and has_other_key and await source.keys.of(name) is not None:
             raise RestoreRefusedError("it is encrypted, and the target has another master key; rotate one of them first", name)
         await _check_whole(source, name, proofs.get(name))
     return CopyPlan(tuple(summaries), frozenset(present))

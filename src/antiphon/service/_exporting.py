@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from antiphon._listeners import listener
 from antiphon.dialects import Loss, encode
 from antiphon.errors import DialectError, EncodeError, RetrievalError, ServiceError
-from antiphon.ledger import Ledger, Record, ThreadSummary
+from antiphon.ledger import Ledger, Log, Record, ThreadSummary, replay
 from antiphon.messages import Conversation, Message, dumps
 from antiphon.messages._json_values import write
 from antiphon.service._values import EncodedValue, LossValue
@@ -43,7 +43,7 @@ class ExportForm:
 
 
 async def export_lines(
-    ledger: Ledger,
+    ledger: Log,
     thread: ThreadSummary,
     form: ExportForm = ExportForm(),  # noqa: B008 (frozen)
     on_losses: OnLosses | None = None,
@@ -61,7 +61,7 @@ async def export_lines(
         async for line in _house(ledger, thread):
             yield line
     else:
-        conversation = await ledger.replay(thread.thread_id)
+        conversation = await replay(ledger, thread.thread_id)
         yield write(_encoded(thread, [_within(thread, message) for message in conversation], form, on_losses)) + b"\n"
 
 
@@ -75,7 +75,7 @@ def encode_window(records: Iterable[Record], form: ExportForm) -> EncodedValue:
     return EncodedValue.model_construct(dialect=form.dialect, value=encoded.value, losses=losses)
 
 
-async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportForm) -> int:
+async def trajectory_bytes(ledger: Log, thread: ThreadSummary, form: ExportForm) -> int:
     """Return about how many bytes the decisions of a thread take: each repeats the messages before it."""
     from antiphon.patterns._decisions import decisions_of  # noqa: PLC0415 (needs the extra `agents`)
 
@@ -90,7 +90,7 @@ async def trajectory_bytes(ledger: Ledger, thread: ThreadSummary, form: ExportFo
     return total
 
 
-async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
+async def _house(ledger: Log, thread: ThreadSummary) -> AsyncIterator[bytes]:
     """Yield the bytes as they are stored; those that a branch shares, with the branch as their thread."""
     yield _HEADER
     async for record in ledger.read(thread.thread_id):
@@ -100,7 +100,7 @@ async def _house(ledger: Ledger, thread: ThreadSummary) -> AsyncIterator[bytes]:
 
 
 async def _decisions(
-    ledger: Ledger, thread: ThreadSummary, form: ExportForm, on_losses: OnLosses | None
+    ledger: Log, thread: ThreadSummary, form: ExportForm, on_losses: OnLosses | None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what `export_transitions` returns; in another dialect, with the messages encoded."""
     from antiphon.patterns._decisions import decisions_of, export_transitions  # noqa: PLC0415 (needs the extra `agents`)

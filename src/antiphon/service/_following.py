@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from antiphon.errors import AppendRefusedError, LedgerUnavailableError, PlaceError
-from antiphon.ledger import Ledger, Record, Tailed
+from antiphon.ledger import Log, Record, Tailed
 from antiphon.ledger._listing import cursor_order
 from antiphon.messages import RUNTIME_POLICY, DataPart, Message, PartsPayload, current_port
 from antiphon.service._threads import find_thread
@@ -56,7 +56,7 @@ class Followed:
 
 
 async def follow(
-    ledger: Ledger,
+    ledger: Log,
     thread_id: str | None = None,
     after: str | None = None,
     *,
@@ -97,13 +97,13 @@ class EventCursors:
     cursor behind the last commit is refused.
     """
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: Log, name: str) -> None:
         self._ledger = ledger
         self.name = name
         """The name of the ledger."""
 
     @classmethod
-    async def of(cls, ledger: Ledger) -> EventCursors:
+    async def of(cls, ledger: Log) -> EventCursors:
         """Return the cursors of a ledger; the first time, the ledger gets its name."""
         if (await ledger.head(IDENTITY_THREAD)).seq == 0:
             part = DataPart(data={"name": current_port().new_id()})
@@ -132,7 +132,7 @@ _PLACE: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){0,2}", re.ASCII)
 
 
 async def _merged(
-    ledger: Ledger, thread_id: str | None, after: str | None, queue: TextQueue, stored: int
+    ledger: Log, thread_id: str | None, after: str | None, queue: TextQueue, stored: int
 ) -> AsyncGenerator[Followed]:
     cursor = after
     # An iterator in the contract, a generator in fact: it must be closed before the ledger is.

@@ -63,7 +63,7 @@ async def list_hosts(ledger: Ledger, *, with_ended: bool = False) -> tuple[HostV
 
 async def list_limits(ledger: Ledger) -> tuple[LimitValue, ...]:
     """Return the limits of model requests by model, with the permits that hosts have under them."""
-    return tuple(LimitValue.of(limit) for limit in await ledger.limits())
+    return tuple(LimitValue.of(limit) for limit in await ledger.limits.status())
 
 
 class LimitChanges(TypedDict, total=False):
@@ -104,22 +104,22 @@ async def change_limit(
     ledger: Ledger, model: str, *, is_removed: bool = False, **changes: Unpack[LimitChanges]
 ) -> tuple[LimitValue, ...]:
     """Change some limits of a model for all hosts, or remove all of them first; return the limits of all models."""
-    before = [usage.limit for usage in await ledger.limits() if usage.limit.model == model and not is_removed]
+    before = [usage.limit for usage in await ledger.limits.status() if usage.limit.model == model and not is_removed]
     try:
         limit = replace(before[0], **changes) if before else Limit(model, **changes)
     except ValueError as exc:
         raise SetupError(str(exc)) from None
-    await ledger.set_limit(limit)
+    await ledger.limits.set(limit)
     return await list_limits(ledger)
 
 
 async def apply_limits(ledger: Ledger, limits: Sequence[Limit]) -> tuple[LimitValue, ...]:
     """Make some limits the only ones of a ledger, and return them with their use."""
     for limit in limits:
-        await ledger.set_limit(limit)
-    for usage in await ledger.limits():
+        await ledger.limits.set(limit)
+    for usage in await ledger.limits.status():
         if usage.limit not in limits:
-            await ledger.set_limit(Limit(usage.limit.model))
+            await ledger.limits.set(Limit(usage.limit.model))
     return await list_limits(ledger)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from antiphon import protocol
 from antiphon.durable import waiting_for
 from antiphon.errors import DeliveryError, NotWaitingError, RefusedError, ServiceError, ThreadEndedError
-from antiphon.ledger import HostStatus, Ledger, ThreadSummary
+from antiphon.ledger import HostStatus, Ledger, ThreadSummary, replay
 from antiphon.messages import OptionResultPayload
 from antiphon.protocol import ThreadResult
 from antiphon.runtime import System
@@ -114,7 +114,7 @@ async def chain_life(ledger: Ledger, thread_id: str, *, upto: int | None = None)
     summary = await ledger.thread(thread_id)
     if summary is None or summary.pattern not in (_CHAIN, None):
         return None  # without reading its messages, which may be many
-    life = await ledger.replay(thread_id, LIFE.fold(), upto=upto)
+    life = await replay(ledger, thread_id, LIFE.fold(), upto=upto)
     return None if life.status == "none" else life
 
 

@@ -84,7 +84,7 @@ async def offering_text(name: str, source: TextSource, ledger: Ledger | None = N
     """
     _offered[name] = _Offered(asyncio.get_running_loop(), source)
     offer = _Offer(source)
-    signals = None if ledger is None else ledger.signals
+    signals = None if ledger is None else ledger.hints.signals
     path: Path | None = None
     try:
         path = await offer.open(name)
@@ -297,7 +297,7 @@ class ThreadText:
             async with offered.source(thread_id, on_text):
                 await self._until_moved(thread_id, owner)
             return
-        if (signals := self._ledger.signals) is not None:
+        if (signals := self._ledger.hints.signals) is not None:
             async with signals.hear(signal_subject("words", thread_id), _SignalReader(on_text).take):
                 await self._until_moved(
                     thread_id, owner, partial(signals.send, signal_subject("watch", owner), thread_id.encode())

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 
 from pydantic import TypeAdapter
 
-from antiphon.ledger import Fold, Ledger, Record
+from antiphon.ledger import Fold, Ledger, Record, replay
 from antiphon.ledger._listing import cursor_order
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.service._following import follow
@@ -139,7 +139,7 @@ class OverviewBook:
                 await self.store()
 
     async def _restore(self) -> None:
-        stored = await self._ledger.replay(OVERVIEW_THREAD, _FOLD)
+        stored = await replay(self._ledger, OVERVIEW_THREAD, _FOLD)
         # An older copy of the ledger may have been restored: then everything is counted again.
         if stored is not None and cursor_order(stored.cursor or "0") <= cursor_order(await self._ledger.horizon()):
             self._state = stored

@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import TypeAdapter
 
 from antiphon.errors import NotWaitingError, RefusedError, SetupError
-from antiphon.ledger import Ledger, ThreadFilter
+from antiphon.ledger import Ledger, ThreadFilter, replay
 from antiphon.ledger._listing import SYSTEM_PATTERN
 from antiphon.messages import Message, OptionCallPayload, current_port, thaw
 from antiphon.protocol import Notice, Reply, Request
@@ -136,7 +136,9 @@ async def remove_schedule(ledger: Ledger, name: str) -> Schedule:
     Raises:
         NotWaitingError: there is no such schedule.
     """
-    state = None if await ledger.thread(f"{_PREFIX}{name}") is None else await ledger.replay(f"{_PREFIX}{name}", _STATE.fold())
+    state = (
+        None if await ledger.thread(f"{_PREFIX}{name}") is None else await replay(ledger, f"{_PREFIX}{name}", _STATE.fold())
+    )
     if state is None:
         raise NotWaitingError(f"there is no schedule {name!r}; `antiphon schedule list` lists them")
     await _post(ledger, name, RemoveSchedule.message_type, {})
@@ -147,7 +149,7 @@ async def list_schedules(ledger: Ledger) -> tuple[ListedSchedule, ...]:
     """Return the schedules of a ledger by name."""
     schedules: list[ListedSchedule] = []
     async for thread in all_threads(ledger, ThreadFilter(kind=SCHEDULE_KIND), "created_at"):
-        state = await ledger.replay(thread.thread_id, _STATE.fold())
+        state = await replay(ledger, thread.thread_id, _STATE.fold())
         if thread.thread_id.startswith(_PREFIX) and state is not None:
             schedule = replace(state, name=thread.thread_id.removeprefix(_PREFIX))
             next_at = await _next_at(ledger, thread.thread_id, schedule)

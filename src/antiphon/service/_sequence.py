@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Log, Record
 from antiphon.messages import DataPart, Lane, Message, OptionCallPayload, OptionResultPayload, PartsPayload, Usage
 from antiphon.runtime._rows import AGAIN, APPROVE, PARK
 from antiphon.service._threads import find_thread
@@ -150,7 +150,7 @@ def mark_words(step: SequenceStep | TimelineSpan) -> str | None:
     return step.mark
 
 
-async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> SequenceWindow:
+async def sequence(ledger: Log, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> SequenceWindow:
     """Return the messages of a thread after a `seq`, as steps of a sequence diagram."""
     window = await _Window.read(ledger, thread_id, after, limit)
     steps = [await window.step(record) for record in window.records]
@@ -158,7 +158,7 @@ async def sequence(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int
     return SequenceWindow(thread_id, tuple(dict.fromkeys(names)), tuple(steps), window.next)
 
 
-async def timeline(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> TimelineWindow:
+async def timeline(ledger: Log, thread_id: str, *, after: int = 0, limit: int = DEFAULT_WINDOW) -> TimelineWindow:
     """Return the calls and messages of a thread after a `seq`, as spans of time. A call that began before has its begin."""
     window = await _Window.read(ledger, thread_id, after, limit)
     by_seq = {span.seq: span for record in window.records if (span := await window.span(record)) is not None}
@@ -166,7 +166,7 @@ async def timeline(ledger: Ledger, thread_id: str, *, after: int = 0, limit: int
     return TimelineWindow(thread_id, tuple(dict.fromkeys(span.worker for span in spans)), spans, window.next)
 
 
-async def every_step(ledger: Ledger, thread_id: str) -> AsyncIterator[SequenceStep]:
+async def every_step(ledger: Log, thread_id: str) -> AsyncIterator[SequenceStep]:
     """Yield the steps of a whole thread, window by window."""
     after: int | None = 0
     while after is not None:
@@ -176,7 +176,7 @@ async def every_step(ledger: Ledger, thread_id: str) -> AsyncIterator[SequenceSt
         after = window.next
 
 
-async def every_span(ledger: Ledger, thread_id: str) -> AsyncIterator[TimelineSpan]:
+async def every_span(ledger: Log, thread_id: str) -> AsyncIterator[TimelineSpan]:
     """Yield the spans of a whole thread once each, window by window, in the order in which they began."""
     after: int | None = 0
     while after is not None:
@@ -205,7 +205,7 @@ class _Pair:
 class _Window:
     """The records of a window, and the calls and results outside of it that they refer to."""
 
-    def __init__(self, ledger: Ledger, thread_id: str, records: list[Record], next: int | None) -> None:
+    def __init__(self, ledger: Log, thread_id: str, records: list[Record], next: int | None) -> None:
         self._ledger = ledger
         self._thread_id = thread_id
         self.records = records
@@ -217,7 +217,7 @@ class _Window:
             self._add(record)
 
     @classmethod
-    async def read(cls, ledger: Ledger, thread_id: str, after: int, limit: int) -> _Window:
+    async def read(cls, ledger: Log, thread_id: str, after: int, limit: int) -> _Window:
         if after < 0 or limit < 1:
             raise ValueError("a window begins after seq 0 or later, and has one message or more")
         await find_thread(ledger, thread_id)
@@ -242,7 +242,7 @@ class _Window:
         pair = self._pairs.get(invocation_id, _Pair(None, None))
         is_whole = pair.call is not None and (pair.result is not None or self.next is None)
         if not is_whole:
-            rows = await self._ledger.by_invocation(invocation_id, thread_id=self._thread_id)
+            rows = await self._ledger.find(invocation_id=invocation_id, thread_id=self._thread_id)
             calls = [row for row in rows if isinstance(row.message.payload, OptionCallPayload)]
             results = [row for row in rows if isinstance(row.message.payload, OptionResultPayload)]
             pair = _Pair(calls[0] if calls else None, results[0] if results else None)

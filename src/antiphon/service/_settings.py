@@ -132,7 +132,7 @@ async def is_of_team(ledger: Ledger, thread_id: str) -> bool:
 
 async def _rows(ledger: Ledger, thread_id: str) -> list[Record]:
     """Return the rows of settings. Only the runtime writes in that lane: what was imported is talk."""
-    rows = await ledger.by_correlation(_SETTINGS, thread_id=thread_id)
+    rows = await ledger.find(correlation_id=_SETTINGS, thread_id=thread_id)
     return [row for row in rows if row.message.lane == "effect" and row.message.policy == RUNTIME_POLICY]
 
 

@@ -15,15 +15,17 @@ from antiphon.ledger import (
     Hit,
     HostStatus,
     Ledger,
+    Log,
     Record,
     RedactionRules,
     ThreadFilter,
     ThreadOrder,
     ThreadSummary,
     record_reward,
+    replay,
 )
 from antiphon.ledger._open import command_line
-from antiphon.ledger._values import Diagnosed, Diagnosis
+from antiphon.ledger._values import Diagnosis, Maintained
 from antiphon.messages import Conversation, Message, OptionCallPayload, TextPart, current_port
 
 RUN_KIND: Final = "run/"
@@ -46,7 +48,7 @@ _SHOWN: Final = 5
 """Threads that an error names."""
 
 
-async def find_thread(ledger: Ledger, thread_id: str) -> ThreadSummary:
+async def find_thread(ledger: Log, thread_id: str) -> ThreadSummary:
     """Return the summary of a thread."""
     summary = await ledger.thread(thread_id)
     if summary is None:
@@ -93,7 +95,7 @@ async def check_new(ledger: Ledger, name: str) -> None:
         raise PlaceError(f"there is a thread called {name!r}; choose another name, or ask in that one with --thread", name)
 
 
-async def question_of(ledger: Ledger, thread_id: str, *, messages: int = _AT_THE_START) -> str | None:
+async def question_of(ledger: Log, thread_id: str, *, messages: int = _AT_THE_START) -> str | None:
     """Return the first question or task of a thread; without one, the first text. None if there is none.
 
     Of an encrypted thread that cannot be read, it says so. `messages` is how many messages the thread has, if that is known:
@@ -107,7 +109,7 @@ async def question_of(ledger: Ledger, thread_id: str, *, messages: int = _AT_THE
         return "(encrypted)"
 
 
-async def _question_in(ledger: Ledger, thread_id: str, messages: int) -> str | None:
+async def _question_in(ledger: Log, thread_id: str, messages: int) -> str | None:
     first: str | None = None
     # An iterator in the contract, a generator in fact: it is left at the question, so it is closed here.
     stream = cast("AsyncGenerator[Record, None]", ledger.read(thread_id, before=messages + 1))
@@ -119,7 +121,7 @@ async def _question_in(ledger: Ledger, thread_id: str, messages: int) -> str | N
     return first
 
 
-async def latest_question_of(ledger: Ledger, thread_id: str) -> str | None:
+async def latest_question_of(ledger: Log, thread_id: str) -> str | None:
     """Return the last question or task that was given to a thread; None if it was given none."""
     question = None
     async for record in ledger.read(thread_id):
@@ -173,10 +175,10 @@ async def all_threads(ledger: Ledger, query: ThreadFilter, order: ThreadOrder) -
         page = await ledger.threads(query, order, page.next)
 
 
-async def read_thread(ledger: Ledger, thread_id: str) -> Conversation:
+async def read_thread(ledger: Log, thread_id: str) -> Conversation:
     """Return the messages of a thread."""
     await find_thread(ledger, thread_id)
-    return await ledger.replay(thread_id)
+    return await replay(ledger, thread_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class RecordWindow:
 
 
 async def read_window(
-    ledger: Ledger, thread_id: str, after: int = 0, before: int | None = None, *, reverse: bool = False, limit: int = 100
+    ledger: Log, thread_id: str, after: int = 0, before: int | None = None, *, reverse: bool = False, limit: int = 100
 ) -> RecordWindow:
     """Return at most `limit` records between two places, neither included; `reverse` begins at the end."""
     await find_thread(ledger, thread_id)
@@ -218,7 +220,7 @@ async def search_threads(ledger: Ledger, text: str, *, thread_id: str | None = N
 
 
 async def rate_message(
-    ledger: Ledger, thread_id: str, message_id: str, value: float, *, by: str, note: str | None = None
+    ledger: Log, thread_id: str, message_id: str, value: float, *, by: str, note: str | None = None
 ) -> None:
     """Record how good a message was, for training data. The last rating of a message counts.
 
@@ -269,7 +271,7 @@ async def forget_threads(ledger: Ledger, thread_ids: Sequence[str]) -> AsyncIter
         EncryptionError: a thread is not encrypted.
         ServiceError: a thread has a branch that is not forgotten.
     """
-    async for thread_id in _one_by_one(ledger.forget, thread_ids):
+    async for thread_id in _one_by_one(ledger.keys.forget, thread_ids):
         yield thread_id
 
 
@@ -287,7 +289,7 @@ async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[Thread
     """Return threads, and those of their branches that were not forgotten before, as `with_branches` does."""
     threads = await with_branches(ledger, thread_ids)
     for thread_id in thread_ids:
-        if await ledger.wrapped_key(thread_id) is None:
+        if await ledger.keys.of(thread_id) is None:
             raise EncryptionError("it is not encrypted, so there is no key to forget; delete it instead", thread_id)
     return tuple(
         [thread for thread in threads if thread.thread_id in thread_ids or not await is_forgotten(ledger, thread.thread_id)]
@@ -296,13 +298,13 @@ async def forgettable(ledger: Ledger, thread_ids: Sequence[str]) -> tuple[Thread
 
 async def is_forgotten(ledger: Ledger, thread_id: str) -> bool:
     """Whether the key of a thread was thrown away."""
-    key = await ledger.wrapped_key(thread_id)
+    key = await ledger.keys.of(thread_id)
     return key is not None and key.wrapped is None
 
 
 async def unsearched_threads(ledger: Ledger) -> int:
     """Return how many threads a search of all threads leaves out, because they are encrypted."""
-    status = await ledger.encryption()
+    status = await ledger.keys.status()
     return 0 if status is None else status.threads
 
 
@@ -346,12 +348,12 @@ _WAITING_LONG: Final = 60.0
 
 async def diagnose(ledger: Ledger) -> tuple[Diagnosis, ...]:
     """Examine a ledger: its store, its redaction, and threads that are due and that nobody takes. Nothing is written."""
-    diagnoses = list(await ledger.diagnose()) if isinstance(ledger, Diagnosed) else []
-    is_redacting = await ledger.redaction_of(new_thread_id()) is not None
+    diagnoses = list(await ledger.diagnose()) if isinstance(ledger, Maintained) else []
+    is_redacting = await ledger.redaction.of(new_thread_id()) is not None
     advice = "open it without redaction=off, or unset ANTIPHON_REDACTION: secrets in messages are stored as they are"
     diagnoses.append(Diagnosis("redaction", "on" if is_redacting else "off", None if is_redacting else advice))
-    diagnoses.append(_rules_diagnosis(await ledger.redaction_rules()))
-    status = await ledger.encryption()
+    diagnoses.append(_rules_diagnosis(await ledger.redaction.rules()))
+    status = await ledger.keys.status()
     encryption = "off"
     if status is not None:
         encryption = f"{status.threads} threads, {status.forgotten} of them forgotten, by master key {status.master}"
@@ -386,4 +388,4 @@ async def adopt_redaction(ledger: Ledger) -> RedactionRules:
     Raises:
         OtherRedactionError: a host is alive.
     """
-    return await ledger.adopt_redaction()
+    return await ledger.redaction.adopt()

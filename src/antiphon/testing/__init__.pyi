@@ -1,6 +1,8 @@
 from antiphon.testing._conformance import check_dialect as check_dialect
 from antiphon.testing._events import Event as Event
 from antiphon.testing._ledger import check_ledger as check_ledger
+from antiphon.testing._ledger import check_log as check_log
+from antiphon.testing._ledger import check_owners as check_owners
 from antiphon.testing._simulate import Faults as Faults
 from antiphon.testing._simulate import Host as Host
 from antiphon.testing._simulate import Simulated as Simulated

@@ -1,13 +1,14 @@
-"""The promises of every ledger, as checks for a store's tests. The name of a check is a sentence. Each has a new ledger."""
+"""The promises of the grades of a ledger, as checks for a store's tests. Their names are sentences; each has a new store."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias
 
 from antiphon import errors
@@ -17,7 +18,9 @@ from antiphon.ledger import (
     Ledger,
     Limit,
     LimitStatus,
+    Log,
     MasterKey,
+    Owners,
     PermitGrant,
     PermitWants,
     Record,
@@ -27,6 +30,11 @@ from antiphon.ledger import (
     ThreadFilter,
     ThreadOrder,
     Woken,
+    diff,
+    heads_of,
+    journal_of,
+    replay,
+    transitions,
 )
 from antiphon.ledger._encryption import WITHHELD
 from antiphon.ledger._listing import SYSTEM_PATTERN
@@ -46,39 +54,49 @@ from antiphon.messages import (
 
 _ORDERS: tuple[ThreadOrder, ...] = ("created_at", "-created_at", "updated_at", "-updated_at")
 
+MakeLog: TypeAlias = Callable[[str], AbstractAsyncContextManager[Log]]
+MakeOwners: TypeAlias = Callable[[str], AbstractAsyncContextManager[Owners]]
 MakeLedger: TypeAlias = Callable[[str], AbstractAsyncContextManager[Ledger]]
-"""Opens the ledger of a name; for a new name, an empty one."""
+"""Opens the store of a name; for a new name, an empty one."""
+
+
+async def check_log(make: MakeLog, *, is_durable: bool = True, only: str | None = None) -> None:
+    """Check the promises of a `Log`: see `check_ledger`."""
+    await _check(_LOG_CHECKS, make, is_durable, only)
+
+
+async def check_owners(make: MakeOwners, *, is_durable: bool = True, only: str | None = None) -> None:
+    """Check the promises of `Owners`, and those of a `Log`: see `check_ledger`."""
+    await _check(_LOG_CHECKS | _OWNERS_CHECKS, make, is_durable, only)
 
 
 async def check_ledger(make: MakeLedger, *, is_durable: bool = True, only: str | None = None) -> None:
-    """Check the promises of a ledger. `is_durable`: opening a name again opens the same ledger.
+    """Check all promises of a store. `is_durable`: opening a name again opens the same store. `only` names one check.
 
     Raises:
         AssertionError: a promise is broken; the text names it.
     """
-    checks = {only: LEDGER_CHECKS[only]} if only is not None else LEDGER_CHECKS
+    await _check(LEDGER_CHECKS, make, is_durable, only)
+
+
+async def _check(
+    checks: Mapping[str, Check], make: Callable[[str], AbstractAsyncContextManager[Any]], is_durable: bool, only: str | None
+) -> None:
     for name, check in checks.items():
-        if name in _DURABLE and not is_durable:
+        if only not in (None, name) or (name in _DURABLE and not is_durable):
             continue
         try:
-            await check(_Opener(make, name))
+            await check(partial(make, name))
         except Exception as exc:
             sentence = name.replace("_", " ")
             raise AssertionError(f"not so: {sentence}: {exc}") from exc
 
 
-class _Opener:
-    """Opens one ledger any number of times."""
-
-    def __init__(self, make: MakeLedger, name: str) -> None:
-        self._make = make
-        self._name = name
-
-    def __call__(self) -> AbstractAsyncContextManager[Ledger]:
-        return self._make(self._name)
-
-
-_Check: TypeAlias = Callable[[_Opener], Awaitable[None]]
+Check: TypeAlias = Callable[[Callable[[], AbstractAsyncContextManager[Any]]], Awaitable[None]]
+"""A check opens its store any number of times."""
+_OpenLog: TypeAlias = Callable[[], AbstractAsyncContextManager[Log]]
+_OpenOwners: TypeAlias = Callable[[], AbstractAsyncContextManager[Owners]]
+_OpenLedger: TypeAlias = Callable[[], AbstractAsyncContextManager[Ledger]]
 
 
 # ---------------------------------------------------------------- messages and assertions
@@ -97,13 +115,11 @@ def _result(call: Message, value: Any = 1) -> Message:
     return OptionResultBuilder.response_to(call).success(value)
 
 
-async def _all(ledger: Ledger, thread_id: str, **bounds: Any) -> list[Record]:
+async def _all(ledger: Log, thread_id: str, **bounds: Any) -> list[Record]:
     return [record async for record in ledger.read(thread_id, **bounds)]
 
 
-async def _some(
-    ledger: Ledger, count: int, after: str | None = None, thread_id: str | None = None
-) -> list[tuple[Record, str]]:
+async def _some(ledger: Log, count: int, after: str | None = None, thread_id: str | None = None) -> list[tuple[Record, str]]:
     records: list[tuple[Record, str]] = []
     if count:
         async with asyncio.timeout(60):
@@ -117,6 +133,12 @@ async def _some(
 def _same(value: object, expected: object) -> None:
     if value != expected:
         raise AssertionError(f"found {value!r}, expected {expected!r}")
+
+
+async def _whole(store: object) -> None:
+    """Check that a store finds no damage in itself, if it can look for it."""
+    if (verify := getattr(store, "verify", None)) is not None:
+        _same((await verify()).damages, ())
 
 
 async def _refused(error: type[Exception], doing: Awaitable[object]) -> Any:
@@ -137,7 +159,7 @@ async def _refused_host(code: str, doing: Awaitable[object]) -> Any:
 # ---------------------------------------------------------------- appending
 
 
-async def what_was_appended_comes_back_byte_for_byte(open_: _Opener) -> None:
+async def what_was_appended_comes_back_byte_for_byte(open_: _OpenLog) -> None:
     messages = [_said("one", thread_id="t"), _said("two \x00 ☃", metadata={"a": {"b": [1, 2.5, None, 10**30]}}), _call()]
     async with open_() as ledger:
         answered = await ledger.append("t", messages)
@@ -149,7 +171,7 @@ async def what_was_appended_comes_back_byte_for_byte(open_: _Opener) -> None:
             _same(record.recorded_at.utcoffset(), timedelta(0))
 
 
-async def an_empty_thread_is_no_error(open_: _Opener) -> None:
+async def an_empty_thread_is_no_error(open_: _OpenLog) -> None:
     async with open_() as ledger:
         _same(await _all(ledger, "nobody"), [])
         head = await ledger.head("nobody")
@@ -159,7 +181,7 @@ async def an_empty_thread_is_no_error(open_: _Opener) -> None:
         _same(await ledger.thread("nobody"), None)
 
 
-async def a_message_of_another_thread_is_refused(open_: _Opener) -> None:
+async def a_message_of_another_thread_is_refused(open_: _OpenLog) -> None:
     async with open_() as ledger:
         await _refused(ValueError, ledger.append("t", [_said(thread_id="other")]))
         await _refused(ValueError, ledger.append("not\na name", [_said()]))
@@ -168,7 +190,7 @@ async def a_message_of_another_thread_is_refused(open_: _Opener) -> None:
         _same(await _all(ledger, "t"), [])
 
 
-async def the_same_message_again_is_no_news(open_: _Opener) -> None:
+async def the_same_message_again_is_no_news(open_: _OpenLog) -> None:
     first, second = _said("one"), _said("two")
     async with open_() as ledger:
         (record,) = await ledger.append("t", [first])
@@ -181,7 +203,7 @@ async def the_same_message_again_is_no_news(open_: _Opener) -> None:
         _same(summary and summary.status, None)
 
 
-async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
+async def an_append_is_there_as_a_whole_or_not_at_all(open_: _OpenLog) -> None:
     taken = _said("taken")
     async with open_() as ledger:
         await ledger.append("t", [taken])
@@ -192,13 +214,13 @@ async def an_append_is_there_as_a_whole_or_not_at_all(open_: _Opener) -> None:
         )
         _same((error.thread_id, error.message_id), ("t", taken.id))
         _same(len(await _all(ledger, "t")), 1)
-        letters: int = await ledger.replay("t", _counting([]))
+        letters: int = await replay(ledger, "t", _counting([]))
         _same(letters, len("taken"))
         summary = await ledger.thread("t")
         _same(summary and summary.status, None)
 
 
-async def two_threads_may_use_one_id(open_: _Opener) -> None:
+async def two_threads_may_use_one_id(open_: _OpenLog) -> None:
     message = _said()
     async with open_() as ledger:
         await ledger.append("a", [message])
@@ -206,7 +228,7 @@ async def two_threads_may_use_one_id(open_: _Opener) -> None:
         _same((record.seq, record.message.thread_id), (1, "b"))
 
 
-async def an_expected_version_is_compared(open_: _Opener) -> None:
+async def an_expected_version_is_compared(open_: _OpenLog) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()], expected_version=0)
         await ledger.append("t", [_said()], expected_version=1)
@@ -216,7 +238,7 @@ async def an_expected_version_is_compared(open_: _Opener) -> None:
         _same(head.seq, 2)
 
 
-async def of_many_writers_that_expect_one_version_one_wins(open_: _Opener) -> None:
+async def of_many_writers_that_expect_one_version_one_wins(open_: _OpenLog) -> None:
     async with open_() as ledger:
         tries = [ledger.append("t", [_said(str(number))], expected_version=0) for number in range(20)]
         outcomes = await asyncio.gather(*tries, return_exceptions=True)
@@ -225,8 +247,8 @@ async def of_many_writers_that_expect_one_version_one_wins(open_: _Opener) -> No
         _same((len(won), len(lost)), (1, 19))
 
 
-async def what_was_acknowledged_before_stands_before(open_: _Opener) -> None:
-    async def writer(ledger: Ledger, name: str) -> None:
+async def what_was_acknowledged_before_stands_before(open_: _OpenLog) -> None:
+    async def writer(ledger: Log, name: str) -> None:
         last = 0
         for number in range(10):
             (record,) = await ledger.append("t", [_said(f"{name} {number}")])
@@ -242,7 +264,7 @@ async def what_was_acknowledged_before_stands_before(open_: _Opener) -> None:
 # ---------------------------------------------------------------- admission
 
 
-async def a_result_without_its_call_is_refused(open_: _Opener) -> None:
+async def a_result_without_its_call_is_refused(open_: _OpenLog) -> None:
     call = _call()
     async with open_() as ledger:
         error = await _refused(errors.AppendRefusedError, ledger.append("t", [_result(call)]))
@@ -253,7 +275,7 @@ async def a_result_without_its_call_is_refused(open_: _Opener) -> None:
         _same(len(await _all(ledger, "t")), 2)
 
 
-async def a_second_result_is_refused(open_: _Opener) -> None:
+async def a_second_result_is_refused(open_: _OpenLog) -> None:
     call, other = _call(), _call()
     async with open_() as ledger:
         await ledger.append("t", [call])
@@ -264,7 +286,7 @@ async def a_second_result_is_refused(open_: _Opener) -> None:
         _same(len(await _all(ledger, "t")), 2)
 
 
-async def a_result_of_another_option_is_refused(open_: _Opener) -> None:
+async def a_result_of_another_option_is_refused(open_: _OpenLog) -> None:
     call = _call("look")
     wrong = _result(call)
     payload = wrong.payload.model_copy(update={"option_name": "listen"})
@@ -274,7 +296,7 @@ async def a_result_of_another_option_is_refused(open_: _Opener) -> None:
         await ledger.append("t", [_result(call)])
 
 
-async def the_journal_has_invocations_of_its_own(open_: _Opener) -> None:
+async def the_journal_has_invocations_of_its_own(open_: _OpenLog) -> None:
     call = _call()
     effect = call.model_copy(update={"id": "effect", "lane": "effect"})
     async with open_() as ledger:
@@ -284,7 +306,7 @@ async def the_journal_has_invocations_of_its_own(open_: _Opener) -> None:
         _same([record.message.id for record in await ledger.open_calls("t")], ["effect"])
 
 
-async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
+async def an_imported_history_may_break_the_rules(open_: _OpenLog) -> None:
     call = _call()
     one, other = _said("one", id="same"), _said("other", id="same")
     history = [_result(_call()), call, _result(call, 1), _result(call, 2), one, other]
@@ -296,7 +318,7 @@ async def an_imported_history_may_break_the_rules(open_: _Opener) -> None:
         await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
-async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
+async def what_comes_from_outside_is_talk(open_: _OpenLog) -> None:
     call = _call(lane="control", to=("agent",))
     effect = _said("stop", lane="effect", metadata={"antiphon": {"principal": "ada"}})
     marked = _said("hello", metadata={"antiphon": {"unit": "x"}, "other": {"a": 1}})
@@ -309,17 +331,17 @@ async def what_comes_from_outside_is_talk(open_: _Opener) -> None:
         _same([(message.lane, message.kind) for message in stored], [("talk", "parts")] * 4)
         _same((stored[0].text, list(stored[0].metadata)), ("hello", ["other"]))
         _same([len(message.metadata) for message in stored[1:]], [0] * 3)
-        _same(await ledger.by_invocation(call.invocation_id or ""), ())
+        _same(await ledger.find(invocation_id=call.invocation_id or ""), ())
         moved = [message.model_copy(update={"thread_id": None}) for message in stored]
         again = await ledger.append("copy", moved, outside=True)  # foreign history is not wrapped once more
         _same([record.message.payload for record in again], [message.payload for message in stored])
         await ledger.append("own", rows)
         await ledger.append("own", rows, outside=True)
         _same(len(await _all(ledger, "own")), 4)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def an_open_call_from_outside_gets_an_error_result(open_: _Opener) -> None:
+async def an_open_call_from_outside_gets_an_error_result(open_: _OpenLog) -> None:
     first, second, addressed = _call(), _call(), _call(to=("agent",))
     rows = [first, _result(first), second]
     async with open_() as ledger:
@@ -335,7 +357,7 @@ async def an_open_call_from_outside_gets_an_error_result(open_: _Opener) -> None
         await ledger.append("t", [_result(addressed)])
 
 
-async def a_call_from_outside_cannot_hide_behind_its_result(open_: _Opener) -> None:
+async def a_call_from_outside_cannot_hide_behind_its_result(open_: _OpenLedger) -> None:
     call = _call()
     async with open_() as ledger:
         closed = (await ledger.append("t", [call], outside=True))[-1].message
@@ -347,7 +369,7 @@ async def a_call_from_outside_cannot_hide_behind_its_result(open_: _Opener) -> N
         _same((await ledger.open_calls("t"), len(await _all(ledger, "t"))), ((), 1))
 
 
-async def open_calls_are_known_without_reading(open_: _Opener) -> None:
+async def open_calls_are_known_without_reading(open_: _OpenLog) -> None:
     first, second = _call(), _call()
     async with open_() as ledger:
         await ledger.append("t", [first, second, _said()])
@@ -362,7 +384,7 @@ async def open_calls_are_known_without_reading(open_: _Opener) -> None:
 # ---------------------------------------------------------------- owners
 
 
-async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None:
+async def a_claimed_thread_takes_only_its_owners_appends(open_: _OpenOwners) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()])
         first = await ledger.claim("t")
@@ -379,7 +401,7 @@ async def a_claimed_thread_takes_only_its_owners_appends(open_: _Opener) -> None
         _same(len(await _all(ledger, "t")), 3)
 
 
-async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: _Opener) -> None:
+async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: _OpenOwners) -> None:
     async with open_() as ledger:
         first = await ledger.claim("t")
         message = _said()
@@ -393,7 +415,7 @@ async def an_append_that_changes_nothing_compares_the_epoch_all_the_same(open_: 
         _same(len(await _all(ledger, "t")), 1)
 
 
-async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
+async def an_epoch_that_nobody_was_given_is_refused(open_: _OpenOwners) -> None:
     async with open_() as ledger:
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=1))
         epoch = await ledger.claim("new")
@@ -402,7 +424,7 @@ async def an_epoch_that_nobody_was_given_is_refused(open_: _Opener) -> None:
         await ledger.append("new", [_said()], epoch=epoch)
 
 
-async def anyone_may_post_to_somebody(open_: _Opener) -> None:
+async def anyone_may_post_to_somebody(open_: _OpenOwners) -> None:
     message = _said(to=("agent",))
     async with open_() as ledger:
         await ledger.claim("t")
@@ -415,12 +437,11 @@ async def anyone_may_post_to_somebody(open_: _Opener) -> None:
         _same(len(await _all(ledger, "t")), 1)
 
 
-async def what_somebody_outside_posts_is_talk_under_their_name(open_: _Opener) -> None:
+async def what_somebody_outside_posts_is_talk_under_their_name(open_: _OpenLog) -> None:
     question = _call("APPROVE", lane="control")
     answer = _result(question, {"approved": True}).model_copy(update={"to": ("agent",), "lane": "talk"})
     async with open_() as ledger:
         await ledger.append("t", [question])
-        await ledger.claim("t")
         posted = await ledger.post("t", _said("stop", to=("agent",), metadata={"antiphon": {"principal": "ada"}}), by="eve")
         _same((posted.message.policy, posted.message.lane, len(posted.message.metadata)), ("eve", "talk", 0))
         order = await ledger.post("t", _call("STOP", lane="control", to=("agent",)), by="eve")
@@ -439,14 +460,14 @@ def _host(name: str, build: str = "1", *kinds: str, lease: float = 600.0, instan
     return Host(name, build, kinds or ("agent",), lease, f"{name}-{instance}")
 
 
-async def _expired(ledger: Ledger, name: str) -> Host:
+async def _expired(ledger: Owners, name: str) -> Host:
     """Return a host whose lease has ended."""
     await ledger.beat(_host(name))
     await _let_expire(ledger, _host(name))
     return _host(name)
 
 
-async def _let_expire(ledger: Ledger, host: Host) -> None:
+async def _let_expire(ledger: Owners, host: Host) -> None:
     """Let the lease of a host end, by a last beat with a short one."""
     await ledger.claim(f"of {host.name}", by=host)  # a host that owns nothing may be forgotten
     await ledger.beat(replace(host, lease=0.01))
@@ -459,7 +480,7 @@ def _to(receiver: str = "agent/1", **fields: Any) -> Message:
     return _said(to=(receiver,), **fields)
 
 
-async def a_host_lives_while_it_beats(open_: _Opener) -> None:
+async def a_host_lives_while_it_beats(open_: _OpenOwners) -> None:
     one, other = _host("one", "1.0", "agent", "run/report"), _host("other")
     async with open_() as ledger:
         _same(await ledger.hosts(), ())
@@ -484,12 +505,12 @@ async def a_host_lives_while_it_beats(open_: _Opener) -> None:
         await ledger.leave(_host("nobody"))
 
 
-async def _lease_end(ledger: Ledger) -> datetime:
+async def _lease_end(ledger: Owners) -> datetime:
     """Return when the lease of the only host ends. A read that waited between its two clocks says an earlier time."""
     return max([status.until for _ in range(10) for status in await ledger.hosts()])
 
 
-async def a_lease_is_renewed_from_another_thread(open_: _Opener) -> None:
+async def a_lease_is_renewed_from_another_thread(open_: _OpenOwners) -> None:
     host = _host("one")
     async with open_() as ledger:
         _same(await asyncio.to_thread(ledger.renew, host), False)
@@ -505,7 +526,7 @@ async def a_lease_is_renewed_from_another_thread(open_: _Opener) -> None:
         _same([status.is_alive for status in await ledger.hosts()], [False])
 
 
-async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _Opener) -> None:
+async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _OpenOwners) -> None:
     async with open_() as ledger:
         host, other = _host("sleeper"), _host("other")
         await ledger.beat(host)
@@ -520,7 +541,7 @@ async def a_host_that_slept_past_its_lease_keeps_what_nobody_claimed(open_: _Ope
         await _refused(errors.OwnedError, ledger.claim("b", by=other))
 
 
-async def two_processes_that_live_have_two_names(open_: _Opener) -> None:
+async def two_processes_that_live_have_two_names(open_: _OpenOwners) -> None:
     one, twin = _host("one"), _host("one", instance="second")
     async with open_() as ledger:
         await ledger.beat(one)
@@ -540,7 +561,7 @@ async def two_processes_that_live_have_two_names(open_: _Opener) -> None:
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=epoch))
 
 
-async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
+async def a_thread_of_a_living_host_is_nobody_elses(open_: _OpenOwners) -> None:
     one, other = _host("one"), _host("other")
     async with open_() as ledger:
         await ledger.beat(one)
@@ -553,12 +574,14 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         _same(second > first, True)  # also for the same host: its earlier appends are then fenced
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=first))
         await _refused(errors.FencedError, ledger.release("t", epoch=first))
-        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(owner="one"))).threads], ["t"])
+        summary = await ledger.thread("t")
+        _same(summary and summary.owner, "one")
         await ledger.leave(one)
         third = await ledger.claim("t", by=other)
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=second))
         await _refused(errors.FencedError, ledger.release("t", epoch=second))
-        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(owner="other"))).threads], ["t"])
+        summary = await ledger.thread("t")
+        _same(summary and summary.owner, "other")
         await _refused_host("UNKNOWN_HOST", ledger.claim("t", by=one))
         fourth = await ledger.claim("t")  # without a host, it is taken from its owner
         await _refused(errors.FencedError, ledger.append("t", [_said()], epoch=third))
@@ -571,7 +594,7 @@ async def a_thread_of_a_living_host_is_nobody_elses(open_: _Opener) -> None:
         _same(owners, [None, None, None, "other", None])  # a host takes nothing from itself, or from one that has left
 
 
-async def only_a_host_that_lives_may_claim(open_: _Opener) -> None:
+async def only_a_host_that_lives_may_claim(open_: _OpenOwners) -> None:
     async with open_() as ledger:
         unknown = _host("unknown")
         error = await _refused_host("UNKNOWN_HOST", ledger.claim("t", by=unknown))
@@ -596,7 +619,7 @@ async def only_a_host_that_lives_may_claim(open_: _Opener) -> None:
         await _refused(ValueError, ledger.claim("t", by=_host("h"), kind=odd))
 
 
-async def a_released_thread_needs_a_claim(open_: _Opener) -> None:
+async def a_released_thread_needs_a_claim(open_: _OpenOwners) -> None:
     host = _host("one")
     async with open_() as ledger:
         await ledger.beat(host)
@@ -618,10 +641,10 @@ async def a_released_thread_needs_a_claim(open_: _Opener) -> None:
         later = await ledger.claim("t", by=host)
         _same(later > epoch, True)
         await ledger.append("t", [_said()], epoch=later)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def a_posted_message_makes_its_thread_due(open_: _Opener) -> None:
+async def a_posted_message_makes_its_thread_due(open_: _OpenOwners) -> None:
     one, other = _host("one"), _host("other")
     async with open_() as ledger:
         await ledger.beat(one)
@@ -642,10 +665,10 @@ async def a_posted_message_makes_its_thread_due(open_: _Opener) -> None:
         (third,) = await ledger.take(other)
         await ledger.release("t", epoch=third.epoch, seen=(await ledger.head("t")).seq)
         _same(await ledger.take(other), ())
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def of_many_takers_each_thread_has_one(open_: _Opener) -> None:
+async def of_many_takers_each_thread_has_one(open_: _OpenOwners) -> None:
     hosts = [_host(f"h{number}") for number in range(4)]
     async with open_() as ledger:
         for host in hosts:
@@ -663,7 +686,7 @@ async def of_many_takers_each_thread_has_one(open_: _Opener) -> None:
         _same(sum(status.threads for status in await ledger.hosts()), 30)
 
 
-async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
+async def a_thread_is_due_when_its_time_comes(open_: _OpenOwners) -> None:
     host = _host("one")
     async with open_() as ledger:
         await ledger.beat(host)
@@ -688,7 +711,7 @@ async def a_thread_is_due_when_its_time_comes(open_: _Opener) -> None:
         _same(await ledger.take(host), ())
 
 
-async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
+async def the_open_calls_of_a_dead_host_are_taken(open_: _OpenOwners) -> None:
     dead, host = _host("dead"), _host("one")
     async with open_() as ledger:
         await ledger.beat(dead)
@@ -712,7 +735,7 @@ async def the_open_calls_of_a_dead_host_are_taken(open_: _Opener) -> None:
         _same([(status.host.name, status.threads) for status in await ledger.hosts()], [("dead", 1), ("one", 1)])
 
 
-async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
+async def a_host_takes_only_what_it_can_run(open_: _OpenOwners) -> None:
     host = _host("one", "1", "agent", "run/report")
     async with open_() as ledger:
         await ledger.beat(host)
@@ -730,12 +753,18 @@ async def a_host_takes_only_what_it_can_run(open_: _Opener) -> None:
         _same([thread.thread_id for thread in await ledger.take(host, kinds=["chain", "chain"])], ["t1"])
         (bare,) = await ledger.take(host, kinds=[None])
         _same((bare.thread_id, bare.kind), ("bare", None))
-        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(kind="run"))).threads], ["t3"])
-        branch = await ledger.fork("t1", into="b")
+
+
+async def a_kind_is_found_and_a_branch_keeps_it(open_: _OpenLedger) -> None:
+    async with open_() as ledger:
+        for name, receiver in (("chain", "chain/7"), ("run", "run/report")):
+            await ledger.post(name, _to(receiver))
+        _same([thread.thread_id for thread in (await ledger.threads(ThreadFilter(kind="run"))).threads], ["run"])
+        branch = await ledger.fork("chain", into="b")
         _same((branch.kind, branch.owner, branch.due_at), ("chain", None, None))
 
 
-async def threads_that_wait_for_a_host_are_listed(open_: _Opener) -> None:
+async def threads_that_wait_for_a_host_are_listed(open_: _OpenLedger) -> None:
     async def waiting(before: datetime) -> list[str]:
         page = await ledger.threads(ThreadFilter(due_before=before), "created_at")
         return [thread.thread_id for thread in page.threads]
@@ -754,7 +783,7 @@ async def threads_that_wait_for_a_host_are_listed(open_: _Opener) -> None:
         _same(await waiting(now), [])
 
 
-async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener) -> None:
+async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _OpenOwners) -> None:
     old, older, new = _host("old", "1"), _host("older", "1"), _host("new", "2")
     async with open_() as ledger:
         for host in (old, older, new):
@@ -764,9 +793,10 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
         await ledger.release("t", epoch=taken.epoch, seen=1, unfit="1", reason="the prompt has changed")
         for host in (old, older):
             _same(await ledger.take(host), ())
-        (listed,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
-        why = WITHHELD if await ledger.is_encrypted("t") else "the prompt has changed"
-        _same([(mark.build, mark.reason) for mark in listed.unfit], [("1", why)])
+        summary = await ledger.thread("t")
+        marks = [(mark.build, mark.reason) for mark in (() if summary is None else summary.unfit)]
+        _same(marks in ([("1", "the prompt has changed")], [("1", WITHHELD)]), True)
+        why = marks[0][1]
         (again,) = await ledger.take(new)
         _same((again.thread_id, again.why), ("t", "due"))
         await ledger.release("t", epoch=again.epoch, unfit="2", reason="x" * 10_000)
@@ -775,18 +805,28 @@ async def a_build_that_cannot_go_on_is_not_given_the_thread_again(open_: _Opener
         summary = await ledger.thread("t")
         lengths = [("1", len(why)), ("2", len(why) if why == WITHHELD else 2000)]
         _same(summary and [(mark.build, len(mark.reason)) for mark in summary.unfit], lengths)
-        _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
         epoch = await ledger.claim("t", by=old)  # an explicit claim removes the mark
         await ledger.release("t", epoch=epoch, wake_at=(await ledger.hosts())[0].since)
         (third,) = await ledger.take(older)
         _same(third.why, "due")
         await ledger.release("t", epoch=third.epoch)
+
+
+async def the_mark_of_an_unfit_build_is_listed_and_goes_with_its_thread(open_: _OpenLedger) -> None:
+    host = _host("one", "1")
+    async with open_() as ledger:
+        await ledger.beat(host)
+        await ledger.release("t", epoch=await ledger.claim("t", by=host, kind="agent"), unfit="1", reason="no")
+        _same((await ledger.threads(ThreadFilter(unfit=False))).threads, ())
+        (listed,) = (await ledger.threads(ThreadFilter(unfit=True))).threads
+        is_encrypted = await ledger.keys.of("t") is not None
+        _same([(mark.build, mark.reason) for mark in listed.unfit], [("1", WITHHELD if is_encrypted else "no")])
         await ledger.delete("t")
         await ledger.post("t", _to())
-        _same(len(await ledger.take(new)), 1)  # another thread of that name
+        _same(len(await ledger.take(host)), 1)  # another thread of that name
 
 
-async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _Opener) -> None:
+async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _OpenOwners) -> None:
     one, other = _host("one"), _host("other")
     async with open_() as ledger:
         await ledger.beat(one)
@@ -809,37 +849,36 @@ async def a_host_is_told_which_of_its_threads_were_posted_to(open_: _Opener) -> 
         _same([thread.thread_id for thread in await ledger.take(other)], ["a"])
 
 
-async def open_calls_of_one_option_are_found_in_all_threads(open_: _Opener) -> None:
+async def open_calls_of_one_option_are_found_in_all_threads(open_: _OpenOwners) -> None:
     calls = [_call("APPROVE", lane="control") for _ in range(5)]
     async with open_() as ledger:
         for number, call in enumerate(calls):
             await ledger.append(f"t{number % 2}", [_said(), _call("look"), call])
         await ledger.append("effect", [_call("APPROVE", lane="effect")])
         await ledger.append("t1", [_result(calls[1])])
-        await ledger.fork("t0", into="branch")  # its calls are closed
-        page = await ledger.open_calls_of("APPROVE", limit=3)
+        page = await ledger.open_calls(option="APPROVE", limit=3)
         expected = [calls[0].id, calls[2].id, calls[3].id]
         _same(
             [(open_call.message.thread_id, open_call.message.id) for open_call in page.calls],
             list(zip(("t0", "t0", "t1"), expected, strict=True)),
         )
-        rest = await ledger.open_calls_of("APPROVE", limit=3, page=page.next)
+        rest = await ledger.open_calls(option="APPROVE", limit=3, page=page.next)
         _same(([open_call.message.lane for open_call in rest.calls], rest.next), (["control", "effect"], None))
-        newest = await ledger.open_calls_of("APPROVE", order="-recorded_at", limit=2)
+        newest = await ledger.open_calls(option="APPROVE", order="-recorded_at", limit=2)
         _same([open_call.message.lane for open_call in newest.calls], ["effect", "control"])
-        older = await ledger.open_calls_of("APPROVE", order="-recorded_at", page=newest.next)
+        older = await ledger.open_calls(option="APPROVE", order="-recorded_at", page=newest.next)
         _same([open_call.message.id for open_call in older.calls], expected[::-1])
-        _same((await ledger.open_calls_of("nothing")).calls, ())
+        _same((await ledger.open_calls(option="nothing")).calls, ())
         wrong: Any = "id; DROP TABLE threads"
         for doing in (
-            ledger.open_calls_of("APPROVE", order=wrong),
-            ledger.open_calls_of("APPROVE", page=wrong),
-            ledger.open_calls_of("APPROVE", limit=-1),
+            ledger.open_calls(option="APPROVE", order=wrong),
+            ledger.open_calls(option="APPROVE", page=wrong),
+            ledger.open_calls(option="APPROVE", limit=-1),
         ):
             await _refused(ValueError, doing)
 
 
-async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _Opener) -> None:
+async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _OpenLedger) -> None:
     host, call = _host("one"), _call()
 
     async def found(**asked: Any) -> list[str]:
@@ -876,7 +915,7 @@ async def threads_are_found_by_open_calls_owner_creation_and_cost(open_: _Opener
 # ---------------------------------------------------------------- reading
 
 
-async def a_stretch_can_be_read_from_both_ends(open_: _Opener) -> None:
+async def a_stretch_can_be_read_from_both_ends(open_: _OpenLog) -> None:
     async with open_() as ledger:
         records = list(await ledger.append("t", [_said(str(number)) for number in range(600)]))
         _same(await _all(ledger, "t", after=598), records[598:])
@@ -888,7 +927,7 @@ async def a_stretch_can_be_read_from_both_ends(open_: _Opener) -> None:
         _same(await _all(ledger, "t", after=10_000), [])
 
 
-async def the_chain_is_over_everything(open_: _Opener) -> None:
+async def the_chain_is_over_everything(open_: _OpenLog) -> None:
     async with open_() as ledger:
         message = _said()
         (one,) = await ledger.append("a", [message])
@@ -899,23 +938,23 @@ async def the_chain_is_over_everything(open_: _Opener) -> None:
         _same((await ledger.head("a")).hash, two.hash)
 
 
-async def messages_are_found_by_invocation_and_correlation(open_: _Opener) -> None:
+async def messages_are_found_by_invocation_and_correlation(open_: _OpenLog) -> None:
     call = _call(correlation_id="exchange")
     async with open_() as ledger:
         await ledger.append("a", [_said(), call])
         await ledger.append("b", [_said(correlation_id="exchange")])
         await ledger.append("a", [_result(call)])
         invocation = call.invocation_id or ""
-        records = await ledger.by_invocation(invocation)
+        records = await ledger.find(invocation_id=invocation)
         _same([record.message.kind for record in records], ["option_call", "option_result"])
-        _same(await ledger.by_invocation(invocation, thread_id="b"), ())
-        records = await ledger.by_correlation("exchange")
+        _same(await ledger.find(invocation_id=invocation, thread_id="b"), ())
+        records = await ledger.find(correlation_id="exchange")
         _same([record.message.thread_id for record in records], ["a", "b", "a"])
-        _same(len(await ledger.by_correlation("exchange", thread_id="a")), 2)
-        _same(await ledger.by_correlation("nothing"), ())
+        _same(len(await ledger.find(correlation_id="exchange", thread_id="a")), 2)
+        _same(await ledger.find(correlation_id="nothing"), ())
 
 
-async def large_media_comes_back_identical(open_: _Opener) -> None:
+async def large_media_comes_back_identical(open_: _OpenLog) -> None:
     picture = MediaPart(modality="image", url="data:image/png;base64," + "iVBORw0K" * 20_000)
     payload = PartsPayload(parts=(picture, TextPart(text='"data:'), picture))
     async with open_() as ledger:
@@ -926,13 +965,13 @@ async def large_media_comes_back_identical(open_: _Opener) -> None:
         _same(again[0].body, record.body)
         _same(again[0].message.payload, payload)
         _same(await ledger.append("t", [message]), (record,))
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
 # ---------------------------------------------------------------- summaries
 
 
-async def a_summary_is_kept_beside_the_head(open_: _Opener) -> None:
+async def a_summary_is_kept_beside_the_head(open_: _OpenLog) -> None:
     async with open_() as ledger:
         usage = Usage(input_tokens=10, output_tokens=3, cost=Decimal("0.1"))
         await ledger.append("t", [_said(usage=usage), _said(usage=usage)], status="running", pattern="peers")
@@ -949,7 +988,18 @@ async def a_summary_is_kept_beside_the_head(open_: _Opener) -> None:
         _same(summary and (summary.status, summary.pattern, summary.messages), ("done", "peers", 4))
 
 
-async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
+async def threads_are_listed_page_by_page(open_: _OpenLog) -> None:
+    async with open_() as ledger:
+        for name in ("a", "b", "c", "a"):
+            await ledger.append(name, [_said()])
+        first = await ledger.threads(limit=2)
+        _same([thread.thread_id for thread in first.threads], ["a", "c"])
+        last = await ledger.threads(page=first.next, limit=2)
+        _same(([thread.thread_id for thread in last.threads], last.next), (["b"], None))
+        _same(last.threads[0], await ledger.thread("b"))
+
+
+async def threads_are_listed_by_page_order_and_filter(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         for number in range(7):
             pattern = ("peers", "peers", "peers", SYSTEM_PATTERN, "peers", "peers", "peers")[number]
@@ -987,7 +1037,7 @@ async def threads_are_listed_by_page_order_and_filter(open_: _Opener) -> None:
 # ---------------------------------------------------------------- tail
 
 
-async def a_tail_has_everything_once_and_in_order(open_: _Opener) -> None:
+async def a_tail_has_everything_once_and_in_order(open_: _OpenLog) -> None:
     async with open_() as ledger:
         await ledger.append("a", [_said(), _said()])
         await ledger.append("b", [_said()])
@@ -998,7 +1048,7 @@ async def a_tail_has_everything_once_and_in_order(open_: _Opener) -> None:
         await _refused(ValueError, _some(ledger, 1, after="1 OR 1"))
 
 
-async def a_tail_is_live(open_: _Opener) -> None:
+async def a_tail_is_live(open_: _OpenLog) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("before")])
         follower = asyncio.create_task(_some(ledger, 50, after=await ledger.horizon()))
@@ -1011,7 +1061,7 @@ async def a_tail_is_live(open_: _Opener) -> None:
         _same([record.seq for record, _ in await one], list(range(1, 27)))
 
 
-async def a_tail_goes_on_after_a_deletion(open_: _Opener) -> None:
+async def a_tail_goes_on_after_a_deletion(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         await ledger.append("a", [_said()])
         await ledger.append("b", [_said()])
@@ -1036,25 +1086,32 @@ def _counting(seen: list[int]) -> Fold[int]:
     return Fold("letters/1", 0, step, lambda state: state, load)
 
 
-async def a_replay_goes_on_from_a_snapshot(open_: _Opener) -> None:
+async def a_replay_goes_on_from_a_snapshot(open_: _OpenLog) -> None:
     seen: list[int] = []
     fold = _counting(seen)
     async with open_() as ledger:
         await ledger.append("t", [_said("one"), _said("three")], snapshot=fold.snapshot(8))
         await ledger.append("t", [_said("four")])
-        _same((await ledger.replay("t", fold), len(seen)), (12, 1))
-        early: int = await ledger.replay("t", fold, upto=1)
-        anew: int = await ledger.replay("t", replace(fold, name="letters/2"))
+        _same((await replay(ledger, "t", fold), len(seen)), (12, 1))
+        early: int = await replay(ledger, "t", fold, upto=1)
+        anew: int = await replay(ledger, "t", replace(fold, name="letters/2"))
         _same((early, anew), (3, 12))
+
+
+async def a_branch_is_replayed_from_a_snapshot_of_its_origin(open_: _OpenLedger) -> None:
+    seen: list[int] = []
+    fold = _counting(seen)
+    async with open_() as ledger:
+        await ledger.append("t", [_said("one"), _said("three")], snapshot=fold.snapshot(8))
+        await ledger.append("t", [_said("four")])
         branch = await ledger.fork("t", at=2)
-        seen.clear()
-        _same((await ledger.replay(branch.thread_id, fold), len(seen)), (8, 0))
+        _same((await replay(ledger, branch.thread_id, fold), len(seen)), (8, 0))
 
 
 # ---------------------------------------------------------------- replay, fork, diff, search
 
 
-async def step_numbers_change_neither_order_nor_what_is_found(open_: _Opener) -> None:
+async def step_numbers_change_neither_order_nor_what_is_found(open_: _OpenLog) -> None:
     # Order is that of the appends: steps may fall, repeat, be missing, or differ within a pair (OP-021).
     # Mutant: a ledger whose `read` sorts by step_num -> this check is red.
     call = _call(correlation_id="c")
@@ -1071,26 +1128,31 @@ async def step_numbers_change_neither_order_nor_what_is_found(open_: _Opener) ->
             _same([record.message.step_num for record in records], steps)
             _same([record.message.id for record in await _all(ledger, thread, reverse=True)], ids[::-1])
             _same([record.message.id for record, _ in await _some(ledger, 5, thread_id=thread)], ids)
-            _same([message.id for message in await ledger.replay(thread)], ids)
-            exchange = await ledger.by_correlation("c", thread_id=thread)
+            _same([message.id for message in await replay(ledger, thread)], ids)
+            exchange = await ledger.find(correlation_id="c", thread_id=thread)
             _same([record.message.id for record in exchange], [ids[0], ids[1], ids[3], ids[4]])
-            pair = await ledger.by_invocation(call.invocation_id or "", thread_id=thread)
+            pair = await ledger.find(invocation_id=call.invocation_id or "", thread_id=thread)
             _same([record.message.id for record in pair], [ids[1], ids[3]])
-        _same((await ledger.fork("mixed", at_step=2)).forked_at, 5)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def a_replay_gives_the_same_bytes(open_: _Opener) -> None:
+async def a_step_ends_with_its_last_message(open_: _OpenLedger) -> None:
+    async with open_() as ledger:
+        await ledger.append("t", [_said(step_num=step) for step in (2, 9, None, 0, 2)])
+        _same((await ledger.fork("t", at_step=2)).forked_at, 5)
+
+
+async def a_replay_gives_the_same_bytes(open_: _OpenLog) -> None:
     call = _call()
     async with open_() as ledger:
         records = await ledger.append("t", [_said(), call, _result(call)])
-        replayed = await ledger.replay("t")
+        replayed = await replay(ledger, "t")
         _same(b"".join(map(dumps, replayed)), b"".join(record.body for record in records))
-        _same(len(await ledger.replay("t", upto=2)), 2)
-        _same(await ledger.transitions("t"), Conversation([record.message for record in records]).transitions())
+        _same(len(await replay(ledger, "t", upto=2)), 2)
+        _same(await transitions(ledger, "t"), Conversation([record.message for record in records]).transitions())
 
 
-async def a_branch_shares_what_was_before_and_closes_what_was_open(open_: _Opener) -> None:
+async def a_branch_shares_what_was_before_and_closes_what_was_open(open_: _OpenLedger) -> None:
     call, effect = _call(), _call(lane="effect")
     async with open_() as ledger:
         await ledger.append("t", [_said("one"), call, effect, _said("four")])
@@ -1104,12 +1166,13 @@ async def a_branch_shares_what_was_before_and_closes_what_was_open(open_: _Opene
         _same(reasons, ["forked", "forked"])
         _same((branch.forked_from, branch.forked_at, branch.messages, branch.open_calls), ("t", 4, 6, 0))
         _same({message.thread_id for message in closed}, {"b"})
+        _same([record.message.id for record in (await ledger.open_calls(option="look")).calls], [effect.id])  # none of "b"
         await _refused(errors.AppendRefusedError, ledger.append("b", [_result(call, "late")]))
         _same(len(await _all(ledger, "t")), 5)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
+async def a_branch_is_a_thread_like_any_other(open_: _OpenLedger) -> None:
     first = _said("one")
     async with open_() as ledger:
         await ledger.append("t", [first, _said("two", step_num=1), _said("three", step_num=2)])
@@ -1124,16 +1187,16 @@ async def a_branch_is_a_thread_like_any_other(open_: _Opener) -> None:
         await _refused(errors.AppendRefusedError, ledger.append("c", [first]))
         _same([record.message.text for record, _ in await _some(ledger, 4, thread_id="c")], ["one", "two", "other", "deep"])
         _same(len(await _some(ledger, 5)), 5)
-        if await ledger.is_encrypted("c"):
+        if await ledger.keys.of("c") is not None:
             await _refused(errors.NotSearchableError, ledger.search("two", thread_id="c"))
         else:
             _same([hit.record.seq for hit in await ledger.search("two", thread_id="c")], [2])
-        difference = await ledger.diff("t", "c")
+        difference = await diff(ledger, "t", "c")
         _same((difference.common, len(difference.left), len(difference.right)), (2, 1, 2))
-        _same((await ledger.verify(heads=await ledger.heads())).damages, ())
+        _same((await ledger.verify(heads=await heads_of(ledger))).damages, ())
 
 
-async def a_fork_needs_a_place_and_a_free_name(open_: _Opener) -> None:
+async def a_fork_needs_a_place_and_a_free_name(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()])
         await _refused(errors.UnknownThreadError, ledger.fork("nobody"))
@@ -1146,12 +1209,12 @@ async def a_fork_needs_a_place_and_a_free_name(open_: _Opener) -> None:
         _same((await ledger.fork("t", at=0)).messages, 0)
 
 
-async def search_finds_words_phrases_and_beginnings(open_: _Opener) -> None:
+async def search_finds_words_phrases_and_beginnings(open_: _OpenLedger) -> None:
     call = MessageBuilder(policy="a").add_option_call("weather", {"city": "Zürich", "days": ["monday"]}).last_option_call
     async with open_() as ledger:
         await ledger.append("t", [_said("the quick brown fox"), _said("a brown, quick bear"), call])
         await ledger.append("u", [_said("nothing brown here")])
-        if await ledger.is_encrypted("t"):  # an index would be readable
+        if await ledger.keys.of("t") is not None:  # an index would be readable
             _same([await ledger.search(query) for query in ("QUICK brown", "bro*", "zurich")], [(), (), ()])
             await _refused(errors.NotSearchableError, ledger.search("brown", thread_id="u"))
             return
@@ -1175,20 +1238,20 @@ def _entry(message: Message) -> TermEntry | None:
     return TermEntry(source, int(version), heading.strip(), body) if version.isdigit() else None
 
 
-async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(open_: _Opener) -> None:
+async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(open_: _OpenLedger) -> None:
     index = TermIndex("shelf", "1", _entry)
 
     async def found(*terms: str, limit: int = 10, source: str | None = None) -> list[str]:
-        matches = await ledger.find_terms(index, terms, limit=limit, source=source)
+        matches = await ledger.terms.find(index, terms, limit=limit, source=source)
         return [match.entry.body for match in matches.matches]
 
     async with open_() as ledger:
         _same(await found("fox"), [])
         old = [_said("a 1: animal | the quick fox"), _said("a 1: animal | slow bear"), _said("no entry: fox")]
         await ledger.append("shelf", old)
-        if await ledger.is_encrypted("shelf"):
+        if await ledger.keys.of("shelf") is not None:
             await _refused(errors.NotSearchableError, found("fox"))
-            await _refused(errors.NotSearchableError, ledger.rebuild_terms(index))
+            await _refused(errors.NotSearchableError, ledger.terms.rebuild(index))
             return
         await ledger.append("shelf/b", [_said("b 1: plant | a fox glove a fox")])
         await ledger.append("shelves", [_said("c 1: animal | fox")])
@@ -1196,7 +1259,7 @@ async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(
         _same(await found("slow", "bear", "quick", limit=1), ["slow bear"])
         _same((await found("animal", "quick"))[0], "the quick fox")
         _same(await found("fox", source="[b-z]*"), ["a fox glove a fox"])
-        matches = await ledger.find_terms(index, ["fox", "zebra"])
+        matches = await ledger.terms.find(index, ["fox", "zebra"])
         _same((matches.entries, matches.length, dict(matches.frequency)), (3, 13, {"fox": 2, "zebra": 0}))
         await ledger.append("shelf", [_said("a 2: animal | a quick hare")])
         _same(sorted(await found("fox", "quick")), ["a fox glove a fox", "a quick hare"])
@@ -1210,28 +1273,27 @@ async def terms_find_messages_until_their_source_is_replaced_removed_or_deleted(
         _same(set(await found("rebuilt")), {"rebuilt"})
         index = TermIndex("shelf", "1", _entry)
         _same(await found("plant", "rebuilt"), ["white rose"])
-        _same(await ledger.rebuild_terms(index), 1)
+        _same(await ledger.terms.rebuild(index), 1)
         _same(await found("plant"), ["white rose"])
         for terms in (["two words"], [""], ['"'], ["x"] + [str(number) for number in range(500)]):
-            await _refused(ValueError, ledger.find_terms(index, terms))
-        await _refused(ValueError, ledger.find_terms(index, ["x"], limit=-1))
-        _same((await ledger.verify()).is_whole, True)
+            await _refused(ValueError, ledger.terms.find(index, terms))
+        await _refused(ValueError, ledger.terms.find(index, ["x"], limit=-1))
+        await _whole(ledger)
 
 
 # ---------------------------------------------------------------- secrets
 
 
-async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -> None:
+async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _OpenOwners) -> None:
     odd = "sk-proj-Ab3dEf6hIj9kLm2nOp5q"
     async with open_() as ledger:
-        rules = await ledger.redaction_of("t")
+        rules = await ledger.redaction.of("t")
         message = _said(f"it is {odd}", thread_id="t")
         stored = message if rules is None else rules.message(message)
         _same([record.message for record in await ledger.append("t", [message])], [stored])
         _same([record.message for record in await _all(ledger, "t")], [stored])
         _same(len(await ledger.append("t", [message])), 1)
-        await ledger.fork("t", into="branch")
-        _same([await ledger.redaction_of(name) for name in ("t", "branch")], [rules, rules])
+        _same(await ledger.redaction.of("t"), rules)
         if rules is not None and rules.is_secret(odd):
             for doing in (
                 ledger.append(odd, [_said()]),
@@ -1240,20 +1302,31 @@ async def what_a_ledger_says_it_takes_out_is_what_it_takes_out(open_: _Opener) -
                 ledger.append("t", [], snapshot=Snapshot(odd, 1)),
                 ledger.post(odd, _said(to=("somebody",))),
                 ledger.claim(odd),
-                ledger.fork("t", into=odd),
             ):
                 await _refused(errors.SecretNameError, doing)
+        _same([thread.thread_id for thread in (await ledger.threads()).threads], ["t"])
+
+
+async def a_branch_is_redacted_as_its_origin(open_: _OpenLedger) -> None:
+    odd = "sk-proj-Ab3dEf6hIj9kLm2nOp5q"
+    async with open_() as ledger:
+        await ledger.append("t", [_said()])
+        await ledger.fork("t", into="branch")
+        rules = await ledger.redaction.of("t")
+        _same(await ledger.redaction.of("branch"), rules)
+        if rules is not None and rules.is_secret(odd):
+            await _refused(errors.SecretNameError, ledger.fork("t", into=odd))
         _same({thread.thread_id for thread in (await ledger.threads()).threads}, {"t", "branch"})
 
 
 # ---------------------------------------------------------------- maintenance
 
 
-async def what_is_deleted_is_gone(open_: _Opener) -> None:
+async def what_is_deleted_is_gone(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("secret"), _call()])
         await ledger.append("u", [_said("secret too")])
-        is_found = not await ledger.is_encrypted("t")
+        is_found = await ledger.keys.of("t") is None
         _same(len(await ledger.search("secret")), 2 * is_found)
         await ledger.fork("t", into="b")
         await _refused(ValueError, ledger.delete("t"))
@@ -1265,78 +1338,78 @@ async def what_is_deleted_is_gone(open_: _Opener) -> None:
         await _refused(errors.UnknownThreadError, ledger.delete("t"))
         (record,) = await ledger.append("t", [_said()])
         _same(record.seq, 1)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _Opener) -> None:
+async def what_is_forgotten_cannot_be_read_and_is_whole(open_: _OpenLedger) -> None:
     picture = MediaPart(modality="image", url="data:image/png;base64," + "iVBORw0K" * 2_000)
     image = Message(policy="user", payload=PartsPayload(parts=(picture,)))
     async with open_() as ledger:
         await ledger.append("t", [_said("one"), image, _call()], snapshot=Snapshot("f", {"n": 3}))
         await ledger.append("u", [image])
-        await _refused(errors.UnknownThreadError, ledger.forget("nobody"))
-        if not await ledger.is_encrypted("t"):
-            await _refused(errors.EncryptionError, ledger.forget("t"))
+        await _refused(errors.UnknownThreadError, ledger.keys.forget("nobody"))
+        if await ledger.keys.of("t") is None:
+            await _refused(errors.EncryptionError, ledger.keys.forget("t"))
             return
-        heads = await ledger.heads()
+        heads = await heads_of(ledger)
         await ledger.fork("t", at=2, into="b")
         await ledger.append("b", [_said("another way")])
         await ledger.fork("b", into="c")
-        await _refused(ValueError, ledger.forget("t"))
-        _same(await ledger.forget("c"), ("c",))
+        await _refused(ValueError, ledger.keys.forget("t"))
+        _same(await ledger.keys.forget("c"), ("c",))
         _same(len(await _all(ledger, "b")), 3)
         await _refused(errors.ForgottenError, _all(ledger, "c"))
-        _same(sorted(await ledger.forget("t", with_branches=True)), ["b", "t"])
-        await _refused(errors.ForgottenError, ledger.forget("t"))
+        _same(sorted(await ledger.keys.forget("t", with_branches=True)), ["b", "t"])
+        await _refused(errors.ForgottenError, ledger.keys.forget("t"))
         for name in ("t", "b", "c"):
             for doing in (
                 _all(ledger, name),
                 ledger.append(name, [_said()]),
                 ledger.post(name, _said(to=("somebody",))),
-                ledger.replay(name, Fold("f", 0, lambda state, _: state, dump=int, load=lambda value: int(str(value)))),
+                replay(ledger, name, Fold("f", 0, lambda state, _: state, dump=int, load=lambda value: int(str(value)))),
                 ledger.open_calls(name),
                 ledger.fork(name, at=1),
-                ledger.journal(name),
+                journal_of(ledger, name),
                 _some(ledger, 1, thread_id=name),
             ):
                 await _refused(errors.ForgottenError, doing)
         _same([record.message.id for record, _ in await _some(ledger, 1)], [image.id])
-        _same((await ledger.open_calls_of("look")).calls, ())
+        _same((await ledger.open_calls(option="look")).calls, ())
         _same([record.message.payload for record in await _all(ledger, "u")], [image.payload])
         _same((await ledger.verify(heads=heads)).damages, ())
-        status = await ledger.encryption()
+        status = await ledger.keys.status()
         _same(None if status is None else (status.threads, status.forgotten), (4, 3))
         summary = await ledger.thread("t")
         _same(None if summary is None else (summary.messages, summary.open_calls, summary.owner), (3, 0, None))
         await ledger.delete("t", with_branches=True)
         await ledger.append("t", [_said("anew")])
         _same([record.message.text for record in await _all(ledger, "t")], ["anew"])
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def another_master_key_opens_what_it_wraps_anew(open_: _Opener) -> None:
+async def another_master_key_opens_what_it_wraps_anew(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         call = _call()
         await ledger.append("t", [_said("one"), call], snapshot=Snapshot("f", 1))
-        status = await ledger.encryption()
+        status = await ledger.keys.status()
         if status is None:
             return
         await ledger.append("gone", [_said("two")])
-        await ledger.forget("gone")
-        heads, before = await ledger.heads(), await _all(ledger, "t")
+        await ledger.keys.forget("gone")
+        heads, before = await heads_of(ledger), await _all(ledger, "t")
         new = MasterKey.from_text(MasterKey.generate())
-        _same(await ledger.rotate(new), 1)
-        changed = await ledger.encryption()
-        _same((None if changed is None else changed.master, await ledger.heads()), (new.id, heads))
+        _same(await ledger.keys.rotate(new), 1)
+        changed = await ledger.keys.status()
+        _same((None if changed is None else changed.master, await heads_of(ledger)), (new.id, heads))
         _same(await _all(ledger, "t"), before)
-        _same([record.message.id for record in (await ledger.open_calls_of("look")).calls], [call.id])
+        _same([record.message.id for record in (await ledger.open_calls(option="look")).calls], [call.id])
         await ledger.append("t", [_result(call)])
         await ledger.append("new", [_said("three")])
         await _refused(errors.ForgottenError, _all(ledger, "gone"))
         _same((await ledger.verify(heads=heads)).damages, ())
 
 
-async def what_is_old_expires_unless_a_branch_needs_it(open_: _Opener) -> None:
+async def what_is_old_expires_unless_a_branch_needs_it(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         for name in ("old", "parent", "alone"):
             (record,) = await ledger.append(name, [_said()])
@@ -1349,10 +1422,10 @@ async def what_is_old_expires_unless_a_branch_needs_it(open_: _Opener) -> None:
         _same(len(await _all(ledger, "young branch")), 2)
 
 
-async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> None:
+async def heads_from_before_prove_that_nothing_was_cut_off(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said(), _said()])
-        heads = await ledger.heads()
+        heads = await heads_of(ledger)
         await ledger.append("t", [_said()])
         _same((await ledger.verify(heads=heads)).damages, ())
         longer = [replace(head, seq=head.seq + 5) for head in heads]
@@ -1373,7 +1446,7 @@ async def heads_from_before_prove_that_nothing_was_cut_off(open_: _Opener) -> No
         await _refused(errors.UnknownThreadError, ledger.verify("nobody"))
 
 
-async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
+async def what_heads_prove_can_be_restored(open_: _OpenLedger) -> None:
     call, picture = _call(lane="control", to=("agent",)), f"data:image/png;base64,{'A' * 20_000}"
     image = Message(policy="user", payload=PartsPayload(parts=(MediaPart(modality="image", url=picture),)))
     async with open_() as ledger:
@@ -1381,8 +1454,8 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         await ledger.append("t", [_said("one", id="same"), _said("other", id="same")], allow_foreign=True)
         await ledger.fork("t", at=2, into="b")
         await ledger.append("b", [_said("another way")])
-        heads, before = await ledger.heads(), [await _all(ledger, name) for name in ("t", "b")]
-        journals = [await ledger.journal(name) for name in ("t", "b")]
+        heads, before = await heads_of(ledger), [await _all(ledger, name) for name in ("t", "b")]
+        journals = [await journal_of(ledger, name) for name in ("t", "b")]
         await _refused(errors.RestoreRefusedError, ledger.restore(journals, heads))  # they exist
         await ledger.delete("t", with_branches=True)
         restored = await ledger.restore(journals, heads)
@@ -1392,48 +1465,48 @@ async def what_heads_prove_can_be_restored(open_: _Opener) -> None:
         )
         _same((restored[0].created_at, restored[0].input_tokens), (before[0][0].recorded_at, 3))
         _same([await _all(ledger, name) for name in ("t", "b")], before)
-        _same(await ledger.heads(), heads)
+        _same(await heads_of(ledger), heads)
         _same([record.message.id for record in await ledger.open_calls("t")], [call.id])
         _same((await ledger.verify(heads=heads)).damages, ())
         await ledger.append("t", [_result(call)])
         await _refused(errors.AppendRefusedError, ledger.append("t", [_said("third", id="same")]))
 
 
-async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _Opener) -> None:
+async def hosts_of_a_ledger_redact_by_the_same_rules(open_: _OpenOwners) -> None:
     host, late = Host("h", "1", ("agent",), 60.0), Host("late", "1", ("agent",), 60.0)
     async with open_() as ledger:
-        before = await ledger.redaction_rules()
+        before = await ledger.redaction.rules()
         _same((before.ledger, before.is_accepted), (None, True))
         await ledger.beat(host)
-        _same(await ledger.redaction_rules(), replace(before, ledger=before.handle))
+        _same(await ledger.redaction.rules(), replace(before, ledger=before.handle))
         store: Any = ledger
-        rules = getattr(ledger, "redaction", None)
+        rules = getattr(ledger, "rules", None)
         if rules is None:
             return  # another store, whose rules cannot be changed from here
         with_values = rules.rules.with_secrets({"token": "registered value"})
-        store.redaction = LedgerRedaction.of(with_values)  # as another process that has registered values opens it
+        store.rules = LedgerRedaction.of(with_values)  # as another process that has registered values opens it
         await ledger.beat(host)
         fewer, other_patterns = (
             replace(rules.rules, keys=frozenset({"salary"})),
             replace(rules.rules, patterns={"n": "N[0-9]+"}),
         )
         for other in ("off", fewer, other_patterns):
-            store.redaction = LedgerRedaction.of(other)
+            store.rules = LedgerRedaction.of(other)
             await _refused(errors.OtherRedactionError, ledger.beat(host))
             await _refused(errors.OtherRedactionError, ledger.beat(late))
-            await _refused(errors.OtherRedactionError, ledger.adopt_redaction())
-            _same((await ledger.redaction_rules()).is_accepted, False)
+            await _refused(errors.OtherRedactionError, ledger.redaction.adopt())
+            _same((await ledger.redaction.rules()).is_accepted, False)
         _same([status.host.name for status in await ledger.hosts()], ["h"])
         await ledger.leave(host)
-        adopted = await ledger.adopt_redaction()
+        adopted = await ledger.redaction.adopt()
         _same(adopted.ledger, adopted.handle)
         await ledger.beat(late)
-        store.redaction = rules
+        store.rules = rules
         await _refused(errors.OtherRedactionError, ledger.beat(host))
-        _same((await ledger.verify()).is_whole, True)
+        await _whole(ledger)
 
 
-async def a_moved_thread_continues_in_no_way(open_: _Opener) -> None:
+async def a_moved_thread_continues_in_no_way(open_: _OpenLedger) -> None:
     host, to = Host("h", "1", ("agent",), 60.0), "sqlite:////there.db"
     async with open_() as ledger:
         await _refused(errors.UnknownThreadError, ledger.move("t", to=to))
@@ -1465,16 +1538,16 @@ async def a_moved_thread_continues_in_no_way(open_: _Opener) -> None:
         branch = await ledger.fork("t", into="branch")
         _same(branch.moved_to, None)
         await ledger.append("branch", [_said("goes on")])
-        _same((await ledger.verify()).is_whole, True)
+        await _whole(ledger)
 
 
-async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
+async def what_no_head_proves_is_not_restored(open_: _OpenLedger) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said("one"), _call(), _said("three")])
         await ledger.append("u", [_said()])
         await ledger.fork("t", at=1, into="b")
-        heads = {head.thread_id: head for head in await ledger.heads()}
-        journal, other, branch = [await ledger.journal(name) for name in ("t", "u", "b")]
+        heads = {head.thread_id: head for head in await heads_of(ledger)}
+        journal, other, branch = [await journal_of(ledger, name) for name in ("t", "u", "b")]
         await ledger.delete("u")
         await ledger.delete("t", with_branches=True)
         first, second, third = journal.records
@@ -1496,12 +1569,25 @@ async def what_no_head_proves_is_not_restored(open_: _Opener) -> None:
             ([other, replace(journal, records=journal.records[:2])], list(heads.values())),
         ):
             await _refused(errors.RestoreRefusedError, ledger.restore(journals, proofs))
-        _same(await ledger.heads(), ())
+        _same(await heads_of(ledger), ())
         await ledger.restore([other, journal, branch], heads.values())
         _same((await ledger.verify(heads=heads.values())).damages, ())
 
 
-async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
+async def what_was_said_is_there_when_opened_again(open_: _OpenLog) -> None:
+    call, message = _call(), _said()
+    async with open_() as ledger:
+        await ledger.append("t", [message, call], status="running", snapshot=Snapshot("f", {"n": 3}))
+        before = [*await _all(ledger, "t"), await ledger.thread("t"), await ledger.snapshot("t", "f")]
+    async with open_() as ledger:
+        _same([*await _all(ledger, "t"), await ledger.thread("t"), await ledger.snapshot("t", "f")], before)
+        _same(len(await ledger.append("t", [message])), 1)
+        await ledger.append("t", [_result(call)])
+        _same(await ledger.open_calls("t"), ())
+        _same([record.seq for record, _ in await _some(ledger, 3)], [1, 2, 3])
+
+
+async def epochs_and_branches_are_there_when_opened_again(open_: _OpenLedger) -> None:
     call = _call()
     async with open_() as ledger:
         epoch = await ledger.claim("t")
@@ -1513,10 +1599,10 @@ async def what_was_said_is_there_when_opened_again(open_: _Opener) -> None:
         _same(len(await _all(ledger, "b")), 3)
         await _refused(errors.FencedError, ledger.append("t", [_result(call)], epoch=epoch + 1))
         await ledger.append("t", [_result(call)], epoch=epoch)
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def hosts_and_owners_are_known_when_opened_again(open_: _Opener) -> None:
+async def hosts_and_owners_are_known_when_opened_again(open_: _OpenOwners) -> None:
     one, other = _host("one"), _host("other")
     async with open_() as ledger:
         await ledger.beat(one)
@@ -1531,10 +1617,10 @@ async def hosts_and_owners_are_known_when_opened_again(open_: _Opener) -> None:
         await _refused(errors.OwnedError, ledger.claim("t", by=other))
         await ledger.leave(one)
         _same({thread.thread_id for thread in await ledger.take(other)}, {"t", "v"})
-        _same((await ledger.verify()).damages, ())
+        await _whole(ledger)
 
 
-async def a_closed_ledger_says_so(open_: _Opener) -> None:
+async def a_closed_ledger_says_so(open_: _OpenLog) -> None:
     async with open_() as ledger:
         await ledger.append("t", [_said()])
     await _refused(errors.LedgerError, ledger.append("t", [_said()]))
@@ -1544,46 +1630,46 @@ async def a_closed_ledger_says_so(open_: _Opener) -> None:
 # ---------------------------------------------------------------- limits for all hosts
 
 
-async def _leased(ledger: Ledger, host: Host, **wants: Any) -> PermitGrant:
+async def _leased(ledger: Owners, host: Host, **wants: Any) -> PermitGrant:
     """Lease permits of the model `m`."""
-    return (await ledger.permits(host, {"m": PermitWants(**wants)}))["m"]
+    return (await ledger.limits.lease(host, {"m": PermitWants(**wants)}))["m"]
 
 
-async def _in_use(ledger: Ledger) -> LimitStatus:
-    (status,) = await ledger.limits()
+async def _in_use(ledger: Owners) -> LimitStatus:
+    (status,) = await ledger.limits.status()
     return status
 
 
-async def limits_are_set_changed_and_removed(open_: _Opener) -> None:
+async def limits_are_set_changed_and_removed(open_: _OpenOwners) -> None:
     """A limit applies to one model, or to all; without a limit, nothing is refused."""
     async with open_() as ledger:
-        _same(await ledger.limits(), ())
+        _same(await ledger.limits.status(), ())
         await ledger.beat(_host("one"))
         _same(await _leased(ledger, _host("one"), waiting=10**6), PermitGrant())
-        await ledger.set_limit(Limit("m", at_once=3))
-        await ledger.set_limit(Limit(ALL_MODELS, per_minute=7, cost_per_day=Decimal("0.5")))
-        _same([status.limit.model for status in await ledger.limits()], [ALL_MODELS, "m"])
+        await ledger.limits.set(Limit("m", at_once=3))
+        await ledger.limits.set(Limit(ALL_MODELS, per_minute=7, cost_per_day=Decimal("0.5")))
+        _same([status.limit.model for status in await ledger.limits.status()], [ALL_MODELS, "m"])
         _same((await _leased(ledger, _host("one"), waiting=5)).at_once, 3)
-        await ledger.set_limit(Limit("m", at_once=4))
+        await ledger.limits.set(Limit("m", at_once=4))
         _same((await _leased(ledger, _host("one"), in_use=3, waiting=2)).at_once, 4)
-        await ledger.set_limit(Limit("m", at_once=1))  # running requests continue, and count
+        await ledger.limits.set(Limit("m", at_once=1))  # running requests continue, and count
         _same((await _leased(ledger, _host("one"), in_use=4, waiting=2)).at_once, 1)
-        _same([status.permits for status in await ledger.limits()], [0, 4])
-        await ledger.set_limit(Limit("m"))
-        _same([status.limit.model for status in await ledger.limits()], [ALL_MODELS])
-        await ledger.set_limit(Limit("never"))
+        _same([status.permits for status in await ledger.limits.status()], [0, 4])
+        await ledger.limits.set(Limit("m"))
+        _same([status.limit.model for status in await ledger.limits.status()], [ALL_MODELS])
+        await ledger.limits.set(Limit("never"))
         _same(await _leased(ledger, _host("one"), waiting=9), PermitGrant())
-        await _refused(errors.SecretNameError, ledger.set_limit(Limit("sk-ant-api03-" + "a" * 80, at_once=1)))
+        await _refused(errors.SecretNameError, ledger.limits.set(Limit("sk-ant-api03-" + "a" * 80, at_once=1)))
         await _refused_host("UNKNOWN_HOST", _leased(ledger, _host("two"), waiting=1))
 
 
-async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None:
+async def many_hosts_have_no_more_permits_than_there_are(open_: _OpenOwners) -> None:
     """However many hosts ask at the same time, they never have more permits than the limit, and all get some."""
     async with open_() as ledger:
         hosts = [_host(f"host {number}") for number in range(4)]
         for host in hosts:
             await ledger.beat(host)
-        await ledger.set_limit(Limit("m", at_once=6))
+        await ledger.limits.set(Limit("m", at_once=6))
         await asyncio.gather(*(_leased(ledger, host, waiting=50) for host in hosts for _ in range(3)))
         status = await _in_use(ledger)
         _same(status.permits <= 6, True)  # noqa: PLR2004
@@ -1599,13 +1685,13 @@ async def many_hosts_have_no_more_permits_than_there_are(open_: _Opener) -> None
         _same((await _leased(ledger, hosts[0], waiting=50)).at_once, 6)  # the permits that nobody else needs
 
 
-async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
+async def a_host_without_a_permit_goes_first(open_: _OpenOwners) -> None:
     """With more hosts than permits, a free permit goes to the host that has waited longest without any."""
     async with open_() as ledger:
         one, two, three = (_host(name) for name in ("one", "two", "three"))
         for host in (one, two, three):
             await ledger.beat(host)
-        await ledger.set_limit(Limit("m", at_once=1))
+        await ledger.limits.set(Limit("m", at_once=1))
         _same((await _leased(ledger, one, waiting=9)).at_once, 1)
         _same((await _leased(ledger, two, waiting=1)).at_once, 0)
         _same((await _leased(ledger, three, waiting=1)).at_once, 0)
@@ -1622,13 +1708,13 @@ async def a_host_without_a_permit_goes_first(open_: _Opener) -> None:
         _same((await _leased(ledger, one, waiting=8)).at_once, 1)
 
 
-async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
+async def a_dead_host_gives_its_permits_back(open_: _OpenOwners) -> None:
     """Permits last as long as the lease of their host; a host that returns reports its running requests."""
     async with open_() as ledger:
         one, two = _host("one"), _host("two")
         await ledger.beat(one)
         await ledger.beat(two)
-        await ledger.set_limit(Limit("m", at_once=2))
+        await ledger.limits.set(Limit("m", at_once=2))
         _same((await _leased(ledger, one, waiting=2)).at_once, 2)
         _same((await _leased(ledger, two, waiting=2)).at_once, 0)
         await _let_expire(ledger, one)
@@ -1642,13 +1728,13 @@ async def a_dead_host_gives_its_permits_back(open_: _Opener) -> None:
         _same((await _leased(ledger, two, in_use=1, waiting=1)).at_once, 2)
 
 
-async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
+async def in_no_minute_more_requests_begin(open_: _OpenOwners) -> None:
     """Permits to start requests are used up for a minute, whichever host used them, even if it died."""
     async with open_() as ledger:
         hosts = [_host(f"host {number}") for number in range(4)]
         for host in hosts:
             await ledger.beat(host)
-        await ledger.set_limit(Limit("m", per_minute=10))
+        await ledger.limits.set(Limit("m", per_minute=10))
         grants = await asyncio.gather(*(_leased(ledger, host, waiting=4) for host in hosts for _ in range(4)))
         _same(sum(grant.starts or 0 for grant in grants), 10)
         _same({grant.at_once for grant in grants}, {None})
@@ -1658,13 +1744,13 @@ async def in_no_minute_more_requests_begin(open_: _Opener) -> None:
         _same((status.started, status.waiting), (10, 3))
 
 
-async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
+async def money_is_reserved_before_it_is_spent(open_: _OpenOwners) -> None:
     """Reserved and spent amounts together stay within the daily limit; reservations of a dead host count as spent."""
     async with open_() as ledger:
         one, two = _host("one"), _host("two")
         await ledger.beat(one)
         await ledger.beat(two)
-        await ledger.set_limit(Limit("m", cost_per_day=Decimal(1)))
+        await ledger.limits.set(Limit("m", cost_per_day=Decimal(1)))
         most, some = Decimal("0.4"), Decimal("0.1")
         grant = await _leased(ledger, one, waiting=3, reserve=(most, most, most))
         _same((grant.reserved, grant.budget_left), (Decimal("0.8"), Decimal(1)))
@@ -1682,111 +1768,40 @@ async def money_is_reserved_before_it_is_spent(open_: _Opener) -> None:
         await ledger.beat(one)
         grant = await _leased(ledger, one, spent=Decimal("0.3"), reported=some)  # only the cost since its last report
         _same(grant.budget_left, Decimal("0.3"))
-        await ledger.set_limit(Limit("m", cost_per_day=Decimal(5)))
+        await ledger.limits.set(Limit("m", cost_per_day=Decimal(5)))
         _same((await _leased(ledger, two, waiting=1, reserve=(most,))).budget_left, Decimal("4.3"))
 
 
-async def limits_and_their_use_are_known_when_opened_again(open_: _Opener) -> None:
+async def limits_and_their_use_are_known_when_opened_again(open_: _OpenOwners) -> None:
     """Limits, permits and costs are stored."""
     async with open_() as ledger:
         await ledger.beat(_host("one"))
-        await ledger.set_limit(Limit("m", at_once=2, per_minute=9, cost_per_day=Decimal("1.5")))
+        await ledger.limits.set(Limit("m", at_once=2, per_minute=9, cost_per_day=Decimal("1.5")))
         await _leased(ledger, _host("one"), in_use=1, waiting=1, reserve=(Decimal("0.2"),), spent=Decimal("0.3"))
-        before = await ledger.limits()
+        before = await ledger.limits.status()
     async with open_() as ledger:
-        _same(await ledger.limits(), before)
-        _same((await ledger.verify()).is_whole, True)
+        _same(await ledger.limits.status(), before)
+        await _whole(ledger)
 
 
 _DURABLE = frozenset(
     {
         "what_was_said_is_there_when_opened_again",
+        "epochs_and_branches_are_there_when_opened_again",
         "hosts_and_owners_are_known_when_opened_again",
         "limits_and_their_use_are_known_when_opened_again",
         "a_closed_ledger_says_so",
     }
 )
 
-LEDGER_CHECKS: dict[str, _Check] = {
-    check.__name__: check
-    for check in (
-        what_was_appended_comes_back_byte_for_byte,
-        an_empty_thread_is_no_error,
-        a_message_of_another_thread_is_refused,
-        the_same_message_again_is_no_news,
-        an_append_is_there_as_a_whole_or_not_at_all,
-        two_threads_may_use_one_id,
-        an_expected_version_is_compared,
-        of_many_writers_that_expect_one_version_one_wins,
-        what_was_acknowledged_before_stands_before,
-        a_result_without_its_call_is_refused,
-        a_second_result_is_refused,
-        a_result_of_another_option_is_refused,
-        the_journal_has_invocations_of_its_own,
-        an_imported_history_may_break_the_rules,
-        what_comes_from_outside_is_talk,
-        an_open_call_from_outside_gets_an_error_result,
-        a_call_from_outside_cannot_hide_behind_its_result,
-        open_calls_are_known_without_reading,
-        a_claimed_thread_takes_only_its_owners_appends,
-        an_append_that_changes_nothing_compares_the_epoch_all_the_same,
-        an_epoch_that_nobody_was_given_is_refused,
-        anyone_may_post_to_somebody,
-        what_somebody_outside_posts_is_talk_under_their_name,
-        a_host_lives_while_it_beats,
-        a_lease_is_renewed_from_another_thread,
-        a_host_that_slept_past_its_lease_keeps_what_nobody_claimed,
-        two_processes_that_live_have_two_names,
-        a_thread_of_a_living_host_is_nobody_elses,
-        only_a_host_that_lives_may_claim,
-        a_released_thread_needs_a_claim,
-        a_posted_message_makes_its_thread_due,
-        of_many_takers_each_thread_has_one,
-        a_thread_is_due_when_its_time_comes,
-        the_open_calls_of_a_dead_host_are_taken,
-        a_host_takes_only_what_it_can_run,
-        threads_that_wait_for_a_host_are_listed,
-        a_build_that_cannot_go_on_is_not_given_the_thread_again,
-        a_host_is_told_which_of_its_threads_were_posted_to,
-        open_calls_of_one_option_are_found_in_all_threads,
-        threads_are_found_by_open_calls_owner_creation_and_cost,
-        a_stretch_can_be_read_from_both_ends,
-        the_chain_is_over_everything,
-        messages_are_found_by_invocation_and_correlation,
-        large_media_comes_back_identical,
-        a_summary_is_kept_beside_the_head,
-        threads_are_listed_by_page_order_and_filter,
-        a_tail_has_everything_once_and_in_order,
-        a_tail_is_live,
-        a_tail_goes_on_after_a_deletion,
-        a_replay_goes_on_from_a_snapshot,
-        step_numbers_change_neither_order_nor_what_is_found,
-        a_replay_gives_the_same_bytes,
-        a_branch_shares_what_was_before_and_closes_what_was_open,
-        a_branch_is_a_thread_like_any_other,
-        a_fork_needs_a_place_and_a_free_name,
-        search_finds_words_phrases_and_beginnings,
-        terms_find_messages_until_their_source_is_replaced_removed_or_deleted,
-        what_a_ledger_says_it_takes_out_is_what_it_takes_out,
-        what_is_deleted_is_gone,
-        what_is_forgotten_cannot_be_read_and_is_whole,
-        another_master_key_opens_what_it_wraps_anew,
-        what_is_old_expires_unless_a_branch_needs_it,
-        heads_from_before_prove_that_nothing_was_cut_off,
-        what_heads_prove_can_be_restored,
-        what_no_head_proves_is_not_restored,
-        a_moved_thread_continues_in_no_way,
-        hosts_of_a_ledger_redact_by_the_same_rules,
-        what_was_said_is_there_when_opened_again,
-        hosts_and_owners_are_known_when_opened_again,
-        limits_are_set_changed_and_removed,
-        many_hosts_have_no_more_permits_than_there_are,
-        a_host_without_a_permit_goes_first,
-        a_dead_host_gives_its_permits_back,
-        in_no_minute_more_requests_begin,
-        money_is_reserved_before_it_is_spent,
-        limits_and_their_use_are_known_when_opened_again,
-        a_closed_ledger_says_so,
-    )
-}
+
+def _checks(opener: str) -> dict[str, Check]:
+    """Return the checks that open a store of a grade, in the order of this file: so none can be left off a list."""
+    checks = {name: value for name, value in globals().items() if not name.startswith("_")}
+    return {name: check for name, check in checks.items() if getattr(check, "__annotations__", {}).get("open_") == opener}
+
+
+_LOG_CHECKS = _checks("_OpenLog")
+_OWNERS_CHECKS = _checks("_OpenOwners")
+LEDGER_CHECKS = _LOG_CHECKS | _OWNERS_CHECKS | _checks("_OpenLedger")
 """Every promise by the name of its check."""

@@ -29,7 +29,7 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any, TypeAlias, TypeVar, cast
 
 from antiphon.errors import DeliveryError, FencedError, LedgerError, LedgerUnavailableError, OwnedError
-from antiphon.ledger import Epoch, Ledger, Record, TakenThread, Woken
+from antiphon.ledger import Epoch, Ledger, Record, TakenThread, Woken, heads_of
 from antiphon.ledger import Host as LedgerHost
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, current_port, use_port
@@ -132,9 +132,9 @@ class FaultyLedger:
         await self._wait()
         return await self._ledger.claim(thread_id, **options)
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> Sequence[Record]:
+    async def find(self, **names: Any) -> Sequence[Record]:
         await self._wait()
-        return await self._ledger.by_invocation(invocation_id, thread_id=thread_id)
+        return await self._ledger.find(**names)
 
     async def _wait(self) -> None:
         await asyncio.sleep(self._random.random() * self._faults.ledger_delay)
@@ -322,7 +322,7 @@ class World:
     async def _open(self) -> list[str]:
         """Return the calls that are open and not parked, without tool calls of a model that never started."""
         calls: list[str] = []
-        for head in await self.ledger.heads():
+        for head in await heads_of(self.ledger):
             rows = [record.message for record in await self.ledger.open_calls(head.thread_id)]
             parked = {row.parent_id for row in rows if getattr(row.payload, "option_name", "") == "PARK"}
             open_rows = [row for row in rows if row.lane != "talk" or row.to]
@@ -568,7 +568,7 @@ def simulate(
 
 async def _digest(ledger: Ledger) -> str:
     digest = sha256()
-    for head in await ledger.heads():
+    for head in await heads_of(ledger):
         digest.update(f"{head.thread_id} {head.seq} {head.hash}\n".encode())
     return digest.hexdigest()
 

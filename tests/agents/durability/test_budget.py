@@ -189,7 +189,7 @@ async def test_a_request_that_may_have_been_answered_counts_against_the_money_of
 ) -> None:
     """Only a request that the provider refused, or that was never sent, has cost nothing."""
     ledger = MemoryLedger()
-    await ledger.set_limit(Limit("gpt-4o", cost_per_day=Decimal(5)))
+    await ledger.limits.set(Limit("gpt-4o", cost_per_day=Decimal(5)))
 
     def fail(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         raise error
@@ -198,5 +198,5 @@ async def test_a_request_that_may_have_been_answered_counts_against_the_money_of
     async with ledger_run("t", ledger=ledger):
         with pytest.raises(Exception, match=r".+"):
             await agent.run("Hello.")
-    (status,) = await ledger.limits()
+    (status,) = await ledger.limits.status()
     assert (status.spent + status.reserved > 0) is is_paid

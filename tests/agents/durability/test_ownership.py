@@ -75,10 +75,10 @@ class Looked(MemoryLedger):
 
     effect: str | None = None
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        found = await super().by_invocation(invocation_id, thread_id=thread_id)
-        if invocation_id == self.effect:
-            await self.claim(thread_id or "")
+    async def find(self, **names: Any) -> tuple[Record, ...]:
+        found = await super().find(**names)
+        if names.get("invocation_id", "") == self.effect:
+            await self.claim(names["thread_id"])
         return found
 
 

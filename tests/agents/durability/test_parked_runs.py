@@ -224,7 +224,7 @@ async def test_a_wrong_function_or_argument_is_refused_before_the_intent(argumen
         await run.now()
         with pytest.raises(TypeError, match=reason):
             await run.effect("pay", arguments, function)
-        assert not await ledger.by_invocation("t/run/pay")
+        assert not await ledger.find(invocation_id="t/run/pay")
 
 
 async def test_a_once_effect_whose_result_cannot_be_stored_is_parked_and_any_other_has_failed() -> None:

@@ -90,7 +90,7 @@ async def test_the_input_is_stored_before_the_program_begins() -> None:
     """A process that dies at once leaves a run that another can continue."""
     ledger = MemoryLedger()
     async with ledger_run("order", ledger=ledger, name="desk", input={"amount": 30}):
-        (row,) = await ledger.by_invocation("order/run")
+        (row,) = await ledger.find(invocation_id="order/run")
         assert row.message.payload.arguments == {"program": "desk", "input": {"amount": 30}}  # type: ignore[union-attr]
 
 

@@ -153,7 +153,7 @@ async def test_a_call_that_adds_nothing_has_the_same_row_as_ever() -> None:
 
     async with ledger_run("t"):
         await agent.run("look")
-    records = await ledger.by_invocation("t/run/a/look:l1", thread_id="t")
+    records = await ledger.find(invocation_id="t/run/a/look:l1", thread_id="t")
     payload = records[-1].message.payload
     assert isinstance(payload, OptionResultPayload)
     assert thaw(payload.result) == {"returned": {"result": "seen", "kind": "tool_return"}}

@@ -15,7 +15,7 @@ from antiphon.agents.models import Script, ScriptedModel, Turn
 from antiphon.agents.tools import builtin_tools, knowledge_base, memory_retrieval
 from antiphon.agents.tools._builtin import BUILTIN_TOOLS
 from antiphon.durable import ledger_run
-from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger
+from antiphon.ledger import STANDARD_REDACTION, Ledger, open_ledger, replay
 from antiphon.retrieval import KnowledgeBase
 
 SHOP = """# Returns
@@ -90,7 +90,7 @@ def test_a_passage_is_cited_by_the_id_of_its_message(opened: Any) -> None:
     async def work(ledger: Ledger) -> Any:
         await KnowledgeBase(ledger).add("shop.md", SHOP)
         (found, *_) = await KnowledgeBase(ledger).search("islands")
-        thread = await ledger.replay(f"knowledge/{found.id.rsplit('-', 2)[0]}")
+        thread = await replay(ledger, f"knowledge/{found.id.rsplit('-', 2)[0]}")
         return found, [message for message in thread if message.id == found.id]
 
     found, cited = within(opened, work)

@@ -27,7 +27,7 @@ from antiphon.agents.toolkit import Toolkit
 from antiphon.dialects import decode
 from antiphon.durable import ledger_run
 from antiphon.errors import ParkedError
-from antiphon.ledger import Ledger, is_not_executed
+from antiphon.ledger import Ledger, heads_of, is_not_executed
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import (
     Conversation,
@@ -405,7 +405,7 @@ def test_every_pattern_is_a_tool_for_the_agents_of_another(make: Make) -> None:
         assert "They say: " in (first.response or "")
         assert "The Tagus." in (first.response or "")  # a team answers with data
         assert len(model.told) == count > 0
-        threads = {head.thread_id for head in await ledger.heads() if not head.thread_id.startswith("system/")}
+        threads = {head.thread_id for head in await heads_of(ledger) if not head.thread_id.startswith("system/")}
         assert threads == {"t"}
         assert not await ledger.open_calls("t")
 

@@ -17,7 +17,7 @@ from tests.patterns.chains import run
 
 from antiphon import decode, dumps, encode, loads
 from antiphon.errors import BudgetExceededError, HistoryMismatchError, ParkedError, RefusedError
-from antiphon.ledger import Ledger, is_not_executed
+from antiphon.ledger import Ledger, is_not_executed, transitions
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, MessageBuilder, OptionCallPayload, OptionResultPayload, use_port
 from antiphon.patterns.cast import AgentSpec, Cast
@@ -278,7 +278,7 @@ async def test_the_decisions_of_a_run_are_training_data() -> None:
     assert [each["payload"]["kind"] for each in first["actions"]] == ["parts", "option_call", "option_call"]
     assert [each["payload"]["result"] for each in first["results"]] == ["Found.", ["about milk"]]
     assert loads(json.dumps(second["actions"][0]).encode(), Message).policy == "clerk"
-    whole = await ledger.transitions("t")
+    whole = await transitions(ledger, "t")
     assert [each.step_num for each in whole] == [None, 1, 2]  # the first is that the run was asked for
     assert all(each.is_complete for each in whole)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from antiphon.ledger import Ledger, Reward, record_reward, rewards_of
+from antiphon.ledger import Ledger, Reward, record_reward, rewards_of, transitions
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Conversation, Message, MessageBuilder, OptionResultBuilder, OptionResultPayload, thaw
 from antiphon.patterns._decisions import DecisionReward
@@ -190,7 +190,7 @@ async def test_the_result_of_an_option_stays_data_for_every_reader() -> None:
     assert json.loads(outcome.response or "") == outcome.data
     assert again == outcome
     assert again.data == outcome.data
-    _, transition = await ledger.transitions("t")  # the first is that the run was asked for
+    _, transition = await transitions(ledger, "t")  # the first is that the run was asked for
     assert values(transition.results) == [[{"title": "hobbit", "year": 2012}], {"title": "hobbit", "stars": 4}]
 
 
@@ -251,7 +251,7 @@ async def test_rewards_are_recorded_later_by_message_id_and_are_in_transitions_a
         await record_reward(ledger, "t", said[1].id, -0.25, by="bob")
         assert await executor.run("Is it any good?", thread_id="t")  # it gives back what is recorded
     assert await exported(ledger) == [(1, 0.25), (2, 1.0)]
-    assert [each.reward for each in await ledger.transitions("t")] == [None, 0.25, 1.0]
+    assert [each.reward for each in await transitions(ledger, "t")] == [None, 0.25, 1.0]
     found = await rewards_of(ledger, "t")
     assert found[said[1].id] == Reward(said[1].id, -0.25, "bob")
     assert {each.by for each in found.values()} == {"ann", "bob"}
@@ -268,7 +268,7 @@ async def test_a_reward_function_sees_the_decision_with_what_was_recorded() -> N
     await record_reward(ledger, "t", (await talk(ledger))[-1].id, 3, by="ann")
     assert await exported(ledger, lambda each: None if each.reward is None else each.reward * 2) == [(1, None), (2, 6.0)]
     assert await exported(ledger, lambda each: float(len(each.results))) == [(1, 1.0), (2, 1.0)]
-    doubled = await ledger.transitions("t", reward=lambda each: (each.reward or 0) * 2)
+    doubled = await transitions(ledger, "t", reward=lambda each: (each.reward or 0) * 2)
     assert [each.reward for each in doubled] == [0, 0, 6.0]
     with pytest.raises(ValueError, match="a reward is a finite number"):
         await exported(ledger, lambda each: float("nan"))
@@ -293,7 +293,7 @@ async def test_no_policy_observes_a_reward() -> None:
     assert [each.id for each in seen[0][:-1]] == [each.id for each in said]
     after = [each async for each in export_transitions(ledger, "t")]
     assert [each["observations"] for each in after] == [each["observations"] for each in before]
-    assert not any("secretly" in str(list(each.observation)) for each in await ledger.transitions("t"))
+    assert not any("secretly" in str(list(each.observation)) for each in await transitions(ledger, "t"))
 
 
 async def test_a_reward_needs_a_message_of_talk_and_an_author() -> None:

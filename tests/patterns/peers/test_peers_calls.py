@@ -137,8 +137,8 @@ class Unhurried(MemoryLedger):
     """A ledger that lets others go first whenever it has looked something up."""
 
     @override
-    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        found = await super().by_correlation(correlation_id, thread_id=thread_id)
+    async def find(self, **names: Any) -> tuple[Record, ...]:
+        found = await super().find(**names)
         for _ in range(10):
             await asyncio.sleep(0)
         return found

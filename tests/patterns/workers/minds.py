@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from antiphon.dialects.atlas import StructuredMessage
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, heads_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import current_port
 from antiphon.messages._keys import kind_of
@@ -96,7 +96,7 @@ class Bench:
 async def left_by_a_kill(ledger: Ledger, left: Ledger | None = None, *, hours: int = 0) -> Ledger:
     """Return the ledger that a process leaves behind which is killed now, as it is found some hours later."""
     left, past = left or MemoryLedger(), timedelta(hours=hours)
-    for head in await ledger.heads():
+    for head in await heads_of(ledger):
         found = [record.message async for record in ledger.read(head.thread_id)]
         rows = [row.model_copy(update={"created_at": row.created_at and row.created_at - past}) for row in found]
         epoch = await left.claim(head.thread_id, kind=kind_of(next(row.to[0] for row in rows if row.to)))

@@ -18,7 +18,7 @@ from antiphon.agents.toolkit._atlas import AgentToolkit
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.durable import ledger_run
 from antiphon.errors import RefusedError
-from antiphon.ledger import open_ledger
+from antiphon.ledger import heads_of, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import OptionCallPayload
 from antiphon.patterns.cast import Patience
@@ -340,7 +340,7 @@ def test_inside_of_a_run_it_is_part_of_that() -> None:
         agent = ToolCapableAgent("worker", "Talk", model=saying(lambda *_: "Hello."), ledger="sqlite:///never-opened.db")
         async with ledger_run("thread", ledger=ledger):
             await agent.aprocess_message("Hello?")
-        return [head.thread_id for head in await ledger.heads()]
+        return [head.thread_id for head in await heads_of(ledger)]
 
     assert asyncio.run(main()) == ["thread"]
     assert not Path("never-opened.db").exists()

@@ -15,7 +15,7 @@ from antiphon.agents.toolkit import Toolkit, pending_approvals
 from antiphon.agents.toolkit import answer as answer_approval
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import ParkedError, RefusedError, SetupError, UnguardedToolError
-from antiphon.ledger import STANDARD_REDACTION, Ledger, ThreadFilter
+from antiphon.ledger import STANDARD_REDACTION, Ledger, ThreadFilter, heads_of
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec, Outcome, Patience, Pattern, together
 from antiphon.patterns.workers import (
@@ -265,7 +265,7 @@ async def test_an_invalid_message_is_refused_before_anything_happens() -> None:
 
     async with Workers(workers=[ADA], model=ECHO) as workers:
         answers = [await workers.send(each) for each in wrong]
-        assert not await workers.ledger.heads()
+        assert not await heads_of(workers.ledger)
     assert {(each.message_type, each.metadata["code"]) for each in answers} == {("error", "VALIDATION_ERROR")}
     assert "metadata.route: a list of names of workers is expected, not 'bob'" in answers[1].content
 
@@ -427,7 +427,7 @@ async def test_the_taint_of_a_worker_reaches_the_caller_and_the_next_worker() ->
 
 
 async def _bytes(ledger: Ledger) -> bytes:
-    rows = [record.body for head in await ledger.heads() async for record in ledger.read(head.thread_id)]
+    rows = [record.body for head in await heads_of(ledger) async for record in ledger.read(head.thread_id)]
     return b"\n".join(rows)
 
 

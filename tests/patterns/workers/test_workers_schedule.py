@@ -15,7 +15,7 @@ from tests.patterns.workers.minds import Bench, got, left_by_a_kill, prompt, say
 
 from antiphon.dialects.atlas import MessageType, StructuredMessage
 from antiphon.errors import RefusedError
-from antiphon.ledger import open_ledger
+from antiphon.ledger import heads_of, open_ledger
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.patterns.cast import AgentSpec
 from antiphon.patterns.workers import Assigner, Reporting, ToolCapableAgent, WorkerLimits, Workers, conversation
@@ -77,7 +77,7 @@ async def test_a_deadline_that_nobody_can_read_is_refused_before_anything_happen
     bench = Bench(is_open=True)
     async with Workers(workers=[ADA], model=bench.model) as team:
         answer = await team.send(task("a", deadline=given))
-        assert not await team.ledger.heads()
+        assert not await heads_of(team.ledger)
     assert (answer.message_type, answer.metadata["code"], bench.begun) == (MessageType.ERROR, "VALIDATION_ERROR", [])
     assert "metadata.deadline" in answer.content
 

@@ -76,7 +76,7 @@ from antiphon.durable._changes import short_hash
 from antiphon.durable._opened import OnChange
 from antiphon.durable._run import CurrentEffect, LedgerRun, current_effect, current_run, effect_scope, run_scope
 from antiphon.errors import HistoryMismatchError, RefusedError, UnknownOutcomeError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import Json
 from antiphon.messages._json_values import copy_checked
 from antiphon.messages._settings import current_limits
@@ -124,7 +124,7 @@ class DurabilityOptions:
 class LedgerBackend(DurableOperationBackend[ToolConfig]):
     """Runs an agent's operations as effects."""
 
-    def __init__(self, agent: str, ledger: Ledger | str, options: DurabilityOptions) -> None:
+    def __init__(self, agent: str, ledger: Owners | str, options: DurabilityOptions) -> None:
         self.agent = agent
         self.ledger = ledger
         self.options = options
@@ -149,7 +149,7 @@ class LedgerBackend(DurableOperationBackend[ToolConfig]):
         return ()
 
 
-async def run_of(context: RunContext[Any] | None, ledger: Ledger | str, agent: str) -> LedgerRun:
+async def run_of(context: RunContext[Any] | None, ledger: Owners | str, agent: str) -> LedgerRun:
     """Return the part of the current run that an operation of an agent belongs to."""
     run = current_run()
     assert run is not None  # noqa: S101 (operations are bound to runs)

@@ -66,7 +66,7 @@ from antiphon.durable._budget import AgentBudget, Bounds, BudgetLimits
 from antiphon.durable._opened import OnChange, Outages
 from antiphon.durable._run import LedgerRun, current_run
 from antiphon.errors import SetupError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.ledger._unopened import check_opened
 from antiphon.messages._arguments import check_choice, check_type
 from antiphon.messages._keys import end_id
@@ -95,7 +95,7 @@ class LedgerDurability(BaseDurabilityCapability[AgentDepsT]):
 
     def __init__(
         self,
-        ledger: Ledger | str,
+        ledger: Owners | str,
         *,
         effects: Mapping[str, Effects] | None = None,
         reconcile: Reconcile | None = None,

@@ -358,7 +358,7 @@ class ModelRequestEffect(RunStep):
         """
         recorded: Mapping[str, Json] = recorded_arguments(intent) or {}
         for other in self._run_of.namesakes():
-            records = await self.journal.ledger.by_invocation(f"{other.id}/{REQUEST}", thread_id=self.thread_id)
+            records = await self.journal.ledger.find(invocation_id=f"{other.id}/{REQUEST}", thread_id=self.thread_id)
             request = next((each for record in records if (each := recorded_arguments(record.message)) is not None), None)
             if request is not None and not self._changed(request):
                 raise self.stopped(change, f"{other.id!r} was asked this: agents of one name began in another order. {_NAMES}")
@@ -374,7 +374,7 @@ class ModelRequestEffect(RunStep):
         """Return how the newest message differs from the recorded one, and whether the input of the program has changed."""
         unit = self._withheld.clean_unit((self._prompt.unquoted or self._prompt.units)[-1])
         first = base_of(self.id)  # a further attempt does not write it again
-        records = await self.journal.ledger.by_correlation(first, thread_id=self.thread_id)
+        records = await self.journal.ledger.find(correlation_id=first, thread_id=self.thread_id)
         rows = [row.message for row in records if row.message.id.startswith(f"{first}@said")]
         before, after = ([row for row in side if not is_instructing(row)] for side in (rows, prompt_messages([unit])))
         instructions = await ThreadTalk.instructions_at(self._run_of, upto) if isinstance(upto, int) else None
@@ -393,7 +393,7 @@ class ModelRequestEffect(RunStep):
     async def check_continues(self, intent: Message, outcome: OptionResultPayload | None, change: StepChange) -> None:
         run = self._run_of
         self._check_reached(await ThreadChanges.of(self.opened), change)
-        records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+        records = await self.journal.ledger.find(correlation_id=self.id, thread_id=self.thread_id)
         answer = [row.message for row in records if row.message.id.startswith(f"{self.id}@answer")]
         done = {row.invocation_id for row in answer if row.kind == "option_result"}
         calls = [row.payload for row in answer if isinstance(row.payload, OptionCallPayload) and row.invocation_id not in done]
@@ -497,7 +497,7 @@ class ModelRequestEffect(RunStep):
             return self._answer.unit
         stored = self._stored
         if not stored:
-            records = await self.journal.ledger.by_correlation(self.id, thread_id=self.thread_id)
+            records = await self.journal.ledger.find(correlation_id=self.id, thread_id=self.thread_id)
             rows = {row.message.id: row.message for row in reversed(records) if row.message.lane == "talk"}
             # Only rows of this exchange, by id: an imported row may name the same exchange.
             stored = [rows[f"{self.id}@answer{number}"] for number in range(1, outcome["messages"] + 1)]

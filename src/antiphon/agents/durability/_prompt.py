@@ -362,7 +362,7 @@ class PromptValues:
 
 async def _arguments(run: LedgerRun, id: str) -> Mapping[str, Json] | None:
     """Return the arguments that identify a recorded request; None if there is none."""
-    records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
+    records = await run.ledger.find(invocation_id=id, thread_id=run.thread_id)
     rows = [record.message for record in records if record.message.lane == "effect"]
     return recorded_arguments(rows[0]) if rows else None
 

@@ -29,7 +29,7 @@ from antiphon.agents._guards import Unit
 from antiphon.agents.durability._prompt import dump, mark_of
 from antiphon.agents.durability._talk import METADATA, TalkPlace, ThreadTalk, restore
 from antiphon.errors import AppendConflictError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import DataPart, JsonObject, Message, PartsPayload, thaw
 
 RECORD: Final = "CONVERSATION"
@@ -42,7 +42,7 @@ _records: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 class LedgerConversationStore(ConversationStore):
     """Conversations in a ledger. A deleted conversation does not load; its messages stay in the thread."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Owners) -> None:
         self._ledger = ledger
 
     # ------------------------------------------------------------ records
@@ -83,7 +83,7 @@ class LedgerConversationStore(ConversationStore):
     @override
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
         last: dict[str, Unit] = {}
-        for row in await self._ledger.by_correlation(RECORD):
+        for row in await self._ledger.find(correlation_id=RECORD):
             if (unit := _store_data(row.message, RECORD)) is not None:
                 last[row.message.thread_id or ""] = unit
         records = [record for name, unit in last.items() if (record := _record_in(unit, name)) is not None]
@@ -128,7 +128,7 @@ class LedgerConversationStore(ConversationStore):
     # ------------------------------------------------------------ entries
 
     async def _has(self, entry_id: str) -> bool:
-        return any(_store_data(row.message, ENTRY) for row in await self._ledger.by_correlation(entry_id))
+        return any(_store_data(row.message, ENTRY) for row in await self._ledger.find(correlation_id=entry_id))
 
     @override
     async def read_entry(self, entry_id: str) -> ConversationEntry:
@@ -147,7 +147,7 @@ class LedgerConversationStore(ConversationStore):
 
     async def _contents_with(self, entry_id: str) -> _ThreadContents:
         """Read the thread that has an entry."""
-        for row in await self._ledger.by_correlation(entry_id):
+        for row in await self._ledger.find(correlation_id=entry_id):
             if _store_data(row.message, ENTRY) is not None:
                 return await _ThreadContents.of(self._ledger, row.message.thread_id or "")
         raise KeyError(f"no conversation has an entry {entry_id!r}")
@@ -211,7 +211,7 @@ class _ThreadContents:
         self.entries: dict[str, Unit] = {}
 
     @classmethod
-    async def of(cls, ledger: Ledger, thread_id: str) -> _ThreadContents:
+    async def of(cls, ledger: Owners, thread_id: str) -> _ThreadContents:
         """Read it."""
         contents, last = cls(), _UnitRows()
         async for record in ledger.read(thread_id):

@@ -454,7 +454,7 @@ class RecordedCall:
             return None
         await run.journal.settle(run.thread_id)
         id = child_id(run.course.invocation_id, as_key(call_key(tool, call_id)))  # noqa: A001 (that of the effect)
-        records = await run.ledger.by_invocation(id, thread_id=run.thread_id)
+        records = await run.ledger.find(invocation_id=id, thread_id=run.thread_id)
         rows = [record.message.payload for record in records if record.message.lane == "effect"]
         match rows:
             case [OptionCallPayload() as begun, OptionResultPayload(is_error=False) as ended]:
@@ -513,7 +513,7 @@ class RecordedTools(WrapperToolset[AgentDepsT]):
 
 async def _result_in_talk(run: LedgerRun, tool: str, call_id: str | None) -> Any:
     """Return the result of a call that the model of a finished run got. A toolkit records its own calls."""
-    records = await run.ledger.by_invocation(call_id or "", thread_id=run.thread_id)
+    records = await run.ledger.find(invocation_id=call_id or "", thread_id=run.thread_id)
     messages = [
         row.message for row in records if row.message.lane == "talk" and is_below(row.message.id, run.course.invocation_id)
     ]
@@ -581,7 +581,7 @@ class RecordedLists:
             return stored["found"]
         first = stored["same_as"]
         if first not in self._values:
-            records = await run.ledger.by_invocation(first, thread_id=run.thread_id)
+            records = await run.ledger.find(invocation_id=first, thread_id=run.thread_id)
             rows = [row.message for row in records if row.message.lane == "effect"]
             (payload,) = [row.payload for row in rows if isinstance(row.payload, OptionResultPayload)]
             self._values[first] = thaw(payload.result)["found"]

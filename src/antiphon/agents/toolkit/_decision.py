@@ -31,7 +31,7 @@ from antiphon.agents.toolkit._taint import Taint
 from antiphon.agents.toolkit._tool import Schema, canonical, check_tool
 from antiphon.durable._approvals import ANY, check_agent
 from antiphon.durable._run import LedgerRun
-from antiphon.ledger import Ledger
+from antiphon.ledger import Owners
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, PartsPayload, thaw
 from antiphon.messages._arguments import check_type
 
@@ -315,7 +315,7 @@ class DecisionLog:
             return self._page.decisions[call.digest]
         if not self._run.is_again:
             return None
-        rows = await self._run.ledger.by_correlation(_correlation(call), thread_id=self._run.thread_id)
+        rows = await self._run.ledger.find(correlation_id=_correlation(call), thread_id=self._run.thread_id)
         decision = next((data for row in rows if (data := _data(row.message)).get("type") == _DECIDED), None)
         if decision is None:
             return None
@@ -335,7 +335,7 @@ class DecisionLog:
         if name in self._page.permissions:
             return
         self._page.permissions.add(name)
-        if not await self._run.ledger.by_correlation(name, thread_id=self._run.thread_id):
+        if not await self._run.ledger.find(correlation_id=name, thread_id=self._run.thread_id):
             await self._run.note(_row(data, name), key=name)
 
 
@@ -369,7 +369,7 @@ class TaintLog:
             await self._run.note(_row({"type": _READ, "source": taint.source_here}, _READ), key=_READ)
 
     async def _recall(self, taint: Taint, agent_run: str | None) -> None:
-        for row in await self._run.ledger.by_correlation(_READ, thread_id=self._run.thread_id):
+        for row in await self._run.ledger.find(correlation_id=_READ, thread_id=self._run.thread_id):
             data, name = _data(row.message), row.message.id
             if data.get("type") != _READ:
                 continue
@@ -386,7 +386,7 @@ class GrantUses:
         self._taking = Lock()
         self._outside = _Counted()
         """The calls outside of threads."""
-        self._ledgers: WeakKeyDictionary[Ledger, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
+        self._ledgers: WeakKeyDictionary[Owners, WeakValueDictionary[str, _Counted]] = WeakKeyDictionary()
         """By ledger and thread, while a run of the thread is open. The next run counts again, from the ledger."""
 
     async def other_calls(self, run: LedgerRun | None, grants: tuple[Grant, ...], call: RequestedCall) -> dict[Grant, int]:

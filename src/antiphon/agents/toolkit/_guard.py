@@ -64,7 +64,7 @@ from antiphon.errors import (
     ReplyTimeoutError,
     UnknownOutcomeError,
 )
-from antiphon.ledger import STANDARD_REDACTION, Ledger, Redaction
+from antiphon.ledger import STANDARD_REDACTION, Owners, Redaction
 from antiphon.messages import Json, OptionCallPayload, current_port, thaw
 from antiphon.messages._arguments import check_type
 from antiphon.messages._keys import as_key
@@ -168,7 +168,7 @@ def _place(run: LedgerRun, id: str) -> tuple[str, str]:
 class PendingApproval(Exception):  # noqa: N818 (a state, not an error: the caller waits)
     """A person was asked, and has not answered."""
 
-    def __init__(self, approval: Approval, ledger: Ledger) -> None:
+    def __init__(self, approval: Approval, ledger: Owners) -> None:
         super().__init__(approval.id)
         self.approval = approval
         self.ledger = ledger
@@ -272,7 +272,7 @@ class Guard:
         """
         if run is not None:
             effect = f"{run.course.invocation_id}/{as_key(asked.key)}"
-            for row in await run.ledger.by_invocation(effect, thread_id=run.thread_id):
+            for row in await run.ledger.find(invocation_id=effect, thread_id=run.thread_id):
                 if row.message.lane == "effect" and isinstance(row.message.payload, OptionCallPayload):
                     recorded = thaw(row.message.payload.arguments)
                     return replace(call, recorded=recorded["arguments"]["digest"])
@@ -344,7 +344,7 @@ class Guard:
         record = await run.note(approval.question(), key=name)
         return replace(approval, message_id=record.message.id)
 
-    async def wait(self, ledger: Ledger, approval: Approval) -> bool:
+    async def wait(self, ledger: Owners, approval: Approval) -> bool:
         """Wait for an answer as long as the policy allows. Return whether the call should be made again."""
         return await wait_for_answer(ledger, approval, self._policy.approval_wait)
 
@@ -423,7 +423,7 @@ class Guard:
         return replace(outcome, untrusted=outcome.untrusted or inner.source_here)
 
 
-def waits_for(ledger: Ledger, *approvals: Approval) -> ParkedError:
+def waits_for(ledger: Owners, *approvals: Approval) -> ParkedError:
     """Return the error that names the missing approvals, with the complete commands that give them."""
     how = " and ".join(f"`{approval.command(ledger)}`" for approval in approvals)
     why = "; ".join(dict.fromkeys(approval.reason for approval in approvals))

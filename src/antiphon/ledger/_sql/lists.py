@@ -14,7 +14,6 @@ from antiphon.ledger._sql.rows import (
     BEGINNING,
     END,
     MESSAGES,
-    THREAD,
     CommitPlace,
     PlacedRecord,
     find_open_calls,
@@ -28,7 +27,6 @@ from antiphon.ledger._sql.rows import (
     place_in,
     records_by_number,
     records_of,
-    thread_of,
 )
 from antiphon.ledger._sql.statements import Row, Spelled, Verb, row, rows, value
 from antiphon.ledger._stored import PageOfThread, PageRequest, ThreadSegment
@@ -43,12 +41,6 @@ def head(thread_id: str) -> Verb[Head]:
     """Return the head of a thread, which may not exist."""
     thread = yield from find_thread(thread_id)
     return head_of(new_state(thread_id, 0) if thread is None else thread.state)
-
-
-def heads() -> Verb[tuple[Head, ...]]:
-    """Return the heads of all threads."""
-    thread_rows = yield from rows(f"{THREAD} WHERE t.tenant = $1 ORDER BY t.thread_id")
-    return tuple(head_of(thread_of(columns).state) for columns in thread_rows)
 
 
 def summary(thread_id: str) -> Verb[ThreadSummary | None]:
@@ -89,9 +81,10 @@ SELECT seq, hash, state FROM antiphon.snapshots WHERE tenant = $1 AND thread = $
 """
 
 
-def snapshot(thread_id: str, fold: str, upto: int) -> Verb[tuple[int, Json] | None]:
-    """Return the place and the state of a fold's latest snapshot up to a message."""
+def snapshot(thread_id: str, fold: str, upto: int | None) -> Verb[tuple[int, Json] | None]:
+    """Return the place and the state of a fold's latest snapshot, or of the latest up to a message."""
     thread = yield from find_thread(thread_id)
+    upto = thread.state.seq if upto is None and thread is not None else upto or 0
     for holder in [] if thread is None else (yield from line_to(thread.key, 0)):
         columns = yield from row(_SNAPSHOT, holder.key, fold, upto)
         if columns is not None:

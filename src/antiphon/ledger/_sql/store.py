@@ -2,9 +2,10 @@
 
 A driver runs a verb in one transaction, and again if the transaction was rolled back. So it gets functions that make a verb,
 not verbs. `_read` runs one on one snapshot; `_look` without one, for rows that never change; `_change` may run one that was
-committed a second time; `_change_once` may not. The `_note…` methods tell other processes what was committed; a file tells
-nobody.
+committed a second time; `_change_once` may not. `hints` tells other processes what was committed; a file tells nobody.
 """
+# pyright: reportPrivateUsage=false
+# The parts at the end belong to `SqlLedger`: they run verbs as it does.
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast, overload
 
 from antiphon._listeners import listener
-from antiphon.errors import LedgerCorruptError, UnknownThreadError
+from antiphon.errors import ForgottenError, LedgerCorruptError, UnknownThreadError
 from antiphon.ledger._encryption import EncryptionStatus, Keyring, MasterKey, WrappedKey
 from antiphon.ledger._hosts import Epoch, Host, HostStatus, TakenThread, Woken
 from antiphon.ledger._listing import is_newest_first, order_of, page_start
@@ -25,7 +26,7 @@ from antiphon.ledger._permits import Limit, LimitStatus, PermitGrant, PermitWant
 from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redaction, RedactionRules
 from antiphon.ledger._request import AppendRequest, check_limit, check_name, make_post, make_request
-from antiphon.ledger._signals import ANYBODY, EVERYBODY, CommitSignal
+from antiphon.ledger._signals import ANYBODY, EVERYBODY, CommitSignal, NoHints, ProcessHints
 from antiphon.ledger._sql import branches, hosts, keys, limits, lists, threads, verify
 from antiphon.ledger._sql.rows import CommitPlace, place_of
 from antiphon.ledger._sql.statements import Verb
@@ -35,6 +36,7 @@ from antiphon.ledger._values import (
     CallOrder,
     CallPage,
     Damage,
+    Diagnosis,
     Head,
     Hit,
     Snapshot,
@@ -48,11 +50,13 @@ from antiphon.ledger._values import (
     ThreadSummary,
     Verification,
 )
-from antiphon.ledger._verbs import Verbs
+from antiphon.ledger._verbs import closed_in_branch, open_between, place_of_fork
 from antiphon.ledger._verification import missing_threads, proven
 from antiphon.messages import Json, Message, current_port
 
 ResultT = TypeVar("ResultT")
+
+_NO_HINTS = NoHints()
 
 
 class WordVerbs(Protocol):
@@ -97,14 +101,40 @@ class TermVerbs(Protocol):
         ...
 
 
-class SqlLedger(Verbs, ABC):
+class SqlLedger(ABC):
     """A ledger in a SQL database."""
 
-    redaction: LedgerRedaction
+    rules: LedgerRedaction
+    """The rules of redaction, as the ledger was opened."""
     _keyring: Keyring
     _commits: CommitSignal
     _skew = timedelta()
     """How far the clock of the database is ahead of the clock of this process, if that matters."""
+
+    @property
+    def hints(self) -> NoHints | ProcessHints:
+        """What other processes say."""
+        return _NO_HINTS
+
+    @property
+    def limits(self) -> SqlLimits:
+        """The limits on model requests."""
+        return SqlLimits(self)
+
+    @property
+    def redaction(self) -> SqlRedactions:
+        """The rules of redaction, by thread."""
+        return SqlRedactions(self)
+
+    @property
+    def keys(self) -> SqlKeys:
+        """The keys of encrypted threads."""
+        return SqlKeys(self)
+
+    @property
+    def terms(self) -> SqlTerms:
+        """The indexes of terms and vectors."""
+        return SqlTerms(self)
 
     # ------------------------------------------------------------ what a driver does
 
@@ -137,13 +167,17 @@ class SqlLedger(Verbs, ABC):
     _terms: TermVerbs
 
     @abstractmethod
-    async def _update_terms(self, index: TermIndex) -> None:
-        """Add missing messages to an index of terms."""
+    async def _find_terms(self, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
+        """Add missing messages to an index of terms, and return the best matches."""
+
+    async def _is_redacted(self, thread_id: str) -> bool | None:
+        """Return whether a thread is redacted; None if there is none."""
+        return await self._look(partial(lists.is_redacted, thread_id))
 
     _planner: threads.Planner | None = None
     """Chooses how a list finds its threads, if the database cannot."""
 
-    async def _prepare_list(self, filter: ThreadFilter) -> None:
+    async def _prepare_list(self, filter: ThreadFilter) -> None:  # noqa: B027 (a driver may have nothing to do)
         """Prepare a list of threads."""
 
     async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
@@ -161,26 +195,15 @@ class SqlLedger(Verbs, ABC):
     def _now(self) -> datetime:
         return current_port().now() + self._skew
 
-    def _note_commit(self) -> None:
-        """Messages were committed."""
+    def _owner_of(self, thread_id: str) -> str:
+        """Return the key of the owner of a thread, if it is known: whom a hint about its work concerns."""
+        return EVERYBODY
 
-    def _note_work(self, owner: str) -> None:
-        """A thread has work to do for its owner, or for any host."""
-
-    def _note_post(self, thread_id: str) -> None:
-        """A message was posted to a thread."""
-
-    def _note_host(self, host: Host, registration: hosts.Registration) -> None:
-        """A host has beaten."""
-
-    def _note_left(self, host: Host) -> None:
-        """A host has left."""
-
-    def _remember(self, threads: Iterable[Thread]) -> None:
+    def _remember(self, threads: Iterable[Thread]) -> None:  # noqa: B027 (a driver may have nothing to do)
         """Take over rows of threads that a verb has written."""
 
-    async def _forgotten(self, names: tuple[str, ...]) -> None:
-        """Threads, or their keys, were deleted."""
+    async def _forgotten(self, names: tuple[str, ...] | None) -> None:  # noqa: B027 (a driver may have nothing to do)
+        """Threads, or their keys, were deleted; None: the keys of all threads were replaced."""
 
     # ------------------------------------------------------------ writing
 
@@ -200,7 +223,7 @@ class SqlLedger(Verbs, ABC):
         request = make_request(
             thread_id,
             messages,
-            redaction=self.redaction,
+            redaction=self.rules,
             expected_version=expected_version,
             epoch=epoch,
             snapshot=snapshot,
@@ -212,49 +235,36 @@ class SqlLedger(Verbs, ABC):
         return await self._append(request)
 
     async def post(self, thread_id: str, message: Message, *, by: str | None = None) -> Record:
-        request = make_post(thread_id, message, redaction=self.redaction, by=by)
+        request = make_post(thread_id, message, redaction=self.rules, by=by)
         record = (await self._append(request))[0]
-        self._note_post(thread_id)  # after the commit: a host that a hint wakes earlier finds no work
+        self.hints.note_work(self._owner_of(thread_id))  # after the commit: a host that a hint wakes earlier finds no work
         return record
-
-    async def redaction_of(self, thread_id: str) -> Redaction | None:
-        if not self.redaction.is_on:
-            return None
-        is_redacted = await self._look(partial(lists.is_redacted, thread_id))
-        return self.redaction.rules if is_redacted is None else self.redaction.for_thread(is_redacted)
-
-    async def redaction_rules(self) -> RedactionRules:
-        return self.redaction.beside(await self._read(hosts.rules))
-
-    async def adopt_redaction(self) -> RedactionRules:
-        await self._change(partial(hosts.adopt_rules, self.redaction, self._now()))
-        return self.redaction.beside(self.redaction.digest)
 
     # ------------------------------------------------------------ hosts and owners
 
     async def beat(self, host: Host) -> datetime:
-        check_host(host, self.redaction)
+        check_host(host, self.rules)
         now = self._now()
-        registration = await self._change(partial(hosts.renew, host, now, self.redaction))
+        registration = await self._change(partial(hosts.renew, host, now, self.rules))
         if registration is None:
-            registration = await self._change(partial(hosts.beat, host, now, self.redaction))
+            registration = await self._change(partial(hosts.beat, host, now, self.rules))
         elif registration.is_littered:
             await self._change(partial(hosts.forget_dead, host))
-        self._note_host(host, registration)
+        self.hints.note_host(host, registration.key, registration.hosts)
         return now + timedelta(seconds=host.lease)
 
     async def leave(self, host: Host) -> None:
         await self._change(partial(hosts.leave, host, to_micros(self._now())))
-        self._note_left(host)
-        self._note_work(ANYBODY)  # its threads are free
+        self.hints.forget_host(host)
+        self.hints.note_work(ANYBODY)  # its threads are free
 
     async def hosts(self) -> tuple[HostStatus, ...]:
         return await self._read(partial(hosts.hosts, self._now()))
 
     async def claim(self, thread_id: str, *, by: Host | None = None, kind: str | None = None) -> Epoch:
         check_name(thread_id, "a thread's id")
-        check_kind(kind, self.redaction)
-        request = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.redaction)
+        check_kind(kind, self.rules)
+        request = hosts.ClaimRequest(thread_id, by, kind, self._now(), self.rules)
 
         def claim(thread: Thread | None) -> Verb[tuple[Thread, hosts.Claim]]:
             claim_result = yield from hosts.claim_thread(request, thread)
@@ -274,7 +284,7 @@ class SqlLedger(Verbs, ABC):
         reason: str | None = None,
     ) -> None:
         request = make_release(
-            thread_id, redaction=self.redaction, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
+            thread_id, redaction=self.rules, epoch=epoch, seen=seen, wake_at=wake_at, unfit=unfit, reason=reason
         )
         skew = self._skew // timedelta(microseconds=1)
         request = request._replace(now=request.now + skew, wake_at=None if request.wake_at is None else request.wake_at + skew)
@@ -284,9 +294,9 @@ class SqlLedger(Verbs, ABC):
 
         await self._change_thread(thread_id, release)
         if unfit is not None:
-            self._note_work(EVERYBODY)  # only hosts of other builds take it
+            self.hints.note_work(EVERYBODY)  # only hosts of other builds take it
         elif wake_at is not None and wake_at <= current_port().now():
-            self._note_work(ANYBODY)
+            self.hints.note_work(ANYBODY)
 
     async def move(self, thread_id: str, *, to: str) -> ThreadStanding:
         check_name(to, "the place of a ledger")
@@ -318,39 +328,43 @@ class SqlLedger(Verbs, ABC):
         self._remember(changed)
         return posted
 
-    async def set_limit(self, limit: Limit) -> None:
-        check_limited(limit, self.redaction)
-        await self._change(partial(limits.set_limit, limit))
-
-    async def limits(self) -> tuple[LimitStatus, ...]:
-        return await self._read(partial(limits.limits, self._now()))
-
-    async def permits(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
-        return await self._change_once(partial(limits.permits, by, wants, self._now()))
-
     # ------------------------------------------------------------ branches and deletion
+
+    async def fork(
+        self, thread_id: str, *, at: int | None = None, at_step: int | None = None, into: str | None = None
+    ) -> ThreadSummary:
+        head = await self.head(thread_id)
+        if await self.thread(thread_id) is None:
+            raise UnknownThreadError("there is no such thread", thread_id)
+        if (key := await self.keys.of(thread_id)) is not None and key.wrapped is None:
+            raise ForgottenError(thread_id)
+        place = await place_of_fork(self, head, at, at_step)
+        branch_id = current_port().new_id() if into is None else into
+        check_name(branch_id, "a thread's id")
+        self.rules.check_name(branch_id, "the name of a thread")
+        # Reading back to the last place without open calls finds all that are open at the place of the fork.
+        first = await self._read(partial(lists.first_open, thread_id, place))
+        pairing, calls = (Pairing(), []) if first is None else await open_between(self, thread_id, first, place)
+        results = [closed_in_branch(call, branch_id, thread_id) for call in calls]
+        return await self.branch(
+            head, place, pairing, make_request(branch_id, results, redaction=self.rules, allow_foreign=True)
+        )
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         """Create the branch that `fork` has prepared."""
         thread = await self._change_once(partial(branches.branch, head, at, pairing, closing), weight=closing.weight)
-        self._note_commit()
+        self.hints.note_commit()
         return thread.summary
 
     async def restore(self, journals: Iterable[ThreadJournal], heads: Iterable[Head]) -> tuple[ThreadSummary, ...]:
         proofs = proven(journals, heads)
         weight = sum(len(record.body) + 100 for journal, _ in proofs for record in journal.records)
-        restored = await self._change_once(partial(branches.restore, proofs, self.redaction), weight=weight)
-        self._note_commit()
+        restored = await self._change_once(partial(branches.restore, proofs, self.rules), weight=weight)
+        self.hints.note_commit()
         return tuple(thread.summary for thread in restored)
 
     async def delete(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
         names = await self._change_once(partial(branches.delete, thread_id, with_branches))
-        await self._forgotten(names)
-        return names
-
-    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
-        names = await self._change_once(partial(branches.forget, thread_id, with_branches))
-        self._keyring.drop()
         await self._forgotten(names)
         return names
 
@@ -361,20 +375,6 @@ class SqlLedger(Verbs, ABC):
         await self._forgotten(tuple(gone))
         return tuple(sorted(gone))
 
-    async def rotate(self, new: MasterKey) -> int:
-        self._keyring.begin_rotation(new)
-        count = await self._change(partial(keys.rotate, new))
-        self._keyring.end_rotation(new)
-        await self._forgotten(())
-        return count
-
-    async def encryption(self) -> EncryptionStatus | None:
-        return await self._read(keys.encryption)
-
-    async def wrapped_key(self, thread_id: str) -> WrappedKey | None:
-        """Return the wrapped key of a thread, if it is encrypted."""
-        return await self._read(partial(lists.wrapped_key, thread_id))
-
     # ------------------------------------------------------------ reading
 
     def read(self, thread_id: str, after: int = 0, before: int | None = None, reverse: bool = False) -> AsyncIterator[Record]:
@@ -382,9 +382,6 @@ class SqlLedger(Verbs, ABC):
 
     async def head(self, thread_id: str) -> Head:
         return await self._look(partial(lists.head, thread_id))
-
-    async def heads(self) -> tuple[Head, ...]:
-        return await self._read(lists.heads)
 
     async def thread(self, thread_id: str) -> ThreadSummary | None:
         return await self._look(partial(lists.summary, thread_id))
@@ -423,28 +420,38 @@ class SqlLedger(Verbs, ABC):
     async def tail_lag(self) -> float:
         return await self._read(partial(lists.tail_lag, to_micros(self._now())))
 
-    async def by_invocation(self, invocation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        return await self._look(partial(lists.by_name, "invocation", invocation_id, thread_id))
+    async def find(
+        self, *, invocation_id: str | None = None, correlation_id: str | None = None, thread_id: str | None = None
+    ) -> tuple[Record, ...]:
+        kind, name = ("invocation", invocation_id) if correlation_id is None else ("correlation", correlation_id)
+        if name is None or None not in (invocation_id, correlation_id):
+            raise ValueError("give an invocation_id or a correlation_id, one of the two")
+        return await self._look(partial(lists.by_name, kind, name, thread_id))
 
-    async def by_correlation(self, correlation_id: str, *, thread_id: str | None = None) -> tuple[Record, ...]:
-        return await self._look(partial(lists.by_name, "correlation", correlation_id, thread_id))
-
-    async def open_calls(self, thread_id: str) -> tuple[Record, ...]:
-        return await self._look(partial(lists.open_calls, thread_id))
-
-    async def open_calls_of(
-        self, option_name: str, *, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
-    ) -> CallPage:
+    @overload
+    async def open_calls(self, thread_id: str) -> tuple[Record, ...]: ...
+    @overload
+    async def open_calls(
+        self, *, option: str, order: CallOrder = "recorded_at", page: str | None = None, limit: int = 100
+    ) -> CallPage: ...
+    async def open_calls(
+        self,
+        thread_id: str | None = None,
+        *,
+        option: str | None = None,
+        order: CallOrder = "recorded_at",
+        page: str | None = None,
+        limit: int = 100,
+    ) -> tuple[Record, ...] | CallPage:
+        if option is None:
+            return await self._look(partial(lists.open_calls, cast("str", thread_id)))  # which refuses None
+        if thread_id is not None:
+            raise ValueError("give a thread_id or an option, one of the two")
         check_limit(limit)
         is_reversed, start = is_newest_first(order), None if page is None else place_of(page)
-        return await self._read(partial(lists.open_calls_of, option_name, is_reversed, start, limit))
+        return await self._read(partial(lists.open_calls_of, option, is_reversed, start, limit))
 
-    async def open_from(self, thread_id: str, seq: int) -> int | None:
-        """Return the place of the first call since no call was open, as of a message."""
-        return await self._read(partial(lists.first_open, thread_id, seq))
-
-    async def latest_snapshot(self, thread_id: str, fold: str, upto: int) -> tuple[int, Json] | None:
-        """Return the place and the state of a fold's latest snapshot up to a message."""
+    async def snapshot(self, thread_id: str, fold: str, *, upto: int | None = None) -> tuple[int, Json] | None:
         return await self._look(partial(lists.snapshot, thread_id, fold, upto))
 
     # ------------------------------------------------------------ words and terms
@@ -456,37 +463,11 @@ class SqlLedger(Verbs, ABC):
             pass  # in steps, so that appends get in between
         return await self._read(partial(self._words.find_words, text, thread_id, limit))
 
-    async def find_terms(
-        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
-    ) -> TermMatches:
-        check_limit(limit)
-        unique = check_terms(terms)
-        await self._update_terms(index)
-        return await self._read(partial(self._terms.find, index, unique, source, limit))
+    # ------------------------------------------------------------ maintenance
 
-    async def rebuild_terms(self, index: TermIndex) -> int:
-        await self._change(partial(self._terms.drop, index.name))
-        await self._update_terms(index)
-        return (await self._read(partial(self._terms.find, index, (), None, 0))).entries
-
-    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
-        await self._update_terms(index)
-        return await self._read(partial(self._terms.without_vectors, index, space, limit))
-
-    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
-        await self._change(partial(self._terms.store_vectors, index, space, vectors))
-
-    async def find_vectors(
-        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
-    ) -> tuple[TermMatch, ...]:
-        check_limit(limit)
-        await self._update_terms(index)
-        return await self._read(partial(self._terms.find_vectors, index, space, vector, source=source, limit=limit))
-
-    async def drop_vectors(self, index: TermIndex) -> None:
-        await self._change(partial(self._terms.drop_vectors, index.name))
-
-    # ------------------------------------------------------------ verification
+    async def diagnose(self) -> tuple[Diagnosis, ...]:
+        """Examine what the store depends on."""
+        return ()
 
     async def _damages_before(self) -> list[Damage]:
         """Return what makes every other answer worthless, such as an altered schema."""
@@ -538,3 +519,101 @@ class SqlLedger(Verbs, ABC):
         if after is not None and await self.thread(name) is None:
             after = None  # the thread was deleted meanwhile, not damaged
         return after, subject.examination.looked_at
+
+
+# ---------------------------------------------------------------- the parts of the contract that are objects
+
+
+class _Part:
+    """A part of the contract, over the ledger that it belongs to."""
+
+    def __init__(self, ledger: SqlLedger) -> None:
+        self._ledger = ledger
+
+
+class SqlLimits(_Part):
+    """The limits of a SQL database."""
+
+    async def set(self, limit: Limit) -> None:
+        check_limited(limit, self._ledger.rules)
+        await self._ledger._change(partial(limits.set_limit, limit))
+
+    async def status(self) -> tuple[LimitStatus, ...]:
+        return await self._ledger._read(partial(limits.limits, self._ledger._now()))
+
+    async def lease(self, by: Host, wants: Mapping[str, PermitWants]) -> Mapping[str, PermitGrant]:
+        return await self._ledger._change_once(partial(limits.permits, by, wants, self._ledger._now()))
+
+
+class SqlRedactions(_Part):
+    """The rules of redaction of a SQL database."""
+
+    async def of(self, thread_id: str) -> Redaction | None:
+        rules = self._ledger.rules
+        if not rules.is_on:
+            return None
+        is_redacted = await self._ledger._is_redacted(thread_id)
+        return rules.rules if is_redacted is None else rules.for_thread(is_redacted)
+
+    async def rules(self) -> RedactionRules:
+        return self._ledger.rules.beside(await self._ledger._read(hosts.rules))
+
+    async def adopt(self) -> RedactionRules:
+        rules = self._ledger.rules
+        await self._ledger._change(partial(hosts.adopt_rules, rules, self._ledger._now()))
+        return rules.beside(rules.digest)
+
+
+class SqlKeys(_Part):
+    """The keys of a SQL database."""
+
+    async def status(self) -> EncryptionStatus | None:
+        return await self._ledger._read(keys.encryption)
+
+    async def of(self, thread_id: str) -> WrappedKey | None:
+        return await self._ledger._read(partial(lists.wrapped_key, thread_id))
+
+    async def forget(self, thread_id: str, *, with_branches: bool = False) -> tuple[str, ...]:
+        names = await self._ledger._change_once(partial(branches.forget, thread_id, with_branches))
+        self._ledger._keyring.drop()
+        await self._ledger._forgotten(names)
+        return names
+
+    async def rotate(self, new: MasterKey) -> int:
+        self._ledger._keyring.begin_rotation(new)
+        count = await self._ledger._change(partial(keys.rotate, new))
+        self._ledger._keyring.end_rotation(new)
+        await self._ledger._forgotten(None)
+        return count
+
+
+class SqlTerms(_Part):
+    """The indexes of terms and vectors of a SQL database."""
+
+    async def find(
+        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
+    ) -> TermMatches:
+        check_limit(limit)
+        return await self._ledger._find_terms(index, check_terms(terms), source, limit)
+
+    async def rebuild(self, index: TermIndex) -> int:
+        await self._ledger._change(partial(self._ledger._terms.drop, index.name))
+        return (await self._ledger._find_terms(index, (), None, 0)).entries
+
+    async def without_vectors(self, index: TermIndex, space: VectorSpace, *, limit: int = 100) -> tuple[Record, ...]:
+        await self._ledger._find_terms(index, (), None, 0)
+        return await self._ledger._read(partial(self._ledger._terms.without_vectors, index, space, limit))
+
+    async def store_vectors(self, index: TermIndex, space: VectorSpace, vectors: Mapping[str, Sequence[float]]) -> None:
+        await self._ledger._change(partial(self._ledger._terms.store_vectors, index, space, vectors))
+
+    async def find_vectors(
+        self, index: TermIndex, space: VectorSpace, vector: Sequence[float], *, source: str | None = None, limit: int = 100
+    ) -> tuple[TermMatch, ...]:
+        check_limit(limit)
+        await self._ledger._find_terms(index, (), None, 0)
+        find = self._ledger._terms.find_vectors
+        return await self._ledger._read(partial(find, index, space, vector, source=source, limit=limit))
+
+    async def drop_vectors(self, index: TermIndex) -> None:
+        await self._ledger._change(partial(self._ledger._terms.drop_vectors, index.name))

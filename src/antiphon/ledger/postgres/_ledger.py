@@ -3,7 +3,7 @@
 A handle belongs to one tenant: it sees and changes only the threads of that tenant. `_appends` writes, the other modules read
 and change. Each call is one transaction, and those that read several times see one snapshot of the database.
 
-**Wake-ups.** A reader of `tail` waits for a hint, and so does a host without work (`hinted`). A process sends hints with
+**Wake-ups.** A reader of `tail` waits for a hint, and so does a host without work (`hints.wait`). A process sends hints with
 `NOTIFY`, or with the given carrier; `_signals` explains how many, and to whom. A hint may be lost, so a reader also polls once
 a second. Behind a pooler in transaction mode, LISTEN does not work, so all readers poll once a second.
 """
@@ -11,7 +11,7 @@ a second. Behind a pooler in transaction mode, LISTEN does not work, so all read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,19 +21,19 @@ from typing import TypeVar
 from typing_extensions import override
 
 from antiphon.errors import LedgerUnavailableError
-from antiphon.ledger._encryption import Keyring, Mastering, MasterKey
+from antiphon.ledger._encryption import Keyring, Mastering
 from antiphon.ledger._hosts import Host, LeaseClock
 from antiphon.ledger._records import Pairing, Record, to_micros
 from antiphon.ledger._redaction import LedgerRedaction, Redacting
 from antiphon.ledger._request import AppendRequest
-from antiphon.ledger._signals import Hints, NoSignals, ScopedSignals, Signalling, Signals, carrying, signal_subject
+from antiphon.ledger._signals import NoSignals, ProcessHints, ScopedSignals, Signalling, Signals, carrying, signal_subject
 from antiphon.ledger._sql import hosts, lists
 from antiphon.ledger._sql.keys import ledger_key
 from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
-from antiphon.ledger._terms import TermIndex
+from antiphon.ledger._terms import TermIndex, TermMatches
 from antiphon.ledger._values import (
     Diagnosis,
     Head,
@@ -72,16 +72,21 @@ class PostgresLedger(SqlLedger):
         self._url = url
         self._pool = pool
         self._keyring = pool.keyring
-        self.redaction = redaction
+        self.rules = redaction
         self.name = name
         """The name that the ledger got when it was created; a restored dump keeps it."""
         self._carrier: Signals = NotifySignals(pool) if signals is None else signals
         subject = signal_subject("antiphon", name, pool.tenant)
-        if not isinstance(self._carrier, NotifySignals | NoSignals):
-            self.signals = ScopedSignals(self._carrier, subject)
-        self._hints = Hints(self._carrier, subject, is_scarce=isinstance(self._carrier, NotifySignals))
+        is_own = isinstance(self._carrier, NotifySignals)
+        carrier = None if is_own or isinstance(self._carrier, NoSignals) else ScopedSignals(self._carrier, subject)
+        self._hints = ProcessHints(self._carrier, subject, is_scarce=is_own, signals=carrier)
         self._commits = self._hints.commits
         self._appender = Appender(pool, self._hints.note_commit)
+
+    @property
+    @override
+    def hints(self) -> ProcessHints:
+        return self._hints
 
     @property
     def url(self) -> str:
@@ -116,15 +121,7 @@ class PostgresLedger(SqlLedger):
 
         The tenant is given as `tenant`, or in the URL as `?tenant=acme`; by default it is `default`. `patience` is how many
         seconds a call waits for a server that is restarting or cannot be reached. `clock` measures the leases of hosts, by
-        default the clock of the database. `signals` carries hints between processes: see `open_ledger`.
-
-        Raises:
-            LedgerCorruptError: the tables were altered.
-            LedgerFormatError: a later version made them, which this one cannot use.
-            LedgerUnavailableError: the database cannot be reached or used.
-            SetupError: the URL of the signals is wrong, or the server of the signals refuses the password.
-            EncryptionError: the keys of the tenant are wrapped by another master key.
-            ValueError: the tenant is not a valid name, or the URL names another.
+        default the clock of the database. `signals` carries hints between processes. The errors are those of `open_ledger`.
         """
         rules, keyring = LedgerRedaction.of(redaction), Keyring.of(master_key)
         url, named = tenant_in(url)
@@ -145,11 +142,11 @@ class PostgresLedger(SqlLedger):
                 await ledger._close()
 
     async def _close(self) -> None:
-        await self._hints.close()
+        await self.hints.close()
         if isinstance(self._carrier, NotifySignals):
             await self._carrier.close()
         await self._appender.close()
-        self._hints.wake_all()  # each `tail` wakes, reads, and gets the error that the ledger is closed
+        self.hints.wake_all()  # each `tail` wakes, reads, and gets the error that the ledger is closed
 
     # ------------------------------------------------------------ time
 
@@ -199,36 +196,22 @@ class PostgresLedger(SqlLedger):
     async def _append(self, request: AppendRequest) -> tuple[Record, ...]:
         return await self._appender.append(self._at_database_time(request))
 
-    def _note_commit(self) -> None:
-        self._hints.note_commit()
-
-    def _note_work(self, owner: str) -> None:
-        self._hints.note_work(owner)
-
-    def _note_post(self, thread_id: str) -> None:
-        self._hints.note_work(self._appender.owner_of(thread_id))
-
-    def _note_host(self, host: Host, registration: hosts.Registration) -> None:
-        self._hints.note_host(host, registration.key, registration.hosts)
-
-    def _note_left(self, host: Host) -> None:
-        self._hints.forget_host(host)
+    @override
+    def _owner_of(self, thread_id: str) -> str:
+        return self._appender.owner_of(thread_id)
 
     def _remember(self, threads: Iterable[Thread]) -> None:
         for thread in threads:
             self._appender.remember(thread)
 
-    async def _forgotten(self, names: tuple[str, ...]) -> None:
-        for name in names:
+    async def _forgotten(self, names: tuple[str, ...] | None) -> None:
+        if names is None:
+            self._appender.forget_all()
+        for name in names or ():
             self._appender.forget(name)
 
     async def branch(self, head: Head, at: int, pairing: Pairing, closing: AppendRequest) -> ThreadSummary:
         return await super().branch(head, at, pairing, self._at_database_time(closing))
-
-    async def rotate(self, new: MasterKey) -> int:
-        count = await super().rotate(new)
-        self._appender.forget_all()
-        return count
 
     async def beat(self, host: Host) -> datetime:
         await self._compare_clocks()
@@ -244,7 +227,7 @@ class PostgresLedger(SqlLedger):
                 asyncio.timeout(host.lease),
                 open_pool(self._url, self.tenant, host.lease, self._keyring, self._pool.clock) as pool,
             ):
-                renewed = await pool.change(running(partial(hosts.renew, host, self._now(), self.redaction)))
+                renewed = await pool.change(running(partial(hosts.renew, host, self._now(), self.rules)))
         except TimeoutError:
             reason = f"the database has not answered within {host.lease:g} seconds"
             raise LedgerUnavailableError(reason) from None
@@ -254,7 +237,7 @@ class PostgresLedger(SqlLedger):
 
     @override
     async def _since(self, place: CommitPlace, thread_id: str | None) -> lists.TailPage:
-        self._hints.listen()  # before the read: a hint that comes in between then ends the wait at once
+        self.hints.listen()  # before the read: a hint that comes in between then ends the wait at once
         return await super()._since(place, thread_id)
 
     @override
@@ -263,19 +246,17 @@ class PostgresLedger(SqlLedger):
             async with asyncio.timeout(_HELD_BACK if is_more_coming else _LOOK_AGAIN):
                 await self._commits.wait(seen)
 
-    async def hinted(self, after: int, within: float) -> int:
-        return await self._hints.hinted(after, within)
-
     # ------------------------------------------------------------ words and terms
 
     _words = _search
     _terms = _terms
 
     @override
-    async def _update_terms(self, index: TermIndex) -> None:
+    async def _find_terms(self, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
         after: CommitPlace | None = None
         while (after := await self._change(partial(_terms.update, index, after))) is not None:
             pass  # in steps, so that appends get in between
+        return await self._read(partial(_terms.find, index, terms, source, limit))
 
     # ------------------------------------------------------------ maintenance
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from antiphon.errors import LedgerError, LedgerFullError, LedgerUnavailableError
 from antiphon.ledger._encryption import Keyring, Mastering
 from antiphon.ledger._hosts import Host, LeaseClock
 from antiphon.ledger._records import Record
-from antiphon.ledger._redaction import LedgerRedaction, Redacting, Redaction
-from antiphon.ledger._request import AppendRequest, check_limit
+from antiphon.ledger._redaction import LedgerRedaction, Redacting
+from antiphon.ledger._request import AppendRequest
 from antiphon.ledger._signals import CommitSignal
 from antiphon.ledger._sql import hosts, lists
 from antiphon.ledger._sql.keys import ledger_key
@@ -32,7 +32,7 @@ from antiphon.ledger._sql.rows import CommitPlace
 from antiphon.ledger._sql.statements import Verb
 from antiphon.ledger._sql.store import SqlLedger
 from antiphon.ledger._stored import Thread
-from antiphon.ledger._terms import TermIndex, TermMatches, check_terms
+from antiphon.ledger._terms import TermIndex, TermMatches
 from antiphon.ledger._values import (
     Damage,
     Diagnosis,
@@ -79,7 +79,7 @@ class SqliteStore(SqlLedger):
         writer: Writer | InlineWriter,
         commits: CommitSignal,
     ) -> None:
-        self.redaction = redaction
+        self.rules = redaction
         self._keyring = keyring
         self._readers = readers
         self._writer = writer
@@ -109,14 +109,14 @@ class SqliteStore(SqlLedger):
     async def _append(self, request: AppendRequest) -> tuple[Record, ...]:
         return await self._writer.append(request)
 
-    async def redaction_of(self, thread_id: str) -> Redaction | None:
-        if thread_id in self._redacted:
-            return self.redaction.for_thread(self._redacted[thread_id])
-        return await super().redaction_of(thread_id)
+    @override
+    async def _is_redacted(self, thread_id: str) -> bool | None:
+        is_redacted = self._redacted.get(thread_id)
+        return await super()._is_redacted(thread_id) if is_redacted is None else is_redacted
 
-    async def _forgotten(self, names: tuple[str, ...]) -> None:
+    async def _forgotten(self, names: tuple[str, ...] | None) -> None:
         self._pages.clear()  # no reader of `tail` gets deleted records
-        for name in names:
+        for name in names or ():
             self._redacted.pop(name, None)
 
     # ------------------------------------------------------------ reading
@@ -176,25 +176,12 @@ class SqliteStore(SqlLedger):
     _terms = _terms
 
     @override
-    async def find_terms(
-        self, index: TermIndex, terms: Iterable[str], *, source: str | None = None, limit: int = 100
-    ) -> TermMatches:
-        check_limit(limit)
-        unique = check_terms(terms)
+    async def _find_terms(self, index: TermIndex, terms: Sequence[str], source: str | None, limit: int) -> TermMatches:
         # In one transaction: most searches find the index up to date, and need not ask twice.
-        look = partial(_terms.find_or_update, index, unique, source, limit)
+        look = partial(_terms.find_or_update, index, terms, source, limit)
         while not isinstance(answer := await self._read(look), TermMatches):
             await self._change(partial(_terms.store, index, answer))
         return answer
-
-    @override
-    async def _update_terms(self, index: TermIndex) -> None:
-        # A reader checks first: most searches need not write.
-        while update := await self._read(partial(_terms.next_update, index)):
-            # Entries that another process has stored meanwhile may end before the messages of this call: then check again.
-            is_stored = await self._change(partial(_terms.store, index, update))
-            if is_stored and update.is_last:
-                return
 
 
 class SqliteLedger(SqliteStore):
@@ -235,13 +222,7 @@ class SqliteLedger(SqliteStore):
         """Open the ledger in a file. If there is no such file, it is created, unless `create` is False.
 
         `redaction` is by default `STANDARD_REDACTION`. `clock` measures the leases of hosts, by default in seconds since the
-        machine was started.
-
-        Raises:
-            LedgerCorruptError: the schema of the file was altered.
-            LedgerFormatError: the file is not a ledger, or a later version wrote it.
-            LedgerUnavailableError: it cannot be opened.
-            EncryptionError: the keys of the ledger are wrapped by another master key.
+        machine was started. The errors are those of `open_ledger`.
         """
         rules = LedgerRedaction.of(redaction)
         place = LedgerFile(os.fspath(path), busy_timeout, vfs, Keyring.of(master_key), clock)
@@ -261,11 +242,11 @@ class SqliteLedger(SqliteStore):
             self._commits.notify()  # last: each `tail` wakes, reads, and gets the error that the ledger is closed
 
     def renew(self, host: Host) -> bool:
-        verb = partial(hosts.renew, host, self._now(), self.redaction)
+        verb = partial(hosts.renew, host, self._now(), self.rules)
         return self._writer.do_in_thread(lambda connection: run(connection, verb()), host.lease) is not None
 
     @override
-    async def _forgotten(self, names: tuple[str, ...]) -> None:
+    async def _forgotten(self, names: tuple[str, ...] | None) -> None:
         """Empty the write-ahead log, which may still hold deleted rows. A reader may prevent that until a later checkpoint."""
         await super()._forgotten(names)
         await asyncio.to_thread(_emptied, self._place)

@@ -131,7 +131,7 @@ class TaskInput:
         message_id = None if self.message is None else self.message.id
         if not rows:
             return message_id
-        if begun := await system.ledger.by_invocation(request_id, thread_id=thread_id):
+        if begun := await system.ledger.find(invocation_id=request_id, thread_id=thread_id):
             return _named_message(begun[0].message) or message_id
         await system.append_history(thread_id, rows)
         return message_id

@@ -119,7 +119,7 @@ async def _recorded_results(run: LedgerRun, calls: Sequence[Message]) -> dict[st
     results: dict[str, Message] = {}
     for call in calls:
         if call.id not in open_ids:
-            rows = await run.ledger.by_invocation(_payload(call).invocation_id, thread_id=run.thread_id)
+            rows = await run.ledger.find(invocation_id=_payload(call).invocation_id, thread_id=run.thread_id)
             results[call.id] = [row.message for row in rows if (row.message.kind, row.message.lane) == _RESULT][-1]
     return results
 

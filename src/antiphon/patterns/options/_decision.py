@@ -264,7 +264,7 @@ class DecisionEffect(Effect):
         self.exceeded = outcome.get("beyond")
         if self._messages is None:
             # The rows right before the outcome: they were written in the same append, so they are the decision's.
-            rows = await self.journal.ledger.by_invocation(self.id, thread_id=self.thread_id)
+            rows = await self.journal.ledger.find(invocation_id=self.id, thread_id=self.thread_id)
             (seq,) = [row.seq for row in rows if row.message.lane == "effect" and row.message.kind == "option_result"]
             records = self.journal.ledger.read(self.thread_id, seq - outcome["messages"] - 1, seq)
             self._messages = tuple([record.message async for record in records])

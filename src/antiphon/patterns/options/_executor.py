@@ -251,7 +251,7 @@ class Executor(Pattern):
         name = policy or self._policy or names[0]
         run = RunPolicy(policy=name, input=task) if isinstance(task, str) else RunPolicy(policy=name)
         request_id = request_key("run", thread_id, name, repr(run.input), *_written(messages))
-        if messages and not await self.ledger.by_invocation(request_id, thread_id=thread_id):
+        if messages and not await self.ledger.find(invocation_id=request_id, thread_id=thread_id):
             fields = {"thread_id": thread_id, "parent_id": None}
             await self.system.append_history(thread_id, [_as_talk(row).model_copy(update=fields) for row in messages])
         try:

@@ -107,7 +107,7 @@ def _addition(message: Message) -> Addition | None:
 
 async def stored_units(ledger: Ledger, thread_id: str, units: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return units in their stored form: without secrets, unless the thread keeps them."""
-    redaction = await ledger.redaction_of(thread_id)
+    redaction = await ledger.redaction.of(thread_id)
     if redaction is None:
         return units
     additions = (_addition(redaction.message(_row(MEMORY, portion, None))) for portion in _portions(units))

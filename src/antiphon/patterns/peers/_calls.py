@@ -201,7 +201,7 @@ class Calls:
         """Return the letter with the decision on the call."""
         lock = self._deciding.setdefault(run.thread_id, Lock())
         async with lock:
-            records = await self._ledger.by_correlation(exchange.root, thread_id=run.thread_id)
+            records = await self._ledger.find(correlation_id=exchange.root, thread_id=run.thread_id)
             letters = [record.message for record in records if letter_of(record.message) is not None]
             for letter in letters:
                 if letter.id == f"{run.course.invocation_id}/letter":

@@ -296,7 +296,7 @@ class AgentManagerActor(Actor):
             return None
         ledger, thread_id = self._chain.ledger, context.thread_id or ""
         message_id = str(asked.arguments["original_message_id"])
-        first = next(iter(await ledger.by_invocation(message_id, thread_id=thread_id)), None)
+        first = next(iter(await ledger.find(invocation_id=message_id, thread_id=thread_id)), None)
         if first is None:
             return None  # the RETRY brings the message with it
         tries, run, is_new, failed = {message_id}, message_id, False, list[str]()

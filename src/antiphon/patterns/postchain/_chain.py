@@ -26,7 +26,7 @@ from antiphon.agents.durability._talk import ThreadTalk
 from antiphon.durable import LedgerRun, waiting_for
 from antiphon.durable._budget import Amount
 from antiphon.errors import DeliveryError, ParkedError, RefusedError, StoppedError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger, Record, replay
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.messages._keys import as_key
 from antiphon.patterns.cast._cast import CastOptions
@@ -437,7 +437,7 @@ class Chain:
 
     async def look(self, thread_id: str) -> GateState | None:
         """Return the state of the gate of a thread; None if it is not one of this pattern."""
-        life = await self.ledger.replay(thread_id, LIFE.fold())
+        life = await replay(self.ledger, thread_id, LIFE.fold())
         if life.status == "none":
             return None
         return "closed" if life.status == "paused" else "over" if life.status == "terminated" else "open"

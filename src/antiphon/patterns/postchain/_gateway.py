@@ -180,7 +180,7 @@ class Gateway:
 
     async def _to_original(self, message_id: str) -> _Route:
         """Return the receiver and the thread of the request to retry."""
-        for record in await self._ledger.by_invocation(message_id):
+        for record in await self._ledger.find(invocation_id=message_id):
             message = record.message
             if message.lane == "control" and message.kind == "option_call" and message.to:
                 return _Route(message.to[0], message.thread_id)

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from antiphon import protocol
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Ledger, Record, replay
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, thaw
 from antiphon.patterns.postchain._config import cut
 from antiphon.patterns.postchain._context import DELEGATE, ProcessOwnPhase, SubscribeThread
@@ -236,7 +236,7 @@ async def is_known(ledger: Ledger, thread_id: str) -> bool:
     summary = await ledger.thread(thread_id)
     if summary is None or summary.pattern not in (PATTERN, None):
         return False
-    return summary.pattern == PATTERN or (await ledger.replay(thread_id, LIFE.fold())).status != "none"
+    return summary.pattern == PATTERN or (await replay(ledger, thread_id, LIFE.fold())).status != "none"
 
 
 def result_in(message: Message) -> dict[str, Any] | None:

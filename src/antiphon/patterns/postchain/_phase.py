@@ -287,7 +287,7 @@ class PhaseActor(Actor):
             return "", 0
         original = child_id(str(asked.arguments["original_message_id"]), "agent")
         tries = 0
-        for first in await self.chain.ledger.by_invocation(original, thread_id=thread_id):
+        for first in await self.chain.ledger.find(invocation_id=original, thread_id=thread_id):
             tries = 1
             # Only those before this one: when its handler runs again, it sends the same.
             async for record in self.chain.ledger.read(thread_id, after=first.seq, before=context.seq):

@@ -16,7 +16,7 @@ from antiphon import protocol
 from antiphon._listeners import Listener
 from antiphon.durable import current_run, waiting_for
 from antiphon.errors import ConfigError, DeliveryError, ParkedError, RefusedError, UnguardedToolError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, replay
 from antiphon.messages import current_port, thaw
 from antiphon.messages._arguments import check_each, check_type
 from antiphon.messages._keys import kind_of
@@ -188,7 +188,7 @@ class PostChain(Pattern):
         is_text = task_input == TaskInput(task_input.text)
         message_id = current_port().new_id() if is_text else request_key("turn", thread_id, *task_input.identity)
         life = await self.life(thread_id)
-        is_repeated = not is_text and bool(await self.ledger.by_invocation(message_id, thread_id=thread_id))
+        is_repeated = not is_text and bool(await self.ledger.find(invocation_id=message_id, thread_id=thread_id))
         if life.status == "none":  # also if the request to create it is not answered yet: the same is sent again
             await self._create_in(thread_id, task_input, message_id, user_id)
             await self._begin(thread_id, of=None if is_text else task_input)
@@ -370,7 +370,7 @@ class PostChain(Pattern):
 
     async def life(self, thread_id: str) -> ThreadLife:
         """Return the state of a thread from the ledger; nothing is written."""
-        return await self.ledger.replay(thread_id, LIFE.fold())
+        return await replay(self.ledger, thread_id, LIFE.fold())
 
     async def send(self, data: Mapping[str, Any] | str | bytes, *, within: float | None = None) -> dict[str, Any]:
         """Send any message of the protocol, as JSON, and return its response, as JSON. Errors are responses."""

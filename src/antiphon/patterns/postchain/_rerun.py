@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from antiphon.agents.toolkit import Toolkit
 from antiphon.errors import HistoryMismatchError, UnguardedToolError
-from antiphon.ledger import Ledger
+from antiphon.ledger import Ledger, replay
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, PartsPayload, thaw
 from antiphon.patterns.cast import AgentSpec, Pattern, PatternOptions, together
@@ -94,7 +94,7 @@ async def rerun(
     Raises:
         ValueError: the thread has not ended, so that there is nothing to compare.
     """
-    life = await ledger.replay(thread_id, LIFE.fold())
+    life = await replay(ledger, thread_id, LIFE.fold())
     if life.status not in ("completed", "failed"):
         state = "has not run" if life.status == "none" else f"is {life.status}"
         raise ValueError(f"thread {thread_id!r} {state}; only one that has ended can be compared")
@@ -123,7 +123,7 @@ async def rerun(
 
 async def _copied(ledger: Ledger, thread_id: str, rows: Sequence[Message], pattern: str = "postchain") -> MemoryLedger:
     """Return a ledger in memory with some rows of a thread, in which the thread can continue."""
-    copy = MemoryLedger(redaction=await ledger.redaction_of(thread_id) or "off")
+    copy = MemoryLedger(redaction=await ledger.redaction.of(thread_id) or "off")
     copies = [row.model_copy(update={"thread_id": thread_id}) for row in rows]  # a branch shares some
     await copy.append(thread_id, copies, pattern=pattern, allow_foreign=True)
     return copy
@@ -185,7 +185,7 @@ async def _until_next_step(copy: Ledger, thread_id: str, length: int, reached: a
         async for record in copy.read(thread_id, after=length):
             payload = record.message.payload
             if isinstance(payload, OptionResultPayload) and payload.error_type in _MISMATCHES:
-                rows = await copy.by_invocation(payload.invocation_id, thread_id=thread_id)
+                rows = await copy.find(invocation_id=payload.invocation_id, thread_id=thread_id)
                 place = min((row.seq for row in rows), default=1)
                 return Divergence(place, f"{payload.option_name} to {record.message.policy}", payload.error_message or "")
         if is_last:

@@ -25,7 +25,7 @@ from antiphon.dialects import decode, encode
 from antiphon.dialects.agent_framework import BaseMessageStore, normalise_message
 from antiphon.dialects.agent_framework.constants import CONVERSATION_TYPES, SYNTHESIS, TASK, USER_MESSAGE
 from antiphon.errors import RefusedError
-from antiphon.ledger import Ledger, Record
+from antiphon.ledger import Log, Record
 from antiphon.messages import Conversation, Json, JsonObject, Message, OptionCallPayload, OptionResultPayload
 from antiphon.messages._keys import root_of
 from antiphon.patterns.cast._handling import HandlerRun, handling
@@ -93,7 +93,7 @@ OUTPUT = "final_result"
 class TeamStore:
     """The views of a team's threads. `location` is the id of a thread; `limit` counts messages, the latest of them."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Log) -> None:
         self._ledger = ledger
 
     # ------------------------------------------------------------ the views of a store

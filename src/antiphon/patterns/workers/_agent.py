@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from contextvars import Context
 from itertools import chain, count
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack, cast
 
 from pydantic_ai import capture_run_messages
 from pydantic_ai.messages import ModelMessage
@@ -430,7 +430,7 @@ class ToolCapableAgent:
         run, ledger = current_run(), self._ledger
         async with AsyncExitStack() as stack:
             if run is not None and run.is_open:
-                yield run.ledger
+                yield cast("Ledger", run.ledger)  # a tool that searches needs more than `Owners`, and says so
                 return
             if isinstance(ledger, str):
                 ledger = await stack.enter_async_context(open_ledger(ledger))

@@ -114,7 +114,7 @@ class Assigner:
         if "priority" in self.query.metadata:
             fields["priority"] = self.query.metadata["priority"]
         run = current_run() if fields and self._context.attempt > 1 else None
-        records = () if run is None else await run.ledger.by_invocation(task_id, thread_id=run.thread_id)
+        records = () if run is None else await run.ledger.find(invocation_id=task_id, thread_id=run.thread_id)
         row = next((record.message for record in records if record.message.kind == "option_call"), None)
         recorded = fields if row is None else structured(Conversation([row]))[0].metadata
         return {name: value for name, value in fields.items() if name in recorded}

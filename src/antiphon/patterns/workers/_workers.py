@@ -416,7 +416,9 @@ class Workers(Pattern):
         try:
             check(message)
             # A recorded answer is returned even after the deadline.
-            if time_left(message) == 0 and not await self.ledger.by_invocation(message.message_id, thread_id=message.task_id):
+            if time_left(message) == 0 and not await self.ledger.find(
+                invocation_id=message.message_id, thread_id=message.task_id
+            ):
                 raise late()
             address, shown = await self._addressed(name, message)
             with lent_slot():
