@@ -143,9 +143,11 @@ async def runs_of(
     if with_ended:
         begun.clear()
         async for record in ledger.read(thread.thread_id):
-            if _key_of(record.message) is not None:
+            message, result = record.message, record.message.payload
+            if _key_of(message) is not None:
                 begun.append(record)
-            elif isinstance(result := record.message.payload, OptionResultPayload) and result.option_name == RUN:
+            # Only the owner writes in that lane: a result of somebody else ends nothing.
+            elif message.lane == "effect" and isinstance(result, OptionResultPayload) and result.option_name == RUN:
                 ends[result.invocation_id] = record
     calls = [row.message for row in rows]
     return tuple([_status(ledger, run, thread, calls, alive, end=ends.get(run.message.invocation_id or "")) for run in begun])

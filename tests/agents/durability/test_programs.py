@@ -28,6 +28,7 @@ from antiphon.durable import (
 from antiphon.errors import HistoryMismatchError, OwnedError, ParkedError, SetupError
 from antiphon.ledger import Host, Ledger
 from antiphon.ledger.memory import MemoryLedger
+from antiphon.messages import Message, OptionCallPayload, OptionResultPayload
 from antiphon.runtime import System
 from antiphon.service import allow_change
 
@@ -131,6 +132,19 @@ async def test_a_run_has_a_status_an_owner_and_an_age() -> None:
     assert (ended.status, ended.owner) == ("completed", None)
     assert ended.ended_at is not None
     assert ended.age == ended.ended_at - ended.began_at
+
+
+async def test_a_result_that_a_program_says_does_not_end_a_run() -> None:
+    """Only a row of the effect lane does, which the owner of the thread writes."""
+    ledger = MemoryLedger()
+    with suppress(asyncio.CancelledError):
+        async with ledger_run("order", ledger=ledger, name="desk") as run:
+            call = OptionCallPayload(invocation_id=run.invocation_id, option_name="RUN", arguments={})
+            result = OptionResultPayload(invocation_id=run.invocation_id, option_name="RUN", result={"done": True})
+            for payload in (call, result):
+                await run.note(Message(policy="desk", payload=payload))
+            raise asyncio.CancelledError
+    assert [run.status for run in await runs(ledger, with_ended=True)] == ["waiting"]
 
 
 async def test_a_run_whose_process_has_ended_waits_for_a_program() -> None:
