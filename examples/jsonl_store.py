@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,9 +98,14 @@ class JsonLinesLog:
             "post": request.is_post and bool(admission.rows[0].message.to),
             "hash": admission.state.hash.hex(),
         }
-        self._file.write(orjson.dumps(line) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())  # before the records are returned: they must survive a power cut
+        try:
+            self._file.write(orjson.dumps(line) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())  # before the records are returned: they must survive a power cut
+        except OSError as exc:  # nobody knows how much of the line is written: the next append must not follow it
+            with suppress(OSError):
+                self._file.close()
+            raise LedgerUnavailableError(f"the file cannot be written ({exc.strerror}); open it again") from exc
         self._take(thread, request, admission)
         return admission.records
 

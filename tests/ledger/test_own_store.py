@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon import MessageBuilder, service
-from antiphon.errors import LedgerCorruptError
+from antiphon.errors import LedgerCorruptError, LedgerUnavailableError
 from antiphon.ledger import Fold, diff, record_reward, replay, rewards_of, transitions
 from antiphon.patterns.options import export_transitions
 from antiphon.testing import check_log
@@ -76,3 +76,24 @@ async def test_a_file_that_was_altered_does_not_open_and_a_line_that_was_cut_off
     with pytest.raises(LedgerCorruptError):
         async with example.JsonLinesLog.open(path):
             pass
+
+
+async def test_what_is_acknowledged_after_a_failed_append_can_be_read(tmp_path: Path) -> None:
+    resource, path = pytest.importorskip("resource"), tmp_path / "log.jsonl"
+    one, two, three = (MessageBuilder().add_text(text * 100).to_message() for text in ("one", "two", "three"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with example.JsonLinesLog.open(path) as log:
+        await log.append("t", [one])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, limits[1]))  # a part of the next line fits
+        try:
+            with pytest.raises(LedgerUnavailableError, match="open it again"):
+                await log.append("t", [two])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        with pytest.raises(LedgerUnavailableError):
+            await log.append("t", [three])
+    async with example.JsonLinesLog.open(path) as log:
+        await log.append("t", [three])
+    async with example.JsonLinesLog.open(path) as log:
+        texts = [message.text for message in await replay(log, "t")]
+    assert texts in (["one" * 100, "three" * 100], ["one" * 100, "two" * 100, "three" * 100])
