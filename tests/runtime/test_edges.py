@@ -11,9 +11,11 @@ from antiphon.errors import (
     ActorFailedError,
     LedgerUnavailableError,
     MailboxFullError,
+    ParkedError,
     RefusedError,
     ReplyTimeoutError,
     UndeliverableError,
+    UnknownOutcomeError,
 )
 from antiphon.ledger import Record, Redaction
 from antiphon.ledger.memory import MemoryLedger
@@ -61,6 +63,45 @@ async def test_an_actor_that_fails_while_the_ledger_is_unavailable_is_restarted(
         with pytest.raises(ActorFailedError):
             await system.ask("probe/1", Do(what="fail"))
         assert await system.ask("probe/1", Ping(text="back"), within=60) == Pong(text="back!")
+
+
+@pytest.mark.parametrize("is_effect", [False, True])
+async def test_a_message_that_was_parked_twice_by_an_unconfirmed_append_is_settled_once(is_effect: bool) -> None:
+    """G19: otherwise the second row could never be ended, and the thread would have an open call for ever."""
+    unconfirmed = 0
+
+    class Unsure(MemoryLedger):
+        """A ledger that stores that a message is parked, and does not say so."""
+
+        async def append(self, thread_id: str, messages: Any, **options: Any) -> tuple[Record, ...]:
+            nonlocal unconfirmed
+            records = await super().append(thread_id, messages, **options)
+            if unconfirmed < 8 and any(_option(record.message) == "PARK" for record in records):
+                unconfirmed += 1
+                raise LedgerUnavailableError("the answer was lost", thread_id)
+            return records
+
+    class Fragile(Actor):
+        @handles
+        async def ping(self, ping: Ping, context: Context) -> Pong:
+            async def send(key: str) -> str:
+                raise UnknownOutcomeError("no answer")
+
+            if not is_effect:
+                raise OSError("broken")
+            return Pong(text=await context.effect("send", {}, send))
+
+    ledger = Unsure()
+    async with System(ledger, settings=Settings(attempts=1)) as system:
+        system.spawn("fragile/1", Fragile)
+        with pytest.raises((ParkedError, LedgerUnavailableError)):
+            await system.ask("fragile/1", Ping(text=""), thread_id="t", id="m")
+        await asyncio.sleep(60)
+        parked = [each.invocation_id for each in await system.parked() if each.thread_id == "t"]
+        assert len(parked) > 1
+        await system.settle("t", parked[0], **{"result": "sent"} if is_effect else {"error": "given up"})
+        await asyncio.sleep(1)
+        assert await ledger.open_calls("t") == ()
 
 
 def test_an_answer_that_could_not_be_written_down_is_given_when_it_can() -> None:

@@ -280,9 +280,12 @@ async def settle(journal: Journal, thread_id: str, invocation_id: str, outcome: 
     standing = Standing.of(rows, invocation_id)
     if standing.parked is None or not isinstance(standing.parked.payload, OptionCallPayload):
         raise ValueError(f"{invocation_id!r} is not parked in thread {thread_id!r}")
-    parked = standing.parked.payload
-    ends = [ended(PARK, parked.invocation_id, thread_id=thread_id, parent_id=invocation_id)]
-    effect = parked.arguments.get("effect")
+    effect = standing.parked.payload.arguments.get("effect")
+    # All rows that park it for the same: if an append was written and not confirmed, the message was parked once more.
+    about = [row.message for row in rows if row.message.parent_id == invocation_id and option_of(row.message) == PARK]
+    parked = [row.payload for row in about if isinstance(row.payload, OptionCallPayload) and row.lane == "effect"]
+    same = [row.invocation_id for row in parked if row.arguments.get("effect") == effect]
+    ends = [ended(PARK, row, thread_id=thread_id, parent_id=invocation_id) for row in same]
     if isinstance(effect, str):
         intent = _find(rows, effect, is_effect=True)
         option = option_of(intent) or ""
