@@ -33,7 +33,7 @@ from base64 import b32encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -44,10 +44,6 @@ from antiphon.errors import UnguardedToolError
 from antiphon.messages import RUNTIME_POLICY, DataPart, Json, JsonObject, Message, OptionCallPayload, PartsPayload, thaw
 from antiphon.messages._keys import parent_of
 from antiphon.runtime._rows import APPROVE
-
-if TYPE_CHECKING:
-    pass
-
 
 # ---------------------------------------------------------------- toolkits
 
