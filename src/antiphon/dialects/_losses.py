@@ -40,6 +40,7 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
+from antiphon.messages._conversation import without_effects
 from antiphon.messages._json_values import JsonError, parse
 from antiphon.messages._unchecked import EMPTY, plain_of
 
@@ -89,15 +90,8 @@ _NOTHING: tuple[object, ...] = (None, (), [], "")
 def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
     """Return the meaning of each message of talk and control, as a dict of facets."""
     return tuple(
-        {name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(_without_journal(conversation))
+        {name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(without_effects(conversation))
     )
-
-
-def _without_journal(conversation: Conversation) -> Conversation:
-    """Return a conversation without the journal; the same one if it has none."""
-    if all(message.lane != "effect" for message in conversation):
-        return conversation
-    return Conversation(message for message in conversation if message.lane != "effect")
 
 
 def _meaning(conversation: Conversation) -> list[dict[str, Any]]:
@@ -466,10 +460,10 @@ def _differences(
     reasons: Mapping[str, str],
     otherwise: str,
 ) -> Iterator[Loss]:
-    talk = _without_journal(before)
+    talk = without_effects(before)
     old_places = {id(message): place for place, message in enumerate(talk)}
     new_places = {id(message): place for place, message in enumerate(after)}
-    old, new = _meaning(talk), _meaning(_without_journal(after))
+    old, new = _meaning(talk), _meaning(without_effects(after))
     became_from = {new_places[id(became)]: old_places[id(message)] for message, became in pairs}
     for place, origin in became_from.items():
         ours, theirs = old[origin], _moved(new[place], became_from)

@@ -23,6 +23,7 @@ from antiphon.dialects._losses import Piece, Written, all_losses, reported
 from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
 from antiphon.dialects._residue import residue, restore
 from antiphon.messages import Conversation, Message, Part, Payload, thaw
+from antiphon.messages._conversation import without_effects
 
 
 @dataclass(slots=True)
@@ -125,8 +126,7 @@ class UnitDialect:
     ) -> Encoded:
         if options:
             raise TypeError(f"{self.name} has no option {min(options)!r}")
-        written = _writable(conversation)
-        units = self._units(written, as_policy)
+        units = self._units(without_effects(projected(conversation)), as_policy)
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
         encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
         return reported(self.name, encoded, losses)
@@ -143,7 +143,7 @@ class UnitDialect:
 
     def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
         """Measure the losses: write again, read the output, and compare."""
-        shown = _writable(conversation)
+        shown = without_effects(projected(conversation))
         groups = self._groups(shown)
         read = [unit.messages for unit in self._read(self._units(shown, as_policy), is_checked=True)]
         written = Written([Piece(group, 1) for group in groups])
@@ -158,11 +158,3 @@ class UnitDialect:
             else:
                 groups.append([message])
         return groups
-
-
-def _writable(conversation: Conversation) -> Conversation:
-    """Return the messages to write: all except the effect lane and those that a repair left out."""
-    shown = projected(conversation)
-    if all(message.lane != "effect" for message in shown):
-        return shown
-    return Conversation(message for message in shown if message.lane != "effect")
