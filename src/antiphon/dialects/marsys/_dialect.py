@@ -12,13 +12,11 @@ from typing import Any
 
 from antiphon.dialects._content import (
     arguments_text,
-    file_id,
     has_words,
     json_text,
     message_text,
-    mime_of,
+    read_arguments,
     result_text,
-    split_data_url,
     time_text,
 )
 from antiphon.dialects._losses import PARTS, continued
@@ -37,7 +35,8 @@ from antiphon.dialects._shared import (
 )
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
-from antiphon.dialects.openai_chat._read import FILE, read_medium
+from antiphon.dialects.openai_chat._read import read_medium
+from antiphon.dialects.openai_chat._write import write_medium
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -50,13 +49,9 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._json_values import JsonError, parse
-from antiphon.messages._json_values import write as json_bytes
 from antiphon.messages._unchecked import text_part
 
 # ---------------------------------------------------------------- parts
-
-_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
 
 def part_of(item: dict[str, object]) -> Part:
@@ -73,27 +68,14 @@ def item_of(part: Part) -> dict[str, object] | None:
         case DataPart():
             return {"type": "text", "text": json_text(part.data)}
         case MediaPart():
-            return _medium(part)
+            namespaces = part.metadata.values()
+            detail = next((notes["detail"] for notes in namespaces if isinstance(notes.get("detail"), str)), None)
+            return write_medium(part, detail)
         case ForeignPart():
             value = as_object(thaw(part.value))
             return value if value is not None and part_of(value) == part else None
         case _:
             return None
-
-
-def _medium(part: MediaPart) -> dict[str, Any] | None:
-    split = split_data_url(part.url)
-    if part.modality == "image" and (split or part.url[:4].lower() == "http"):
-        detail = next((notes["detail"] for notes in part.metadata.values() if isinstance(notes.get("detail"), str)), None)
-        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
-    if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
-        return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
-    named = {"filename": part.file_name} if part.file_name else {}
-    if split and part.modality == "document":
-        return {"type": "file", "file": {"file_data": part.url, **named}}
-    if (file := file_id(part.url, FILE)) is not None:
-        return {"type": "file", "file": {"file_id": file, **named}}
-    return None
 
 
 # ---------------------------------------------------------------- reading
@@ -186,14 +168,7 @@ def _arguments(unit: Unit, value: object, path: tuple[str | int, ...]) -> tuple[
         return plain, None
     if not isinstance(value, str):
         unit.fail("expected the arguments as JSON text", *path)
-    text = value.encode()
-    try:
-        arguments = as_object(parse(text))
-    except JsonError:
-        return {}, value
-    if arguments is None:
-        return {}, value
-    return arguments, None if json_bytes(arguments) == text else value
+    return read_arguments(value)
 
 
 def _names(unit: Unit) -> list[str]:

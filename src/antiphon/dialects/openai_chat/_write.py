@@ -87,9 +87,14 @@ def _part(part: Part, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
 
 
 def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    detail = writing.setting(part, "detail", "openai-responses", "pydantic-ai") or writing.options.get("image_detail")
+    return write_medium(part, detail)
+
+
+def write_medium(part: MediaPart, detail: object) -> dict[str, Any] | None:
+    """Return a medium as a part of a content, an image with its detail; None if the format does not accept it."""
     split = split_data_url(part.url)
     if part.modality == "image" and (split or part.url[:4].lower() == "http"):
-        detail = writing.setting(part, "detail", "openai-responses", "pydantic-ai") or writing.options.get("image_detail")
         return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
     if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
         return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
