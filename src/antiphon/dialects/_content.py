@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from antiphon.dialects._losses import continued, joined
-from antiphon.dialects._reading import fresh
+from antiphon.dialects._reading import as_object, fresh
 from antiphon.messages import (
     DataPart,
     MediaPart,
@@ -21,6 +21,7 @@ from antiphon.messages import (
     OptionResultPayload,
     Part,
     TextPart,
+    Usage,
 )
 from antiphon.messages._json_values import JsonError, parse, plain, write
 from antiphon.messages._unchecked import json_text_of
@@ -90,6 +91,23 @@ def unix_time(value: Any) -> datetime | None:
     """Return the time of a Unix timestamp; None if it is not valid."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return datetime.fromtimestamp(value, UTC) if is_number and 0 <= value <= _LATEST else None
+
+
+def usage_of(value: object, asked: str, answered: str) -> Usage | None:
+    """Return the usage in OpenAI's formats, which differ in the words for what was asked and what was answered."""
+    usage = as_object(value)
+    if usage is None:
+        return None
+    input_details = as_object(usage.get(f"{asked}_tokens_details")) or {}
+    output_details = as_object(usage.get(f"{answered}_tokens_details")) or {}
+    counts = {
+        "input_tokens": usage.get(f"{asked}_tokens"),
+        "output_tokens": usage.get(f"{answered}_tokens"),
+        "cache_read_tokens": input_details.get("cached_tokens"),
+        "cache_write_tokens": input_details.get("cache_write_tokens"),
+        "reasoning_tokens": output_details.get("reasoning_tokens"),
+    }
+    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
 def text_of(part: TextPart | DataPart) -> str:

@@ -19,8 +19,9 @@ from antiphon.dialects._reading import (
     is_one_of,
     notes_of,
     sample_units,
+    text_at,
 )
-from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, is_task, note, purpose_of, with_purpose
+from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, failed, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
@@ -165,17 +166,10 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
 
 def _read_error(content: object) -> OutcomeFields:
     failure = as_object(content) or {"error_message": content}
-    kind, text, retryable = failure.get("error_type"), failure.get("error_message"), failure.get("retryable")
-    details = failure.get("details")
+    text, details = failure.get("error_message"), failure.get("details")
     if details is None and not isinstance(text, str):
         details = text  # a program may describe an error by data
-    return {
-        "is_error": True,
-        "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": text if isinstance(text, str) else "",
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": details,
-    }
+    return failed(failure, text, details)
 
 
 # ---------------------------------------------------------------- writing
@@ -219,9 +213,7 @@ def _add_metadata(entry: dict[str, Any], message: Message) -> None:
 
 
 def _type_of(message: Message) -> str | None:
-    notes = notes_of(message, "agent-framework")
-    kind = notes.get("type") if notes else None
-    return kind if isinstance(kind, str) else None
+    return text_at(notes_of(message, "agent-framework"), "type")
 
 
 def _write_talk(message: Message, writing: Writing) -> dict[str, object]:

@@ -26,6 +26,7 @@ from antiphon.dialects._reading import (
     PayloadFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     content_parts,
     is_one_of,
@@ -147,9 +148,9 @@ def recognise(data: object) -> str | None:
 
 
 def _recognise_request(request: dict[str, object]) -> str | None:
-    units, tools = sample_units(request["messages"]), [as_object(tool) or {} for tool in _listed(request.get("tools"))]
+    units, tools = sample_units(request["messages"]), [as_object(tool) or {} for tool in as_list(request.get("tools"))]
     system = request.get("system", "")
-    are_blocks = all("type" in (as_object(block) or {}) for block in _listed(system))
+    are_blocks = all("type" in (as_object(block) or {}) for block in as_list(system))
     if not _are_messages(units) or any("function" in tool for tool in tools) or not (isinstance(system, str) or are_blocks):
         return None
     if "system" in request or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
@@ -165,10 +166,6 @@ def _recognise_request(request: dict[str, object]) -> str | None:
         return "a request with messages and max_tokens"
     is_count = isinstance(model, str) and model.startswith("claude-") and request.keys() <= _COUNTED
     return "a request to count the tokens of messages" if is_count else None
-
-
-def _listed(value: object) -> list[object]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _are_messages(units: list[dict[str, object]]) -> bool:
@@ -243,7 +240,7 @@ def _drafts(unit: Unit, role: str) -> list[_Draft]:
 
 def _form(content: object) -> dict[str, Any]:
     """Return the note that one text was given as a list of blocks, which is not how we would write it."""
-    return {"blocks": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
+    return {"blocks": True} if len(as_list(content)) == 1 else {}
 
 
 def _blocks(unit: Unit, content: object, path: _Path) -> list[_Block]:
@@ -323,7 +320,7 @@ def _url(source: dict[str, Any]) -> str | None:
 def _citations(block: _Block) -> tuple[Citation, ...]:
     """Return the citations of a text: they cover all of it, so no offsets are needed."""
     value = block.get("citations")
-    citations = [as_object(citation) for citation in cast("list[Any]", value)] if isinstance(value, list) else []
+    citations = [as_object(citation) for citation in as_list(value)]
     return () if None in citations else tuple(_citation(citation) for citation in citations if citation is not None)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from antiphon.dialects._content import message_text, time_text
 from antiphon.dialects._losses import PARTS
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
-from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_purpose
+from antiphon.dialects._shared import ERROR, failed, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionResultPayload, thaw
 from antiphon.messages._unchecked import data_part, text_part
@@ -89,16 +89,10 @@ def request_type(response_type: str) -> str:
 
 
 def _read_error(data: dict[str, object]) -> OutcomeFields:
-    code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
     keys = {"error_code", "error_message", "retryable"}
     details = {key: value for key, value in data.items() if key not in keys}
-    return {
-        "is_error": True,
-        "error_type": code if isinstance(code, str) and code else "ERROR",
-        "error_message": text if isinstance(text, str) else "",
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": details["details"] if list(details) == ["details"] else details or None,
-    }
+    result = details["details"] if list(details) == ["details"] else details or None
+    return failed(data, data.get("error_message"), result, key="error_code", otherwise="ERROR")
 
 
 # ---------------------------------------------------------------- writing

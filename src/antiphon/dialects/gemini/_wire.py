@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._content import count_of
-from antiphon.dialects._reading import as_object, kind_of, notes_of, sample_units
+from antiphon.dialects._reading import as_list, as_object, kind_of, notes_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
@@ -247,7 +247,7 @@ def _closed_request(body: Body) -> dict[str, object]:
         tools = join_tools(body.tools, [frames])
         request["tools"] = tools[0] if len(tools) == 1 else tools
     elif isinstance(frames, list) or body.tools:
-        request["tools"] = join_tools(body.tools, cast("list[Any]", frames) if isinstance(frames, list) else [])
+        request["tools"] = join_tools(body.tools, as_list(frames))
     return request
 
 

@@ -20,11 +20,12 @@ from antiphon.dialects._content import (
     time_text,
 )
 from antiphon.dialects._losses import PARTS, continued
-from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units
+from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units, text_at
 from antiphon.dialects._shared import (
     ERROR,
     FAILURE,
     call_purpose,
+    failed,
     is_task,
     metadata_of,
     note,
@@ -91,7 +92,7 @@ def read(unit: Unit) -> None:
         case "system" | "user" | "assistant":
             _read_talk(unit, role)
         case "tool" if invocation := unit.maybe_text("tool_call_id"):
-            if _error_type(unit):
+            if text_at(unit.object("metadata"), "error_type"):
                 _read_failure(unit, role)
             else:
                 _read_answer(unit, invocation, role)
@@ -232,26 +233,17 @@ def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _error_type(unit: Unit) -> str | None:
-    kind = unit.object("metadata").get("error_type")
-    return kind if isinstance(kind, str) and kind else None
-
-
 def _read_failure(unit: Unit, role: str) -> None:
     """Make the error result of a call: from a tool message with an `error_type`, or from an error that names its call."""
     invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
     called, name = unit.called(invocation), unit.maybe_text("name")
-    retryable = context.get("retryable")
+    message = "" if role == "tool" and unit.value.get("content") is None else _words(unit)
     payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation,
         "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",
-        "is_error": True,
-        "error_type": _error_type(unit) or "Error",
-        "error_message": "" if role == "tool" and unit.value.get("content") is None else _words(unit),
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": context.get("details"),
+        **failed(context, message, context.get("details")),
     }
     metadata = _as(role) if role == "error" else {}
     paired = "" if unit.maybe_text("tool_call_id") else _paired_by(unit, invocation)
@@ -328,9 +320,7 @@ def _add_metadata(unit: dict[str, Any], first: Message) -> None:
 
 def _role_of(message: Message) -> str | None:
     """Return the native role of a message, if the core cannot express it."""
-    notes = notes_of(message, "marsys")
-    role = notes.get("role") if notes else None
-    return role if isinstance(role, str) else None
+    return text_at(notes_of(message, "marsys"), "role")
 
 
 def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]:

@@ -18,6 +18,7 @@ from antiphon.dialects._content import (
     read_arguments,
     split_data_url,
     unix_time,
+    usage_of,
 )
 from antiphon.dialects._reading import (
     CHAT_KEYS,
@@ -26,11 +27,13 @@ from antiphon.dialects._reading import (
     PartsFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     content_parts,
     is_one_of,
     kind_of,
     sample_units,
+    text_at,
 )
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -42,7 +45,6 @@ from antiphon.messages import (
     Part,
     ReasoningPart,
     TextPart,
-    Usage,
 )
 
 # ---------------------------------------------------------------- bodies
@@ -89,26 +91,10 @@ def _response(response: dict[str, object]) -> Body:
 
 
 def _facts(response: dict[str, Any], units: list[Any]) -> Body:
-    body = Body("response", units, ("choices",), rest=response, usage=_usage(response.get("usage")))
+    body = Body("response", units, ("choices",), rest=response, usage=usage_of(response.get("usage"), "prompt", "completion"))
     body.id = response["id"] if isinstance(response.get("id"), str) and response["id"] else None
     body.fields = {"created_at": unix_time(response.get("created"))}
     return body
-
-
-def _usage(value: object) -> Usage | None:
-    usage = as_object(value)
-    if usage is None:
-        return None
-    prompt = as_object(usage.get("prompt_tokens_details")) or {}
-    completion = as_object(usage.get("completion_tokens_details")) or {}
-    counts = {
-        "input_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
-        "cache_read_tokens": prompt.get("cached_tokens"),
-        "cache_write_tokens": prompt.get("cache_write_tokens"),
-        "reasoning_tokens": completion.get("reasoning_tokens"),
-    }
-    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
 def read_tool(tool: object) -> dict[str, Any] | None:
@@ -144,21 +130,16 @@ def _recognise_request(request: dict[str, Any]) -> str | None:
     if not units or "system" in request or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
         return None
     has_own = not CHAT_KEYS.isdisjoint(request) or any(
-        "function" in (as_object(tool) or {}) for tool in _listed(request, "tools")
+        "function" in (as_object(tool) or {}) for tool in as_list(request.get("tools"))
     )
     if not CLAUDE_KEYS.isdisjoint(request) or not _OLLAMA_KEYS.isdisjoint(request):
         return None
-    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(request, "tools")):
+    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in as_list(request.get("tools"))):
         return None
     # Anthropic Messages requires `max_tokens`; here it is optional.
     model = request.get("model")
     is_claude = "max_tokens" in request and isinstance(model, str) and model.startswith("claude-")
     return None if is_claude and not has_own else "a request with messages of Chat Completions"
-
-
-def _listed(box: dict[str, object], key: str) -> list[object]:
-    value = box.get(key)
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
@@ -200,8 +181,7 @@ def _talk(unit: Unit, role: str) -> None:
 
 def _form(unit: Unit) -> dict[str, Any]:
     """Return a note if one text is given as a list, which is not the usual form."""
-    content = unit.value.get("content")
-    return {"list": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
+    return {"list": True} if len(as_list(unit.value.get("content"))) == 1 else {}
 
 
 def _speaker(unit: Unit, role: str) -> str:
@@ -237,10 +217,9 @@ def _reasoning(unit: Unit) -> list[Part]:
 
 def _details(unit: Unit) -> Iterator[ReasoningPart]:
     """Yield the reasoning that is only in OpenRouter's list of details; the residue restores the list itself."""
-    details = unit.value.get("reasoning_details")
-    for item in cast("list[Any]", details) if isinstance(details, list) else ():
+    for item in as_list(unit.value.get("reasoning_details")):
         detail = as_object(item) or {}
-        text, sealed = _text(detail, "text") or _text(detail, "summary"), _text(detail, "data")
+        text, sealed = text_at(detail, "text") or text_at(detail, "summary"), text_at(detail, "data")
         if text or sealed:
             yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
 
@@ -277,18 +256,14 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
     citations = [as_object(annotation.get("url_citation")) for annotation in unit.objects("annotations")]
     return tuple(
         Citation(
-            url=_text(citation, "url"),
-            title=_text(citation, "title"),
+            url=text_at(citation, "url"),
+            title=text_at(citation, "title"),
             start=count_of(citation.get("start_index")),
             end=count_of(citation.get("end_index")),
         )
         for citation in citations
         if citation is not None
     )
-
-
-def _text(box: dict[str, Any], key: str) -> str | None:
-    return box[key] if isinstance(box.get(key), str) else None
 
 
 def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
@@ -309,23 +284,23 @@ def read_medium(part: dict[str, Any]) -> MediaPart | ForeignPart:
 
 
 def _image(image: dict[str, object]) -> MediaPart | None:
-    url, detail = _text(image, "url"), _text(image, "detail")
+    url, detail = text_at(image, "url"), text_at(image, "detail")
     if not url:
         return None
     return MediaPart(modality="image", url=url, metadata={NAME: {"detail": detail}} if detail else {})
 
 
 def _audio(audio: dict[str, object]) -> MediaPart | None:
-    data, ending = _text(audio, "data"), _text(audio, "format")
+    data, ending = text_at(audio, "data"), text_at(audio, "format")
     return MediaPart(modality="audio", url=as_data_url(f"audio/{ending}", data)) if data and ending else None
 
 
 def _file(file: dict[str, Any]) -> MediaPart | None:
-    url = _text(file, "file_data") or file_urn(FILE, _text(file, "file_id") or "")
+    url = text_at(file, "file_data") or file_urn(FILE, text_at(file, "file_id") or "")
     if not url:
         return None
     split = split_data_url(url)
-    name = named_file(_text(file, "filename"))
+    name = named_file(text_at(file, "filename"))
     return MediaPart(modality=modality_of(split[0] if split else None), url=url, metadata=name)
 
 

@@ -26,6 +26,7 @@ from antiphon.dialects._content import (
     read_arguments,
     split_data_url,
     unix_time,
+    usage_of,
 )
 from antiphon.dialects._reading import (
     CallFields,
@@ -33,10 +34,12 @@ from antiphon.dialects._reading import (
     PayloadFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     is_one_of,
     kind_of,
     sample_units,
+    text_at,
 )
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -48,7 +51,6 @@ from antiphon.messages import (
     Part,
     ReasoningPart,
     TextPart,
-    Usage,
 )
 
 NAME = "openai-responses"
@@ -147,25 +149,11 @@ def _request(request: dict[str, Any]) -> Body:
 def _response(response: dict[str, Any]) -> Body:
     """Split a response; its instructions and tools repeat those of the request."""
     rest = {key: value for key, value in response.items() if key != "output"}
-    body = Body("response", response["output"], ("output",), rest=rest, usage=_usage(response.get("usage")))
+    body = Body(
+        "response", response["output"], ("output",), rest=rest, usage=usage_of(response.get("usage"), "input", "output")
+    )
     body.fields = {"created_at": unix_time(response.get("created_at"))}
     return body
-
-
-def _usage(value: object) -> Usage | None:
-    usage = as_object(value)
-    if usage is None:
-        return None
-    asked = as_object(usage.get("input_tokens_details")) or {}
-    answered = as_object(usage.get("output_tokens_details")) or {}
-    counts = {
-        "input_tokens": usage.get("input_tokens"),
-        "output_tokens": usage.get("output_tokens"),
-        "cache_read_tokens": asked.get("cached_tokens"),
-        "cache_write_tokens": asked.get("cache_write_tokens"),
-        "reasoning_tokens": answered.get("reasoning_tokens"),
-    }
-    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
 # ---------------------------------------------------------------- tools
@@ -225,9 +213,7 @@ def _is_item(unit: dict[str, object]) -> bool:
 
 
 def _has_own_parts(unit: dict[str, object]) -> bool:
-    content = unit.get("content")
-    parts = cast("list[Any]", content) if isinstance(content, list) else []
-    return any(isinstance(part, dict) and is_one_of(cast("dict[str, Any]", part).get("type"), _PARTS) for part in parts)
+    return any(is_one_of((as_object(part) or {}).get("type"), _PARTS) for part in as_list(unit.get("content")))
 
 
 # ---------------------------------------------------------------- items
@@ -431,18 +417,18 @@ def _settings(part: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _image(part: dict[str, object]) -> MediaPart | None:
-    url = _str(part, "image_url") or file_urn(FILE, _str(part, "file_id") or "")
+    url = text_at(part, "image_url") or file_urn(FILE, text_at(part, "file_id") or "")
     return _medium("image", url, notes=_settings(part, MEDIA_SETTINGS))
 
 
 def _file(part: dict[str, object]) -> MediaPart | None:
-    url = _str(part, "file_data") or _str(part, "file_url") or file_urn(FILE, _str(part, "file_id") or "")
+    url = text_at(part, "file_data") or text_at(part, "file_url") or file_urn(FILE, text_at(part, "file_id") or "")
     split = split_data_url(url)
     modality = modality_of(split[0] if split else None)
     notes = _settings(part, MEDIA_SETTINGS)
     if modality != "document":
         notes["file"] = True
-    return _medium(modality, url, notes=notes, name=_str(part, "filename"))
+    return _medium(modality, url, notes=notes, name=text_at(part, "filename"))
 
 
 def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | None = None) -> MediaPart | None:
@@ -458,30 +444,20 @@ def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | No
 
 
 def _citations(value: object) -> tuple[Citation, ...]:
-    annotations = [as_object(annotation) for annotation in cast("list[Any]", value)] if isinstance(value, list) else []
+    annotations = [as_object(annotation) for annotation in as_list(value)]
     return tuple(_citation(annotation) for annotation in annotations if annotation is not None)
 
 
 def _citation(annotation: dict[str, object]) -> Citation:
     """Return a citation; its kind is stored if its fields do not show it."""
     kind = annotation.get("type")
-    end = _count(annotation, "end_index")
+    end = count_of(annotation.get("end_index"))
+    start = count_of(annotation.get("index" if kind == "file_citation" else "start_index"))
     if kind == "url_citation":
-        return Citation(
-            url=_str(annotation, "url"), title=_str(annotation, "title"), start=_count(annotation, "start_index"), end=end
-        )
-    start = _count(annotation, "index" if kind == "file_citation" else "start_index")
-    source, title = _str(annotation, "file_id"), _str(annotation, "filename")
+        return Citation(url=text_at(annotation, "url"), title=text_at(annotation, "title"), start=start, end=end)
+    source, title = text_at(annotation, "file_id"), text_at(annotation, "filename")
     notes = {"type": kind} if isinstance(kind, str) and kind != "file_citation" else {}
     return Citation(source=source, title=title, start=start, end=end, metadata={NAME: notes} if notes else {})
-
-
-def _str(box: dict[str, Any], key: str) -> str | None:
-    return box[key] if isinstance(box.get(key), str) else None
-
-
-def _count(box: dict[str, object], key: str) -> int | None:
-    return count_of(box.get(key))
 
 
 _READERS = {

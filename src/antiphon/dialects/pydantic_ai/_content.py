@@ -35,7 +35,7 @@ from antiphon.dialects._content import (
     modality_of,
     split_data_url,
 )
-from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_object, fresh, kind_of
+from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_list, as_object, fresh, kind_of
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, with_defaults, write_time
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart, thaw
@@ -50,13 +50,11 @@ _WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "
 
 def read_citations(value: object) -> tuple[Citation, ...]:
     """Return the citations of a text; other data is left to the residue."""
-    if not isinstance(value, list):
-        return ()
     citations: list[Citation] = []
-    for item in cast("list[Any]", value):
+    for item in as_list(value):
         fields = as_object(item) or {}
-        listed, anchor = fields.get("sources"), as_object(fields.get("anchor")) or {}
-        sources = [as_object(source) or {} for source in cast("list[Any]", listed)] if isinstance(listed, list) else []
+        anchor = as_object(fields.get("anchor")) or {}
+        sources = [as_object(source) or {} for source in as_list(fields.get("sources"))]
         if all(str(source.get("kind")) in _WORDS for source in sources):
             citations += [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(sources)]
     return tuple(citations)
@@ -66,10 +64,7 @@ def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool)
     words = _WORDS[source["kind"]]
     fields: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
     notes: dict[str, Any] = {} if is_first else {"joined": True}
-    excerpts = source.get("excerpts")
-    quotes = (
-        [excerpt for excerpt in cast("list[Any]", excerpts) if isinstance(excerpt, str)] if isinstance(excerpts, list) else []
-    )
+    quotes = [excerpt for excerpt in as_list(source.get("excerpts")) if isinstance(excerpt, str)]
     if quotes:
         fields["quote"] = quotes[0]
     if quotes[1:]:
