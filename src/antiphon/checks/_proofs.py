@@ -21,7 +21,7 @@ from antiphon.checks._findings import (
     wire_value,
     without_settings,
 )
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, leave_out, rewrite
 from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import Message, ReasoningPart
 
@@ -41,17 +41,7 @@ def _is_only_reasoning(view: View, position: int) -> bool:
     return bool(parts) and len(_reasons(view, position)) == len(parts)
 
 
-def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
-    if trouble.related:
-        edits.leave_out_parts(trouble.place, trouble.related)
-    else:
-        edits.leave_out(trouble.place)
-    return "it stays in the history but is not sent"
-
-
-def _release(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "it is rewritten from the core"
+_leave_out = leave_out("it stays in the history but is not sent")
 
 
 # ---------------------------------------------------------------- items that need each other
@@ -265,7 +255,7 @@ PROOFS = (
         "warning if the request does not name such a model.",
         hint="Let the dialect rewrite the call: it adds the documented placeholder.",
         find=_unsigned_calls,
-        mend=_release,
+        mend=rewrite("it is rewritten from the core"),
         targets=("gemini",),
     ),
     CheckRule(

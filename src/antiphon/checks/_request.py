@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from antiphon.checks._findings import ABSENT, box_of, items_of, own_block, wire_value, without_settings
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, leave_out
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
@@ -239,11 +239,6 @@ def _referred(block: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.related)
-    return "the reference stays in the history but is not sent"
-
-
 def _lost_namespaces(view: View) -> Iterator[Trouble]:
     """Find calls of tools that are declared only in a namespace, and were read without it."""
     namespaces = dict(_in_namespaces(_declarations(view)))
@@ -345,7 +340,7 @@ REQUEST = (
         why="Blocks that add, remove or refer to tools must name tools of the request.",
         hint="Declare the tool, or remove the reference.",
         find=_unknown_tools,
-        mend=_leave_out_part,
+        mend=leave_out("the reference stays in the history but is not sent"),
         targets=("anthropic-messages",),
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.checks._findings import (
     ADDED,
@@ -272,6 +272,33 @@ class Trouble:
         return self.position
 
 
+Mend: TypeAlias = Callable[[View, Trouble, Edits], str]
+"""Fix one violation, and return a description of the change."""
+
+
+def leave_out(change: str) -> Mend:
+    """Return a fix that keeps the related parts of a message out of the projection, or the message if there are none."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        if trouble.related:
+            edits.leave_out_parts(trouble.place, trouble.related)
+        else:
+            edits.leave_out(trouble.place)
+        return change
+
+    return mend
+
+
+def rewrite(change: str) -> Mend:
+    """Return a fix that lets the dialect write a message from the core, not as it was read."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        edits.release(trouble.place)
+        return change
+
+    return mend
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRule:
     """A rule: something that a target refuses."""
@@ -284,8 +311,8 @@ class CheckRule:
     hint: str
     """How to fix it: a sentence."""
     find: Callable[[View], Iterable[Trouble]]
-    mend: Callable[[View, Trouble, Edits], str] | None = None
-    """Fix one violation and return a description of the change; None for warnings that only a person can decide."""
+    mend: Mend | None = None
+    """None for warnings that only a person can decide."""
     severity: Severity = "error"
     """The highest severity."""
     targets: tuple[str, ...] = ()
