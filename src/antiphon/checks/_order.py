@@ -315,18 +315,13 @@ def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
 
 def _calls_after_own_words(view: View) -> Iterator[Trouble]:
     for utterance in view.utterances:
-        before = _said_before(view, utterance[0])
+        before = view.before(utterance[0])
+        while before is not None and is_unsaid(view, before):
+            before = view.before(before)
         calls = any(view.messages[position].kind == "option_call" for position in utterance)
         if calls and before is not None and view.sides[before] == "assistant":
             problem = "a turn with calls follows another model turn"
             yield Trouble(utterance[0], problem)
-
-
-def _said_before(view: View, position: int) -> int | None:
-    before = view.before(position)
-    while before is not None and is_unsaid(view, before):
-        before = view.before(before)
-    return before
 
 
 def _last_words(view: View) -> Iterator[Trouble]:

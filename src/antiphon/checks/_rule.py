@@ -7,7 +7,7 @@ always repaired to the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -63,16 +63,13 @@ class Edits:
 
     def conversation(self) -> Conversation:
         """Return the conversation with all edits."""
-        return Conversation(self._messages(), tools=self.tools, metadata=self.metadata)
-
-    def _messages(self) -> Iterator[Message]:
+        messages: list[Message] = []
         for position in range(len(self._view.messages)):
-            yield from self._before.get(position, ())
+            messages += self._before.get(position, ())
             if position not in self._moved:
-                yield self.message(position)
-            for added in self._after.get(position, ()):
-                yield self.message(added) if isinstance(added, int) else added
-        yield from self._last
+                messages.append(self.message(position))
+            messages += (self.message(added) if isinstance(added, int) else added for added in self._after.get(position, ()))
+        return Conversation((*messages, *self._last), tools=self.tools, metadata=self.metadata)
 
     # ------------------------------------------------------------ leaving out and moving
 

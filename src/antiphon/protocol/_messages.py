@@ -20,10 +20,9 @@ has one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
@@ -54,10 +53,6 @@ def response_type_of(type: str) -> str:
     return RESPONSE_TYPES.get(type) or f"{type}_RESPONSE"
 
 
-def _now() -> datetime:
-    return current_port().now()
-
-
 class _Envelope(Open, frozen=True):
     """The fields that all envelopes have."""
 
@@ -68,7 +63,7 @@ class _Envelope(Open, frozen=True):
     """The actor that sends it."""
     receiver: Text | None = None
     """The actor that it is for."""
-    timestamp: Timestamp = Field(default_factory=_now)
+    timestamp: Timestamp = Field(default_factory=lambda: current_port().now())
     correlation_id: Text | None = None
     """The exchange it belongs to: the same on everything that follows from one message."""
 
@@ -354,7 +349,12 @@ def read_data(type: str, model: type[OpenT], data: Mapping[str, Json]) -> OpenT:
         ValueError: a field is missing or wrong; the text says which.
     """
     required = required_fields(model)
-    _check_phase(type, data, required)
+    # The phase first, so that the error is about the phase if it is wrong.
+    if _PHASE in required:
+        _check_there(type, data, _PHASE)
+    phase = data.get(_PHASE)
+    if phase not in PHASES and (phase is not None or _PHASE in required):
+        raise ValueError(f"Invalid {_PHASE}: {phase}")
     for name in required:
         _check_there(type, data, name)
     try:
@@ -362,15 +362,6 @@ def read_data(type: str, model: type[OpenT], data: Mapping[str, Json]) -> OpenT:
     except ValidationError as exc:
         where, reason = complaint(exc)
         raise ValueError(f"{type} message has a wrong {where!r} field: {reason}") from exc
-
-
-def _check_phase(type: str, data: Mapping[str, Json], required: Collection[str]) -> None:
-    """Check the phase before all other fields, so that the error is about the phase if it is wrong."""
-    if _PHASE in required:
-        _check_there(type, data, _PHASE)
-    phase = data.get(_PHASE)
-    if phase not in PHASES and (phase is not None or _PHASE in required):
-        raise ValueError(f"Invalid {_PHASE}: {phase}")
 
 
 def _check_there(type: str, data: Mapping[str, Json], name: str) -> None:

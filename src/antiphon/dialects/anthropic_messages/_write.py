@@ -236,17 +236,14 @@ def _source(part: MediaPart) -> dict[str, object] | None:
         return {"type": "file", "file_id": file}
     mime = _TYPES.get(mime_of(part), mime_of(part))
     if (split := split_data_url(part.url)) is not None:
-        return _bytes_source(part.modality, mime, split[1])
+        data = split[1]
+        if mime in _IMAGES if part.modality == "image" else mime == "application/pdf":
+            return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
+        if part.modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
+            return {"type": "text", "media_type": "text/plain", "data": text}
+        return None
     if part.url[:4].lower() == "http" and (part.modality == "image" or mime == "application/pdf"):
         return {"type": "url", "url": part.url}
-    return None
-
-
-def _bytes_source(modality: str, mime: str, data: str) -> dict[str, object] | None:
-    if mime in _IMAGES if modality == "image" else mime == "application/pdf":
-        return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
-    if modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
-        return {"type": "text", "media_type": "text/plain", "data": text}
     return None
 
 

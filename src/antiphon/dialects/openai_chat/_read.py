@@ -5,7 +5,6 @@ A body is a request, a response, a bare list of messages, or one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
@@ -208,20 +207,18 @@ def _assistant(unit: Unit) -> None:
 
 
 def _reasoning(unit: Unit) -> list[Part]:
-    values = [(key, unit.value.get(key)) for key in REASONING]
-    thoughts = [
-        ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in values if isinstance(text, str) and text
+    thoughts: list[Part] = [
+        ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key in REASONING if (text := text_at(unit.value, key))
     ]
-    return [*thoughts] if thoughts else [*_details(unit)]
-
-
-def _details(unit: Unit) -> Iterator[ReasoningPart]:
-    """Yield the reasoning that is only in OpenRouter's list of details; the residue restores the list itself."""
+    if thoughts:
+        return thoughts
+    # Else the reasoning is only in OpenRouter's list of details; the residue restores the list itself.
     for item in as_list(unit.value.get("reasoning_details")):
         detail = as_object(item) or {}
         text, sealed = text_at(detail, "text") or text_at(detail, "summary"), text_at(detail, "data")
         if text or sealed:
-            yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
+            thoughts.append(ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}}))
+    return thoughts
 
 
 def _spoken(unit: Unit) -> list[Part]:

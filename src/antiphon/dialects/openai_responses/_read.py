@@ -199,7 +199,9 @@ def recognise(data: Any) -> str | None:
 def _recognise_items(data: Any) -> str | None:
     units = sample_units(data)
     are_items = all(_is_item(unit) or _has_role(unit) for unit in units)
-    return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None
+    parts = [as_object(part) or {} for unit in units for part in as_list(unit.get("content"))]
+    has_own = any(map(_is_item, units)) or any(is_one_of(part.get("type"), _PARTS) for part in parts)
+    return "items of Responses" if are_items and has_own else None
 
 
 def _has_role(unit: dict[str, object]) -> bool:
@@ -210,10 +212,6 @@ def _is_item(unit: dict[str, object]) -> bool:
     """Whether it is an item by its type. A `message` with a model is a whole answer of another provider."""
     kind = unit.get("type")
     return isinstance(kind, str) and kind in _ITEMS and (kind != "message" or ("role" in unit and "model" not in unit))
-
-
-def _has_own_parts(unit: dict[str, object]) -> bool:
-    return any(is_one_of((as_object(part) or {}).get("type"), _PARTS) for part in as_list(unit.get("content")))
 
 
 # ---------------------------------------------------------------- items

@@ -86,7 +86,10 @@ def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | 
         if written and notes.get("joined"):
             written[-1]["sources"].append(source)
         else:
-            written.append({"sources": [source], "anchor": _anchor(citation, notes)})
+            start, end, anchor = citation.start, citation.end, None
+            if start is not None and end is not None and end > start:
+                anchor = {"start": start, "end": end, "kind": notes.get("anchor", "content")}
+            written.append({"sources": [source], "anchor": anchor})
     return written or None
 
 
@@ -98,12 +101,6 @@ def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, object] |
     if not (citation.source or citation.title or excerpts):
         return None
     return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
-
-
-def _anchor(citation: Citation, notes: Mapping[str, object]) -> dict[str, object] | None:
-    if citation.start is None or citation.end is None or citation.end <= citation.start:
-        return None
-    return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
 
 
 # ---------------------------------------------------------------- files
@@ -325,7 +322,7 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
     """Return content as parts, if it contains files; and metadata for what the parts do not show."""
     content, record = part.get("content"), part.get(DIGESTS)
     digests = cast("list[Any]", record) if isinstance(record, list) else None
-    items: list[object] = cast("list[Any]", content) if isinstance(content, list) else [content]
+    items = cast("list[Any]", content) if isinstance(content, list) else [content]
     files = [_file(item, digests) for item in items]
     seen = {digest(item) for item, file in zip(items, files, strict=True) if file is not None}
     unshown = sorted({text for text in digests or () if isinstance(text, str) and text not in seen})
@@ -334,16 +331,13 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
         return None, notes
     if content is items and len(items) == 1:
         notes["list"] = True
-    return [file or _plain_part(item) for item, file in zip(items, files, strict=True)], notes
+    pairs = zip(items, files, strict=True)
+    return [file or (TextPart(text=item) if isinstance(item, str) else DataPart(data=item)) for item, file in pairs], notes
 
 
 def _file(item: object, digests: list[object] | None) -> MediaPart | None:
     fields = as_object(item)
     return read_file(fields) if fields is not None and is_recorded(fields, digests) else None
-
-
-def _plain_part(item: Any) -> Part:
-    return TextPart(text=item) if isinstance(item, str) else DataPart(data=item)
 
 
 # ---------------------------------------------------------------- the return of a tool: writing
