@@ -289,8 +289,8 @@ class _Reader:
                 data = result.result if isinstance(result.result, JsonObject) else JsonObject({})
                 return FlowEvent(sender, receiver, type_, message.kind, data)
             case _:
-                type_, data = _notice(message)
-                return FlowEvent(message.policy, _receiver(message), type_, message.kind, data)
+                type_, content = _notice(message)
+                return FlowEvent(message.policy, _receiver(message), type_, message.kind, content)
 
     def _asked(self, call: Message | None, option: str) -> str:
         """Return the type of the request; for a RETRY, that of the original request."""
