@@ -23,8 +23,8 @@ from pydantic import ValidationError
 
 from antiphon.checks import TARGETS, projected
 from antiphon.checks._view import same_utterance
+from antiphon.dialects._arranging import arrange
 from antiphon.dialects._losses import Piece, Written
-from antiphon.dialects._order import arrange
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, gathered, nobody, residue, restore, shared_out, stem
 from antiphon.dialects._settings import MODEL, carried

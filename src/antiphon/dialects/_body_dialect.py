@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from antiphon.checks import is_left_out, projected
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
+from antiphon.dialects._arranging import is_regular
 from antiphon.dialects._body import (
     Body,
     BodyFormat,
@@ -28,7 +29,6 @@ from antiphon.dialects._body import (
     write_units,
 )
 from antiphon.dialects._losses import Written, all_losses, reported
-from antiphon.dialects._order import is_regular
 from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._settings import MODEL
 from antiphon.dialects._writing import BodyWriting

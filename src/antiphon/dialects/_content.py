@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from antiphon.dialects._losses import continued, joined
+from antiphon.dialects._meaning import continued, joined
 from antiphon.dialects._reading import as_object, fresh
 from antiphon.messages import (
     DataPart,

@@ -14,8 +14,8 @@ from typing import Any
 
 from antiphon.checks._targets import Spelling, Target
 from antiphon.checks._view import usual_role
+from antiphon.dialects._purpose import is_error, marked_error
 from antiphon.dialects._reading import notes_of
-from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
 from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY, plain_of

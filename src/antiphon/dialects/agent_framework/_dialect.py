@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import message_text, time_text
-from antiphon.dialects._losses import PARTS
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import ERROR, FAILURE, TOOL, call_purpose, failed, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._reading import (
     CallFields,
     OutcomeFields,
@@ -21,7 +22,6 @@ from antiphon.dialects._reading import (
     sample_units,
     text_at,
 )
-from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, failed, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw

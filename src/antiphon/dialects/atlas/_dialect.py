@@ -11,18 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from antiphon.dialects._content import has_words, message_text, result_text
-from antiphon.dialects._losses import PARTS
-from antiphon.dialects._reading import (
-    CallFields,
-    OutcomeFields,
-    ResultFields,
-    Unit,
-    as_object,
-    notes_of,
-    sample_units,
-    text_at,
-)
-from antiphon.dialects._shared import (
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import (
     FAILURE,
     PURPOSES,
     TOOL,
@@ -35,6 +25,16 @@ from antiphon.dialects._shared import (
     request_of,
     shared_notes,
     with_purpose,
+)
+from antiphon.dialects._reading import (
+    CallFields,
+    OutcomeFields,
+    ResultFields,
+    Unit,
+    as_object,
+    notes_of,
+    sample_units,
+    text_at,
 )
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import (

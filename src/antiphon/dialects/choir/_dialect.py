@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import message_text, time_text
-from antiphon.dialects._losses import PARTS
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import ERROR, failed, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
-from antiphon.dialects._shared import ERROR, failed, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionResultPayload, thaw
 from antiphon.messages._unchecked import data_part, text_part

@@ -19,9 +19,8 @@ from antiphon.dialects._content import (
     result_text,
     time_text,
 )
-from antiphon.dialects._losses import PARTS, continued
-from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units, text_at
-from antiphon.dialects._shared import (
+from antiphon.dialects._meaning import PARTS, continued
+from antiphon.dialects._purpose import (
     ERROR,
     FAILURE,
     call_purpose,
@@ -34,6 +33,7 @@ from antiphon.dialects._shared import (
     shared_notes,
     with_purpose,
 )
+from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units, text_at
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
 from antiphon.dialects.openai_chat._read import read_medium

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.dialects._body import Body, continues_utterance
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
-from antiphon.dialects._losses import continued, is_refusal
+from antiphon.dialects._meaning import continued, is_refusal
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE, NAME
 from antiphon.messages import (

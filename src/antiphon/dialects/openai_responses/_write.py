@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
-from antiphon.dialects._losses import continued, joined
+from antiphon.dialects._meaning import continued, joined
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_responses._read import AS_TEXT, FILE, LEFT_OUT, MEDIA_SETTINGS, NAME, TEXT_SETTINGS, THOUGHTS
 from antiphon.messages import (
