@@ -93,20 +93,12 @@ class Message(_Envelope, frozen=True):
         return response_type_of(self.type)
 
     def reply(self, type: str | None = None, data: Mapping[str, Json] | None = None, **fields: Any) -> Response:
-        """Return the response to this message, addressed and correlated; `fields` are other fields of the response.
-
-        Raises:
-            ValidationError: a value is not allowed.
-        """
+        """Return the response to this message, addressed and correlated; `fields` are other fields of the response."""
         response_type = self.get_response_type() if type is None else type
         return Response(**self._back(fields), type=response_type, data={} if data is None else data)
 
     def reply_error(self, error_message: str, error_code: str | None = None, **fields: Any) -> ErrorResponse:
-        """Return an error response to this message; `data` in `fields` adds details.
-
-        Raises:
-            ValidationError: a value is not allowed.
-        """
+        """Return an error response to this message; `data` in `fields` adds details."""
         return ErrorResponse(error_message, error_code, **self._back(fields))
 
     def _back(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -279,11 +271,7 @@ def add_model(type: str, model: type[Open]) -> None:
 
 
 def add_entry(entry: Entry) -> None:
-    """Declare a type that can be sent.
-
-    Raises:
-        TypeError: another class has declared that type.
-    """
+    """Declare a type that can be sent."""
     add_model(entry.type, entry.data)
     _ENTRIES[entry.type] = entry
     if entry.response_type:
@@ -399,11 +387,7 @@ class Data(Open, frozen=True):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Json]) -> Self:
-        """Return the data of a message as this class.
-
-        Raises:
-            ValueError: a field is missing or wrong; the text says which.
-        """
+        """Return the data of a message as this class."""
         return read_data(cls.message_type or cls.__name__, cls, data)
 
     @classmethod
@@ -421,11 +405,7 @@ class Reply(Data, frozen=True):
 
     @classmethod
     def from_response(cls, response: Response) -> Self:
-        """Read the data of a response.
-
-        Raises:
-            ValueError: the response is of another type, or a field is missing or wrong.
-        """
+        """Read the data of a response."""
         if cls.message_type:
             cls._check_type(response.type)
         return cls.from_data(response.data)
@@ -464,11 +444,7 @@ class Sendable(Data, frozen=True):
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
-        """Read the data of a message.
-
-        Raises:
-            ValueError: the message is of another type, or a field is missing or wrong.
-        """
+        """Read the data of a message."""
         cls._check_type(message.type)
         return cls.from_data(message.data)
 

@@ -121,11 +121,7 @@ class FoundAnswer:
 
 
 async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> tuple[FoundAnswer, ...]:
-    """Return quotes of a retriever's passages about a question, the best first, one for each passage.
-
-    Raises:
-        LedgerError: the passages cannot be read.
-    """
+    """Return quotes of a retriever's passages about a question, the best first, one for each passage."""
     return rate_answers(question, await retriever.search(question, _LOOKED_AT))[:limit]
 
 

@@ -182,7 +182,7 @@ class _Document:
 
 
 class KnowledgeBase:
-    """The documents in a ledger."""
+    """The documents in a ledger. A method raises a `LedgerError` if the ledger cannot be read or written."""
 
     def __init__(self, ledger: Ledger, *, thread_id: str = THREAD, embedder: Embedder | None = None) -> None:
         """With an embedder, passages are also found by meaning. Each passage is embedded once.
@@ -237,9 +237,6 @@ class KnowledgeBase:
         """Remove a document, and return whether there was one. It is no longer found; its passages stay in the ledger.
 
         With `erase`, the thread of the document is deleted, with all its versions. Copies in backups stay.
-
-        Raises:
-            LedgerError: it could not be written.
         """
         attempt = 0
         while True:
@@ -260,7 +257,6 @@ class KnowledgeBase:
         """Return the passages that answer a question best.
 
         Raises:
-            LedgerError: the ledger cannot be read.
             ValueError: the limit is negative.
         """
         conditions = filter or PassageFilter()
