@@ -30,7 +30,7 @@ from antiphon.dialects._residue import InvocationIn, gathered, nobody, residue, 
 from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, Message, Tool, Usage, thaw
+from antiphon.messages import Conversation, Message, OptionResultPayload, Tool, Usage, thaw
 from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY
 
@@ -72,6 +72,13 @@ def continues_utterance(group: Sequence[Message], message: Message) -> bool:
     if message.payload.kind == "parts" and last.payload.kind == "parts" and len(group) == 1:
         return False
     return same_utterance(last, message)
+
+
+def joins_results(group: Sequence[Message], message: Message) -> bool:
+    """Whether a message belongs to the current unit where all results of a turn are one unit, as an utterance is."""
+    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
+        return True
+    return continues_utterance(group, message)
 
 
 def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> object:

@@ -327,6 +327,11 @@ class Unit:
         value = self.value.get(key, default)
         return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", key)
 
+    def text_in(self, fields: Mapping[str, Any], key: str, path: Sequence[str | int]) -> str:
+        """Return the required text under a key of an object at a path within the unit."""
+        value = fields.get(key)
+        return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", *path, key)
+
     def maybe_text(self, key: str) -> str | None:
         value = self.value.get(key)
         return value if value is None or type(value) is str else self.text(key)

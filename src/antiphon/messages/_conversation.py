@@ -388,7 +388,8 @@ def without_effects(conversation: Conversation) -> Conversation:
     """Return a conversation without the journal; the same one if it has none."""
     if all(message.lane != "effect" for message in conversation):
         return conversation
-    return conversation._with(message for message in conversation if message.lane != "effect")
+    talk = (message for message in conversation if message.lane != "effect")
+    return Conversation(talk, tools=conversation.tools, metadata=conversation.metadata)
 
 
 def _revive(header: Header, messages: list[Message]) -> Conversation:

@@ -252,11 +252,6 @@ def _blocks(unit: Unit, content: object, path: _Path) -> list[_Block]:
     return cast("list[_Block]", content)
 
 
-def _text(unit: Unit, block: _Block, key: str, path: _Path) -> str:
-    value = block.get(key)
-    return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
-
-
 # ---------------------------------------------------------------- parts
 
 
@@ -270,16 +265,16 @@ def _parts(unit: Unit, content: object, role: str, path: _Path) -> list[Part]:
 def _part(unit: Unit, block: _Block, role: str, path: _Path) -> Part:
     match block.get("type"):
         case "text":
-            text = _text(unit, block, "text", path)
+            text = unit.text_in(block, "text", path)
             return TextPart(text=text, citations=_citations(block), metadata=_settings(block))
         case "image" | "document":
             return _medium(block) or ForeignPart(dialect=NAME, value=block)
         case "thinking" if role == "assistant":
             signature = block.get("signature")
             proof = signature if isinstance(signature, str) else None
-            return ReasoningPart(text=_text(unit, block, "thinking", path), signature=proof, metadata={NAME: {}})
+            return ReasoningPart(text=unit.text_in(block, "thinking", path), signature=proof, metadata={NAME: {}})
         case "redacted_thinking" if role == "assistant":
-            return ReasoningPart(encrypted_content=_text(unit, block, "data", path), metadata={NAME: {}})
+            return ReasoningPart(encrypted_content=unit.text_in(block, "data", path), metadata={NAME: {}})
         case _:
             return ForeignPart(dialect=NAME, value=block)
 
@@ -341,7 +336,7 @@ def _citation(citation: dict[str, Any]) -> Citation:
 
 
 def _invocation(unit: Unit, block: _Block, key: str, path: _Path) -> str:
-    return unit.alias(_text(unit, block, key, path) or f"{unit.own_id('id')}-{path[-1]}")
+    return unit.alias(unit.text_in(block, key, path) or f"{unit.own_id('id')}-{path[-1]}")
 
 
 def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
@@ -352,7 +347,7 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": _invocation(unit, block, "id", path),
-        "option_name": unit.alias(_text(unit, block, "name", path)),
+        "option_name": unit.alias(unit.text_in(block, "name", path)),
         "arguments": arguments,
         "arguments_text": text,
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.checks import TARGETS
 from antiphon.checks._view import PLACEHOLDER
-from antiphon.dialects._body import Body, continues_utterance
+from antiphon.dialects._body import Body
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -54,13 +54,6 @@ _IMAGES = TARGETS[NAME].media["user"]["image"].mimes or frozenset()
 _TYPES = {"image/jpg": "image/jpeg"}
 _PLAIN_TEXT = {"type", "text"}
 _STANDARD = str.maketrans("-_", "+/")
-
-
-def together(group: Sequence[Message], message: Message) -> bool:
-    """Return whether a message belongs to the current unit: all results of a turn are in one message."""
-    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
-        return True
-    return continues_utterance(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:

@@ -302,9 +302,7 @@ def _part(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Cita
 
 
 def _text(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Citation]) -> Part:
-    text = keys["text"]
-    if not isinstance(text, str):
-        unit.fail(f"expected text, found {kind_of(text)}", "parts", place, "text")
+    text = unit.text_in(keys, "text", ("parts", place))
     if len(keys) == 1:
         return TextPart(text=text, citations=tuple(citations))
     notes = _notes(unit, place, keys)

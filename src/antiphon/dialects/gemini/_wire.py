@@ -247,7 +247,7 @@ def _closed_request(body: Body) -> dict[str, object]:
         tools = join_tools(body.tools, [frames])
         request["tools"] = tools[0] if len(tools) == 1 else tools
     elif isinstance(frames, list) or body.tools:
-        request["tools"] = join_tools(body.tools, as_list(frames))
+        request["tools"] = join_tools(body.tools, as_list(request.get("tools")))
     return request
 
 

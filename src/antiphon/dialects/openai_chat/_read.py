@@ -30,7 +30,6 @@ from antiphon.dialects._reading import (
     as_object,
     content_parts,
     is_one_of,
-    kind_of,
     sample_units,
     text_at,
 )
@@ -266,9 +265,8 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
 def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        if not isinstance(part.get(kind), str):
-            unit.fail(f"expected text, found {kind_of(part.get(kind))}", "content", index, str(kind))
-        return TextPart(text=part[str(kind)], metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
+        text = unit.text_in(part, str(kind), ("content", index))
+        return TextPart(text=text, metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
     return read_medium(part)
 
 

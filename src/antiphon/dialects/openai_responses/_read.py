@@ -401,10 +401,7 @@ def _part(unit: Unit, place: tuple[str, int], part: dict[str, Any]) -> Part:
 
 
 def _text(unit: Unit, place: tuple[str, int], part: dict[str, Any], key: str) -> TextPart:
-    text = part.get(key)
-    if not isinstance(text, str):
-        unit.fail(f"expected text, found {kind_of(text)}", *place, key)
-    notes = _settings(part, TEXT_SETTINGS)
+    text, notes = unit.text_in(part, key, place), _settings(part, TEXT_SETTINGS)
     if key == "refusal":
         notes["refusal"] = True
     return TextPart(text=text, citations=_citations(part.get("annotations")), metadata={NAME: notes} if notes else {})

@@ -35,7 +35,7 @@ from antiphon.dialects._content import (
     modality_of,
     split_data_url,
 )
-from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_list, as_object, fresh, kind_of
+from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_list, as_object, fresh
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, with_defaults, write_time
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart, thaw
@@ -267,10 +267,10 @@ def is_result(part: Mapping[str, Any]) -> bool:
     return part["part_kind"] == "tool-return" or (part["part_kind"] == "retry-prompt" and part.get("tool_name") is not None)
 
 
-def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | int]) -> str:
-    """Return a text that must be there."""
-    value = part.get(key)
-    return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
+def read_invocation(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> str:
+    """Return the id of a call or of its result; one made from its place if it has none."""
+    own_id = "" if part.get("tool_call_id") is None else unit.text_in(part, "tool_call_id", path)
+    return unit.alias(own_id or f"{NAME}-{unit.position or 0}-{path[-1]}")
 
 
 # ---------------------------------------------------------------- the return of a tool: reading
@@ -278,13 +278,10 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
 
 def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
     """Return the fields of the payload, and the metadata of the message."""
-    invocation = part.get("tool_call_id")
-    if invocation is not None and not isinstance(invocation, str):
-        unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
     payload: ResultFields = {
         "kind": "option_result",
-        "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
-        "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
+        "invocation_id": read_invocation(unit, part, path),
+        "option_name": unit.alias(unit.text_in(part, "tool_name", path)),
     }
     is_legacy = part["part_kind"] == "retry-prompt"
     outcome = "retried" if is_legacy else part.get("outcome")
