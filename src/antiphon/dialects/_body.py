@@ -93,7 +93,7 @@ class BodyFormat:
     name: str
     summary: str
     open: Callable[[Any], Body]
-    """Take parsed JSON apart; raise a `DecodeError` if it is not a body of this format."""
+    """Take parsed JSON that is no list apart; raise a `DecodeError` if it is not a body of this format."""
     close: Callable[[Body], Any]
     """Put a body together."""
     read: Callable[[Unit], None]
@@ -127,9 +127,14 @@ class BodyFormat:
 # ---------------------------------------------------------------- reading a body
 
 
+def body_of(form: BodyFormat, value: object) -> Body:
+    """Take parsed JSON apart: in every format, a bare list holds the units."""
+    return Body("list", cast("list[Any]", value)) if isinstance(value, list) else form.open(value)
+
+
 def opened(form: BodyFormat, data: object) -> Body:
     """Take data apart; refuse data that is nested too deep."""
-    body = form.open(parsed_loosely(data, form.name))
+    body = body_of(form, parsed_loosely(data, form.name))
     refuse_depth([body.rest, body.tools], form.name)
     return body
 

@@ -18,6 +18,7 @@ from antiphon.dialects._body import (
     Body,
     BodyFormat,
     began,
+    body_of,
     joins,
     opened,
     read_body,
@@ -90,7 +91,7 @@ class BodyDialect(BodyFormat):
         shown = projected(conversation)
         body = write_units(self, shown, writing, written)
         written.restore(writing.marked)
-        again = self.open(parsed_loosely(self.close(body), self.name))
+        again = body_of(self, parsed_loosely(self.close(body), self.name))
         groups = [unit.messages for unit in read_units(self, again, writing.aliases.by_alias)]
         tools = read_tools(self, again.tools, writing.aliases.by_alias)
         return all_losses(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import quote, unquote
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from antiphon.dialects._meaning import continued, joined
-from antiphon.dialects._reading import as_object, fresh
+from antiphon.dialects._reading import OutcomeFields, as_object, fresh
 from antiphon.messages import (
     DataPart,
     MediaPart,
@@ -136,6 +136,13 @@ def arguments_object(call: OptionCallPayload) -> dict[str, object]:
     if text is None or call.arguments or text.strip() in ("", "{}"):
         return cast("dict[str, Any]", fresh(call, "arguments"))
     return {_RAW: text}
+
+
+def outcome_of(parts: Sequence[Part]) -> OutcomeFields:
+    """Return the outcome of a call that succeeded: a single text is its result, other content is shown beside it."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return {"result": parts[0].text}
+    return {"parts": parts}
 
 
 def error_text(outcome: OptionResultPayload) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._content import as_data_url, count_of, error_of, file_urn, named_file, read_arguments
+from antiphon.dialects._content import as_data_url, count_of, error_of, file_urn, named_file, outcome_of, read_arguments
 from antiphon.dialects._reading import (
     CHAT_KEYS,
     CLAUDE_KEYS,
@@ -34,7 +34,7 @@ from antiphon.dialects._reading import (
     sample_units,
 )
 from antiphon.errors import DecodeError
-from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart, Usage
+from antiphon.messages import Citation, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage
 from antiphon.messages._json_values import canonical
 from antiphon.messages._names import is_name
 
@@ -79,8 +79,6 @@ _COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
 
 def open_body(value: object) -> Body:
     """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -356,19 +354,12 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
 
 def _result(unit: Unit, block: _Block, path: _Path) -> _Draft:
     invocation = _invocation(unit, block, "tool_use_id", path)
-    call = unit.reading.calls.get(invocation)
-    option = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
+    option = unit.called(invocation) or "unknown"
     content = block.get("content")
     parts = [] if content is None else _parts(unit, content, "result", (*path, "content"))
-    outcome = _error(parts) if block.get("is_error") is True else _success(parts)
+    outcome = _error(parts) if block.get("is_error") is True else outcome_of(parts)
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     return payload, {**_settings(block).get(NAME, {}), **_form(content)}
-
-
-def _success(parts: list[Part]) -> OutcomeFields:
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        return {"result": parts[0].text}
-    return {"parts": parts} if parts else {}
 
 
 def _error(parts: list[Part]) -> OutcomeFields:

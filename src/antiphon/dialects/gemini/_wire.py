@@ -130,8 +130,6 @@ _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
 
 def open_body(value: object) -> Body:
     """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value) or {}
     if isinstance(body.get("contents"), list | dict):
         return _request(body)

@@ -14,6 +14,7 @@ from antiphon.dialects._content import (
     file_urn,
     modality_of,
     named_file,
+    outcome_of,
     read_arguments,
     split_data_url,
     unix_time,
@@ -23,6 +24,7 @@ from antiphon.dialects._reading import (
     CHAT_KEYS,
     CLAUDE_KEYS,
     CallFields,
+    OutcomeFields,
     PartsFields,
     ResultFields,
     Unit,
@@ -39,7 +41,6 @@ from antiphon.messages import (
     DataPart,
     ForeignPart,
     MediaPart,
-    OptionCallPayload,
     Part,
     ReasoningPart,
     TextPart,
@@ -58,8 +59,6 @@ _OLLAMA_KEYS = frozenset({"keep_alive", "options"})
 
 def open_body(value: object) -> Body:
     """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -340,16 +339,10 @@ def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[CallFields, dict[str
 
 def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, object] | None = None) -> None:
     invocation = unit.alias(invocation or unit.own_id("id"))
-    call = unit.reading.calls.get(invocation)
-    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
-    option = unit.alias(name) if name else called
+    option = unit.alias(name) if name else unit.called(invocation) or "unknown"
     content = unit.value.get("content")
-    parts = _content(unit) if isinstance(content, list) else []
-    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
-    if isinstance(content, str):
-        payload["result"] = content
-    elif len(parts) == 1 and isinstance(parts[0], TextPart):
-        payload["result"] = parts[0].text
-    else:
-        payload["parts"] = parts
+    outcome: OutcomeFields = {"result": content}
+    if not isinstance(content, str):
+        outcome = outcome_of(_content(unit) if isinstance(content, list) else [])
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     unit.say(payload, policy=option, role_hint_for_llm="tool", metadata={NAME: notes or {}})

@@ -23,6 +23,7 @@ from antiphon.dialects._content import (
     file_urn,
     modality_of,
     named_file,
+    outcome_of,
     read_arguments,
     split_data_url,
     unix_time,
@@ -47,7 +48,6 @@ from antiphon.messages import (
     ForeignPart,
     MediaPart,
     Message,
-    OptionCallPayload,
     Part,
     ReasoningPart,
     TextPart,
@@ -112,8 +112,6 @@ _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 def open_body(value: object) -> Body:
     """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is None:
         raise _no_body()
@@ -353,16 +351,10 @@ def _call(unit: Unit) -> None:
 
 def _answer(unit: Unit) -> None:
     invocation = unit.alias(unit.maybe_text("call_id") or unit.own_id("id"))
-    call = unit.reading.calls.get(invocation)
-    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
     name = unit.maybe_text("name")
-    option = unit.alias(name) if name else called
-    parts = _content(unit, "output")
-    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        payload["result"] = parts[0].text
-    else:
-        payload["parts"] = parts
+    option = unit.alias(name) if name else unit.called(invocation) or "unknown"
+    outcome = outcome_of(_content(unit, "output"))
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     notes = _form(unit, "output")
     if unit.value["type"] == "custom_tool_call_output":
         notes["custom"] = True

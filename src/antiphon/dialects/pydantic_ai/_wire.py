@@ -79,8 +79,6 @@ _COUNTS = {
 
 def open_body(value: object) -> Body:
     """Take a history apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and "kind" in body:
         return Body("one", [body])
