@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from antiphon.checks import TARGETS, projected
 from antiphon.checks._view import same_utterance
-from antiphon.dialects._arranging import arrange
+from antiphon.dialects._arranging import arrange, grouped
 from antiphon.dialects._losses import Piece, Written
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, gathered, nobody, residue, restore, shared_out, stem
@@ -307,7 +307,7 @@ def write_more(
     form: BodyFormat, messages: Sequence[Message], writing: BodyWriting, written: Written | None, body: Body
 ) -> None:
     """Write messages at the end of a body."""
-    for group in _groups(form, messages, writing):
+    for group in grouped(messages, lambda group, message: joins(form, group, message, writing)):
         units = form.write(group, writing)
         added = _added(form, group, writing) if units else []
         if units and writing.is_native(group[0]):
@@ -358,19 +358,6 @@ def _in_slot(message: Message, writing: BodyWriting) -> bool:
 
 
 # ---------------------------------------------------------------- writing: units
-
-
-def _groups(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[list[Message]]:
-    """Return messages unit by unit."""
-    groups: list[list[Message]] = []
-    group: list[Message] = []
-    for message in messages:
-        if group and joins(form, group, message, writing):
-            group.append(message)
-        else:
-            group = [message]
-            groups.append(group)
-    return groups
 
 
 def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing: BodyWriting) -> bool:

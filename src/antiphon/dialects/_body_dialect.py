@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, cast
 
-from antiphon.checks import is_left_out, projected
+from antiphon.checks import projected
+from antiphon.checks._findings import has_left_out
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
 from antiphon.dialects._arranging import is_regular
 from antiphon.dialects._body import (
@@ -46,10 +47,6 @@ class Memory:
     messages: list[Message] = field(default_factory=list[Message])
     ids: set[str] = field(default_factory=set[str])
     """The invocations so far."""
-
-
-def _is_whole(message: Message) -> bool:
-    return not is_left_out(message) and not any(map(is_left_out, message.parts))
 
 
 def _invocations(messages: Sequence[Message]) -> set[str]:
@@ -138,7 +135,7 @@ class BodyDialect(BodyFormat):
             and writing.is_regular
             and writing.previous is not None
             and memory.body.shape in ("request", "list")
-            and all(map(_is_whole, added))
+            and not any(map(has_left_out, added))
             and memory.ids.isdisjoint(_invocations(shown))
             and is_regular(shown)
             and writing.aliases.hold(shown)

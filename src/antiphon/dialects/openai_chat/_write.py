@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from antiphon.checks._findings import is_native
 from antiphon.dialects._body import Body, continues_utterance
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
 from antiphon.dialects._meaning import continued, is_refusal
@@ -23,7 +24,6 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages._unchecked import EMPTY, plain_of
 
 OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _TEXT = frozenset({"type", "text"})
@@ -34,12 +34,8 @@ _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio
 def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit; results of other formats do: their media follow all of them."""
     if message.payload.kind == "option_result" and group[-1].payload.kind == "option_result":
-        return not _is_native(message) and not _is_native(group[-1])
+        return not is_native(message, NAME) and not is_native(group[-1], NAME)
     return continues_utterance(group, message)
-
-
-def _is_native(message: Message) -> bool:
-    return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
 def invocation_in(item: dict[str, object]) -> object:
