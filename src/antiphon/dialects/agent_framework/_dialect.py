@@ -56,7 +56,6 @@ _OF_ERRORS = ("tool", *FAILURE)
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one entry."""
     kind = unit.text("type")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -181,7 +180,6 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write one entry."""
     message, payload = group[0], group[0].payload
     if payload.kind == "option_call":
         entry = _write_call(message, payload, writing)
@@ -290,7 +288,6 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, ob
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like agent_framework."""
     units = sample_units(data)
     has_types = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)
     return "types of agent_framework" if has_types else None

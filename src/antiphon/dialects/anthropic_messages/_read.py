@@ -78,7 +78,6 @@ _COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -135,7 +134,6 @@ def read_tool(tool: object) -> dict[str, Any] | None:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and isinstance(body.get("messages"), list):
         return _recognise_request(body)
@@ -189,7 +187,6 @@ _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
 
 
 def read(unit: Unit) -> None:
-    """Read one message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
@@ -207,7 +204,6 @@ def read(unit: Unit) -> None:
 
 
 def read_instructions(unit: Unit) -> None:
-    """Read the value of `system`."""
     value: object = unit.value
     parts = _parts(unit, value, "system", ())
     own_id = f"{NAME}-system-{sha256(canonical(value)).hexdigest()[:12]}"

@@ -302,7 +302,6 @@ def _error_blocks(
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     has_more = body.instructions is not None or bool(body.tools)
     if body.shape == "one" and len(body.units) == 1 and not has_more:
         return {**body.rest, **body.units[0]}

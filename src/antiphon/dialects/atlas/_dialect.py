@@ -53,7 +53,6 @@ _ANSWERS = ("response", "result", "error")
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one Atlas message."""
     content = unit.text("content")
     metadata = unit.object("metadata")
     kind, replied = metadata.get("type"), metadata.get("in_reply_to")
@@ -246,7 +245,6 @@ def _is_task(message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_call" and _is_task(first):
         unit: dict[str, Any] = {
@@ -395,7 +393,6 @@ _OWN = frozenset({"task_id", "tool_results", "source_agent", "target_agent"})
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like Atlas."""
     units = sample_units(data)
     if not units or not all("content" in unit and _OWN & unit.keys() and "role" not in unit for unit in units):
         return None

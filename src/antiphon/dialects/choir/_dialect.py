@@ -28,7 +28,6 @@ _ROLES = ("user", "assistant", "system", "tool")
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one Choir message."""
     kind = unit.text("type")
     data = unit.object("data")
     receiver = unit.maybe_text("receiver")
@@ -104,7 +103,6 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write one Choir message."""
     message, payload = group[0], group[0].payload
     if payload.kind == "option_call":
         unit = {"id": payload.invocation_id, "type": payload.option_name, "data": writing.json(payload, "arguments")}
@@ -175,7 +173,6 @@ _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like Choir."""
     units = sample_units(data)
     has_types = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
     return "a type with data, in an envelope of Choir" if has_types else None

@@ -244,7 +244,6 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
 
 
 def _raw_part(unit: Unit, place: int) -> dict[str, Any]:
-    """Return one of the parts, unchanged."""
     parts = unit.value["parts"]
     return cast("dict[str, Any]", parts if isinstance(parts, dict) else parts[place])
 

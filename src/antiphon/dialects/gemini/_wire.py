@@ -129,7 +129,6 @@ _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
     body = as_object(value) or {}
     if isinstance(body.get("contents"), list | dict):
         return _request(body)
@@ -208,7 +207,6 @@ def _sum(*counts: int | None) -> int | None:
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     is_bare = body.instructions is None and not body.tools
     if body.shape == "one" and is_bare and len(body.units) <= 1:
         if not body.rest and body.units:
@@ -253,7 +251,6 @@ def _closed_request(body: Body) -> dict[str, object]:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and isinstance(body.get("contents"), list | dict):
         is_request = bool(body["contents"]) and _are_contents(body["contents"])
@@ -373,7 +370,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
-    """Write a function."""
     function: dict[str, Any] = {"name": name}
     if tool.description is not None:
         function["description"] = tool.description

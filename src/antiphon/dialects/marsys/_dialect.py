@@ -83,7 +83,6 @@ def item_of(part: Part) -> dict[str, object] | None:
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one MARSYS message."""
     role = unit.text("role")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -290,7 +289,6 @@ def _asks_agent(message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_result":
         unit = _write_failure(first, payload, writing) if payload.is_error else _write_answer(first, payload, writing)
@@ -347,7 +345,6 @@ def _needs_list(parts: Sequence[Part]) -> bool:
 
 
 def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, object]]:
-    """Return parts as a list."""
     items: list[dict[str, Any]] = []
     goes_on = continued(message)
     for part in parts:
@@ -418,7 +415,6 @@ _OWN = frozenset({"message_id", "metadata", "timestamp"})
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like MARSYS."""
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), _ROLES) and "type" not in unit for unit in units):
         return None

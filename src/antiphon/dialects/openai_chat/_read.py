@@ -58,7 +58,6 @@ _OLLAMA_KEYS = frozenset({"keep_alive", "options"})
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -95,7 +94,6 @@ def _facts(response: dict[str, Any], units: list[Any]) -> Body:
 
 
 def read_tool(tool: object) -> dict[str, Any] | None:
-    """Return name, description and parameters of a tool."""
     fields = as_object(tool) or {}
     inner = as_object(fields.get(str(fields.get("type", "function"))))
     if inner is None or not isinstance(inner.get("name"), str):
@@ -106,7 +104,6 @@ def read_tool(tool: object) -> dict[str, Any] | None:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and body.get("object") == "chat.completion":
         return "a chat completion"
@@ -154,7 +151,6 @@ REASONING = ("reasoning_content", "reasoning")
 
 
 def read(unit: Unit) -> None:
-    """Read one chat message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(sorted(ROLES))}", "role")

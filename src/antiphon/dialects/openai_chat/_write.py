@@ -44,7 +44,6 @@ def invocation_in(item: dict[str, object]) -> object:
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write messages that belong together."""
     first = group[0]
     if type(first.payload) is OptionResultPayload:
         answers = [_answer(message, writing) for message in group]
@@ -202,7 +201,6 @@ def _with_parts(
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     match body.shape:
         case "one" if len(body.units) == 1:
             return body.units[0]
@@ -219,7 +217,6 @@ def close_body(body: Body) -> object:
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
-    """Write a tool."""
     function: dict[str, object] = {"name": name}
     if tool.description is not None:
         function["description"] = tool.description

@@ -111,7 +111,6 @@ _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
     body = as_object(value)
     if body is None:
         raise _no_body()
@@ -175,7 +174,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def recognise(data: Any) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is None or "type" in body:
         return _recognise_items(data)
@@ -235,7 +233,6 @@ _BY_THE_CALLER = frozenset(
 
 
 def read_instructions(unit: Unit) -> None:
-    """Read the field for instructions."""
     text: object = unit.value
     if not isinstance(text, str):
         unit.fail(f"expected text, found {kind_of(text)}")
