@@ -239,6 +239,12 @@ def named_file(name: str | None) -> dict[str, Any]:
     return {"file": {"name": name}} if name else {}
 
 
+def shown_below(part: MediaPart, owner: object, medium: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the text for a medium that a result cannot hold, and the medium under its label, for after the results."""
+    label = f"{part.modality} of {owner}"
+    return {"type": "text", "text": f"[{label}: shown below]"}, [{"type": "text", "text": f"{label}:"}, medium]
+
+
 def described(part: MediaPart) -> str:
     """Return a text that replaces a medium: its content, if that is known."""
     for notes in part.metadata.values():

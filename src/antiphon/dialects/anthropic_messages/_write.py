@@ -22,6 +22,7 @@ from antiphon.dialects._content import (
     file_id,
     mime_of,
     outcome_text,
+    shown_below,
     split_data_url,
     text_of,
 )
@@ -292,9 +293,9 @@ def _error_blocks(
         if block is not None and block.get("type") == "text":
             blocks += [] if _is_blank(block) else [block]
         elif isinstance(part, MediaPart) and block is not None:
-            label = f"{part.modality} of {writing.aliases.invocation(message)}"
-            blocks.append({"type": "text", "text": f"[{label}: shown below]"})
-            shown += [{"type": "text", "text": f"{label}:"}, block]
+            reference, labelled = shown_below(part, writing.aliases.invocation(message), block)
+            blocks.append(reference)
+            shown += labelled
     return blocks
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 from antiphon.checks._findings import is_native
 from antiphon.dialects._body import Body, continues_utterance
-from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
+from antiphon.dialects._content import (
+    arguments_text,
+    described,
+    file_id,
+    mime_of,
+    outcome_text,
+    shown_below,
+    split_data_url,
+    text_of,
+)
 from antiphon.dialects._meaning import continued, is_refusal
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE, NAME
@@ -187,13 +196,12 @@ def _with_parts(
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
     media: list[dict[str, Any]] = []
     for part in outcome.parts:
-        shown = _medium(part, writing) if isinstance(part, MediaPart) else None
-        if shown is None:
+        if isinstance(part, MediaPart) and (shown := _medium(part, writing)) is not None:
+            reference, labelled = shown_below(part, unit.get("tool_call_id", outcome.option_name), shown)
+            texts.append(reference)
+            media += labelled
+        else:
             texts += _part(part, "tool", writing)
-            continue
-        label = f"{part.modality} of {unit.get('tool_call_id', outcome.option_name)}" if isinstance(part, MediaPart) else ""
-        texts.append({"type": "text", "text": f"[{label}: shown below]"})
-        media += [{"type": "text", "text": f"{label}:"}, shown]
     return {**unit, "content": texts or ""}, media
 
 
