@@ -25,6 +25,7 @@ from antiphon.checks._findings import (
     released,
     with_parts,
     without_facts,
+    without_settings,
 )
 from antiphon.checks._targets import ANSWERS, Target
 from antiphon.checks._view import PLACEHOLDER, View
@@ -291,6 +292,16 @@ def rewrite(change: str) -> Mend:
 
     def mend(view: View, trouble: Trouble, edits: Edits) -> str:
         edits.release(trouble.place)
+        return change
+
+    return mend
+
+
+def drop_settings(change: str, *keys: str) -> Mend:
+    """Return a fix that removes settings from the request."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset(keys))
         return change
 
     return mend
