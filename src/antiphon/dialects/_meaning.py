@@ -141,20 +141,14 @@ def _payload_facets(message: Message, answered: int | None) -> dict[str, object]
                 **(_part_facets(outcome.parts) if outcome.parts else {}),
             }
         case payload:
-            if (only := _only_text(payload.parts)) is not None:
-                return {"text": only}
+            first = payload.parts[0] if len(payload.parts) == 1 else None
+            if type(first) is TextPart and not first.citations and first.__dict__["metadata"] is EMPTY:
+                return {"text": first.text}  # most talk is such a part, which has no other facet
             texts = [part for part in payload.parts if isinstance(part, TextPart)]
             return {
                 **_part_facets(payload.parts),
                 "text": joined([(part, part.text) for part in texts], continued(message)),
             }
-
-
-def _only_text(parts: tuple[Part, ...]) -> str | None:
-    """Return the text of a single part that is text and has no other facet. Most talk is such a part."""
-    if len(parts) != 1 or type(part := parts[0]) is not TextPart or part.citations or part.__dict__["metadata"] is not EMPTY:
-        return None
-    return part.text
 
 
 def continued(message: Message) -> Set[int]:

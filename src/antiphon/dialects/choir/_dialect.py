@@ -111,7 +111,9 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         kind = "ERROR" if payload.is_error else response_type_of(payload.option_name)
         unit = {"id": message.id, "type": kind, "data": data, "message_id": payload.invocation_id}
     elif is_error(message):
-        unit = _write_told_error(message)
+        failure: dict[str, Any] = thaw(metadata_of(message))
+        code = {"error_code": failure.pop("error_type")} if "error_type" in failure else {}
+        unit = {"id": message.id, "type": "ERROR", "data": {**failure, "error_message": message_text(message), **code}}
     elif (notice := _notice(message)) is not None:
         unit = {"id": message.id, **notice, **({"metadata": metadata} if (metadata := with_purpose(message)) else {})}
     else:
@@ -137,12 +139,6 @@ def _notice(message: Message) -> dict[str, Any] | None:
             return thaw(notice) if isinstance(notice["type"], str) and isinstance(notice["data"], JsonObject) else None
         case _:
             return None
-
-
-def _write_told_error(message: Message) -> dict[str, Any]:
-    metadata: dict[str, Any] = thaw(metadata_of(message))
-    code = {"error_code": metadata.pop("error_type")} if "error_type" in metadata else {}
-    return {"id": message.id, "type": "ERROR", "data": {**metadata, "error_message": message_text(message), **code}}
 
 
 def _write_talk(message: Message) -> dict[str, object]:
