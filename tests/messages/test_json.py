@@ -21,7 +21,7 @@ from tests import strategies
 
 from antiphon import DataPart, OptionCallPayload
 from antiphon.messages import JsonArray, JsonObject, Limits, thaw, use_limits
-from antiphon.messages._json_values import JsonError, copy_checked, current_limits, own, unpacked
+from antiphon.messages._json_values import JsonError, as_text, copy_checked, current_limits, own, unpacked
 
 
 class Colour(Enum):
@@ -384,3 +384,7 @@ def test_g21_every_attempt_to_change_a_value_names_the_remedy(change: Callable[[
     with pytest.raises(AttributeError, match="'JsonObject' object has no attribute 'colour'"):
         _ = data.colour
     assert data == {"k": 0, "list": [2, 1]}
+
+
+def test_a_value_for_a_reader_is_text_that_is_unchanged_or_json() -> None:
+    assert [as_text(value) for value in ("as it is", {"a": [1]}, {"when": 1j})] == ["as it is", '{"a":[1]}', '{"when":"1j"}']

@@ -177,13 +177,14 @@ async def test_prompts_of_long_threads_stay_in_memory_until_another_writer_appen
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the threads that agents read, as they read them."""
     threads = list[str]()
-    plain = ThreadTalk._read
+    plain = ThreadTalk.read
 
     async def noted(self: ThreadTalk, run: LedgerRun) -> None:
-        threads.append(run.thread_id)
+        if not self._is_read:
+            threads.append(run.thread_id)
         await plain(self, run)
 
-    monkeypatch.setattr(ThreadTalk, "_read", noted)
+    monkeypatch.setattr(ThreadTalk, "read", noted)
     return threads
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
-from antiphon.agents.durability._talk import quoted_seqs
+from antiphon.agents.durability._quotes import quoted_seqs
 from antiphon.ledger import Log, rewards_of
 from antiphon.messages import Conversation, Message, OptionCallPayload, Transition, dumps
 from antiphon.messages._keys import run_of

@@ -9,10 +9,6 @@ from antiphon.retrieval import read_document as read_document
 from antiphon.retrieval._documents import LARGEST_DOCUMENT as LARGEST_DOCUMENT
 from antiphon.retrieval._documents import files_in as files_in
 from antiphon.runtime import DeadLetter as DeadLetter
-from antiphon.service._answering import EXCHANGE as EXCHANGE
-from antiphon.service._answering import ModelExchange as ModelExchange
-from antiphon.service._answering import ServedModels as ServedModels
-from antiphon.service._answering import read_models as read_models
 from antiphon.service._approvals import answer_approval as answer_approval
 from antiphon.service._approvals import list_approvals as list_approvals
 from antiphon.service._approvals import list_parked as list_parked
@@ -69,6 +65,10 @@ from antiphon.service._models import install_local_model as install_local_model
 from antiphon.service._models import list_models as list_models
 from antiphon.service._models import local_model_status as local_model_status
 from antiphon.service._overview import OverviewBook as OverviewBook
+from antiphon.service._pattern_models import EXCHANGE as EXCHANGE
+from antiphon.service._pattern_models import ModelExchange as ModelExchange
+from antiphon.service._pattern_models import ServedModels as ServedModels
+from antiphon.service._pattern_models import read_models as read_models
 from antiphon.service._replaying import ReplayedEvent as ReplayedEvent
 from antiphon.service._replaying import forecast_threads as forecast_threads
 from antiphon.service._replaying import replay_thread as replay_thread

@@ -50,8 +50,9 @@ from antiphon.agents._observers import live_publisher, observed_agent
 from antiphon.agents.durability._backend import DurabilityOptions, LedgerBackend, run_of, started_toolset
 from antiphon.agents.durability._failures import ModelOutages, RetryPolicy, ends_run
 from antiphon.agents.durability._prompt import PromptValues
+from antiphon.agents.durability._quotes import current_quotation
 from antiphon.agents.durability._streaming import TappedModel, current_relay, relay_events, request_streams, with_live_model
-from antiphon.agents.durability._talk import TalkPlace, ThreadTalk, current_quotation
+from antiphon.agents.durability._talk import TalkPlace, ThreadTalk
 from antiphon.agents.durability._tool_call import (
     METADATA_KEY,
     Reconcile,

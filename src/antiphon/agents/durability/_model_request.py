@@ -37,14 +37,12 @@ from antiphon.agents.durability._prompt import (
     plain_settings,
     tools_hash,
 )
+from antiphon.agents.durability._quotes import QUOTES, Quotation, current_quotation
 from antiphon.agents.durability._talk import (
-    QUOTES,
     AnswerRows,
-    Quotation,
     TalkPlace,
     ThreadTalk,
     as_messages,
-    current_quotation,
     is_instructing,
     prompt_messages,
     restore,

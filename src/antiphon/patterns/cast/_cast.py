@@ -35,7 +35,7 @@ from typing_extensions import TypedDict, override
 from antiphon._listeners import listener
 from antiphon.agents import AgentBudget, LedgerDurability
 from antiphon.agents._config import known_names
-from antiphon.agents.durability._talk import Quotation, quoting
+from antiphon.agents.durability._quotes import Quotation, quoting
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import Toolkit, ToolSettings
 from antiphon.agents.tools import builtin_tools

@@ -30,7 +30,7 @@ from pydantic_core import to_jsonable_python
 
 from antiphon import protocol
 from antiphon.agents._deeds import note_deed
-from antiphon.agents.durability._talk import Quotation
+from antiphon.agents.durability._quotes import Quotation
 from antiphon.agents.toolkit._taint import untrusted_source
 from antiphon.dialects import decode, encode
 from antiphon.durable import current_run, waiting_for

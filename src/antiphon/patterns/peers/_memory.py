@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse, ToolCallPart, UserContent
 
-from antiphon.agents.durability._talk import Quotation
+from antiphon.agents.durability._quotes import Quotation
 from antiphon.agents.toolkit import quoted
 from antiphon.agents.toolkit._taint import current_taint, untrusted_source
 from antiphon.dialects import Encoded, encode, marsys

@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from antiphon.agents._config import known_names
 from antiphon.agents._guards import ThreadGuards
-from antiphon.agents.durability._talk import Quotation
+from antiphon.agents.durability._quotes import Quotation
 from antiphon.agents.models import model as named_model
 from antiphon.agents.toolkit import AgentToolset, Toolkit, ToolkitCapability
 from antiphon.agents.tools import builtin_tools
