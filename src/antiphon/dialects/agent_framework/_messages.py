@@ -393,12 +393,17 @@ def _path(loc: tuple[str | int, ...], message: object) -> str:
     """Return where in the message an error is; steps that only its long form has are left out."""
     path, value = "", message
     for place, step in enumerate(loc, 1):
-        is_item = isinstance(value, list | tuple | JsonArray) and isinstance(step, int)
-        is_written = is_item or (isinstance(value, dict | JsonObject) and step in value)
+        is_written = _has(value, step)
         if is_written or place == len(loc):
             path += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
         value = cast("Any", value)[step] if is_written else value
     return path.removeprefix(".") or "message"
+
+
+def _has(value: object, step: str | int) -> bool:
+    if isinstance(value, dict | JsonObject):
+        return step in value
+    return isinstance(value, list | tuple | JsonArray) and isinstance(step, int)
 
 
 def filter_messages(
