@@ -17,7 +17,7 @@ from tests.providers.types import as_request, problems
 
 from antiphon import Conversation, check, decode, encode
 from antiphon.dialects import Encoded, meaning
-from antiphon.dialects._losses import FACETS
+from antiphon.dialects._meaning import FACETS
 from antiphon.messages._json_values import canonical
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects" / "index.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from antiphon.checks._findings import Fact, Path, own_block, said_on_wire
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, leave_out, rewrite
 from antiphon.checks._view import View, is_silent, plain_text
 from antiphon.messages import ForeignPart, MediaPart, OptionCallPayload, OptionResultPayload, Part
 from antiphon.messages._json_values import JsonError, parse
@@ -182,11 +182,6 @@ def _input_texts(view: View) -> Iterator[Trouble]:
             yield Trouble(position, "assistant text is written as 'input_text'")
 
 
-def _write_anew(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "the text is rewritten from the core"
-
-
 def _untyped_parts(view: View) -> Iterator[Trouble]:
     for position in view.shown:
         untyped = tuple(place for place, part in view.parts(position) if _is_untyped(view, part))
@@ -212,9 +207,7 @@ def _is_hollow(view: View, part: Part) -> bool:
     return is_foreign and not (_DATA_FIELDS | _MODIFYING_FIELDS) & fields
 
 
-def _leave_out_parts(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.related)
-    return "it stays in the history but is not sent"
+_leave_out_parts = leave_out("it stays in the history but is not sent")
 
 
 # ---------------------------------------------------------------- results and arguments
@@ -225,11 +218,6 @@ def _shown_errors(view: View) -> Iterator[Trouble]:
         is_shown = any(isinstance(part, MediaPart | ForeignPart) for _, part in view.parts(position))
         if outcome.is_error and is_shown:
             yield Trouble(position, "an error result contains more than text", view.severity(position))
-
-
-def _show_elsewhere(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "it is rewritten from the core: the error as text, its media after the results"
 
 
 def _cut_arguments(view: View) -> Iterator[Trouble]:
@@ -300,7 +288,7 @@ CONTENT = (
         why="A result that is flagged as an error may contain only text.",
         hint="Move the other content after the results.",
         find=_shown_errors,
-        mend=_show_elsewhere,
+        mend=rewrite("it is rewritten from the core: the error as text, its media after the results"),
         targets=("anthropic-messages",),
         is_eased=True,
     ),
@@ -310,7 +298,7 @@ CONTENT = (
         why="Text of the model is `output_text`, also when it is sent back.",
         hint="Write the text as `output_text`, or as a plain string.",
         find=_input_texts,
-        mend=_write_anew,
+        mend=rewrite("the text is rewritten from the core"),
         targets=("openai-responses",),
     ),
     CheckRule(

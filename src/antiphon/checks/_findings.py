@@ -137,13 +137,14 @@ def projected(conversation: Conversation) -> Conversation:
 
     Dialects encode this, so that content that `repair` left out stays in the history and is not sent.
     """
-    if not any(map(_has_left_out, conversation)):
+    if not any(map(has_left_out, conversation)):
         return conversation
     messages = (_without_parts(message) for message in conversation if not is_left_out(message))
     return Conversation(messages, tools=conversation.tools, metadata=conversation.metadata)
 
 
-def _has_left_out(message: Message) -> bool:
+def has_left_out(message: Message) -> bool:
+    """Whether a message or a part of it is left out."""
     return is_left_out(message) or any(map(is_left_out, message.parts))
 
 
@@ -187,9 +188,9 @@ def own_block(part: Part, dialect: str) -> Mapping[str, Any]:
     return box_of(part.value) if isinstance(part, ForeignPart) and part.dialect == dialect else {}
 
 
-def is_native(holder: Holder, dialect: str) -> bool:
-    """Whether something was read from a dialect, and is written back unchanged."""
-    return dialect in holder.metadata
+def is_native(message: Message, dialect: str) -> bool:
+    """Whether a message was read from a dialect, and is written back unchanged."""
+    return message.__dict__["metadata"] is not EMPTY and dialect in plain_of(message, "metadata")
 
 
 def is_own(part: Part, message: Message, dialect: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.checks._findings import is_left_out, mentions, own_block, with_parts, without_keys
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, rewrite
 from antiphon.checks._targets import Accepted
 from antiphon.checks._view import View
 from antiphon.messages import MediaPart, OptionCallPayload, Part, TextPart, thaw
@@ -71,9 +71,7 @@ def _strange_files(view: View) -> Iterator[Trouble]:
             yield Trouble(position, f"the file is held by {owner!r}, not by the target")
 
 
-def _release(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "it is rewritten from the core, in an accepted form or position"
+_release = rewrite("it is rewritten from the core, in an accepted form or position")
 
 
 # ---------------------------------------------------------------- limits

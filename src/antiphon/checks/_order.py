@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from antiphon.checks._findings import ABSENT, Severity, box_of, own_block, setting_of, unit_id, wire_value
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, leave_out, rewrite
 from antiphon.checks._targets import TARGETS
 from antiphon.checks._view import ResponsesItem, View, is_unsaid, items_with_ids
 from antiphon.messages import ForeignPart, OptionCallPayload
@@ -61,9 +61,7 @@ def _native_calls(view: View, position: int) -> Iterator[Mapping[str, Any]]:
             yield box
 
 
-def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out(trouble.place)
-    return "the message stays in the history but is not sent"
+_leave_out = leave_out("the message stays in the history but is not sent")
 
 
 def _repeated(view: View) -> Iterator[Trouble]:
@@ -197,11 +195,6 @@ def _server_orphans(view: View) -> Iterator[Trouble]:
                 yield Trouble(position, problem, related=(place,))
 
 
-def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.related)
-    return "the part stays in the history but is not sent"
-
-
 PAIRING = (
     CheckRule(
         code="AP108",
@@ -260,7 +253,7 @@ PAIRING = (
         why="Results of tools that the provider runs belong in the assistant's turn, after the block of the call.",
         hint="Restore the call, or do not send the result.",
         find=_server_orphans,
-        mend=_leave_out_part,
+        mend=leave_out("the part stays in the history but is not sent"),
         targets=("anthropic-messages",),
     ),
     CheckRule(
@@ -322,18 +315,13 @@ def _let_user_begin(view: View, trouble: Trouble, edits: Edits) -> str:
 
 def _calls_after_own_words(view: View) -> Iterator[Trouble]:
     for utterance in view.utterances:
-        before = _said_before(view, utterance[0])
+        before = view.before(utterance[0])
+        while before is not None and is_unsaid(view, before):
+            before = view.before(before)
         calls = any(view.messages[position].kind == "option_call" for position in utterance)
         if calls and before is not None and view.sides[before] == "assistant":
             problem = "a turn with calls follows another model turn"
             yield Trouble(utterance[0], problem)
-
-
-def _said_before(view: View, position: int) -> int | None:
-    before = view.before(position)
-    while before is not None and is_unsaid(view, before):
-        before = view.before(before)
-    return before
 
 
 def _last_words(view: View) -> Iterator[Trouble]:
@@ -384,11 +372,6 @@ def _ends_with_server_result(view: View, position: int) -> bool:
     return kinds[-1:] != [] and kinds[-1].endswith("_tool_result")
 
 
-def _place_instructions(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "the instructions are rewritten from the core, in an accepted position"
-
-
 ORDER = (
     CheckRule(
         code="AP402",
@@ -406,7 +389,7 @@ ORDER = (
         "after a user turn, at the end or directly before an answer.",
         hint="Move the instructions to the beginning, or directly after a user turn.",
         find=_misplaced_instructions,
-        mend=_place_instructions,
+        mend=rewrite("the instructions are rewritten from the core, in an accepted position"),
         targets=("anthropic-messages", "gemini"),
         is_eased=True,
     ),

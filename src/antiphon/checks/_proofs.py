@@ -19,9 +19,8 @@ from antiphon.checks._findings import (
     said_on_wire,
     unit_id,
     wire_value,
-    without_settings,
 )
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, drop_settings, leave_out, rewrite
 from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import Message, ReasoningPart
 
@@ -41,17 +40,7 @@ def _is_only_reasoning(view: View, position: int) -> bool:
     return bool(parts) and len(_reasons(view, position)) == len(parts)
 
 
-def _leave_out(view: View, trouble: Trouble, edits: Edits) -> str:
-    if trouble.related:
-        edits.leave_out_parts(trouble.place, trouble.related)
-    else:
-        edits.leave_out(trouble.place)
-    return "it stays in the history but is not sent"
-
-
-def _release(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.release(trouble.place)
-    return "it is rewritten from the core"
+_leave_out = leave_out("it stays in the history but is not sent")
 
 
 # ---------------------------------------------------------------- items that need each other
@@ -156,11 +145,6 @@ def _thoughtless_calls(view: View) -> Iterator[Trouble]:
         yield Trouble(utterance[0], "thinking is enabled, but the turn with calls does not begin with a thinking block")
 
 
-def _disable_thinking(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"thinking"}))
-    return "the setting 'thinking' is removed from the request"
-
-
 def _unsigned_calls(view: View) -> Iterator[Trouble]:
     """Check the calls of the current turn: all since the last message of the user."""
     model = view.setting("model")
@@ -246,7 +230,7 @@ PROOFS = (
         "A history from another provider has none.",
         hint="Send this request without `thinking`; the next turn may think again.",
         find=_thoughtless_calls,
-        mend=_disable_thinking,
+        mend=drop_settings("the setting 'thinking' is removed from the request", "thinking"),
         targets=("anthropic-messages",),
     ),
     CheckRule(
@@ -265,7 +249,7 @@ PROOFS = (
         "warning if the request does not name such a model.",
         hint="Let the dialect rewrite the call: it adds the documented placeholder.",
         find=_unsigned_calls,
-        mend=_release,
+        mend=rewrite("it is rewritten from the core"),
         targets=("gemini",),
     ),
     CheckRule(

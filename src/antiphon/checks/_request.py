@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from antiphon.checks._findings import ABSENT, box_of, items_of, own_block, wire_value, without_settings
-from antiphon.checks._rule import CheckRule, Edits, Trouble
+from antiphon.checks._rule import CheckRule, Edits, Trouble, drop_settings, leave_out
 from antiphon.checks._targets import Spelling
 from antiphon.checks._view import View, items_with_ids
 from antiphon.messages import OptionCallPayload, OptionResultPayload, thaw
@@ -217,11 +217,6 @@ def _chosen(choice: object) -> list[str]:
     return [*(str(name) for name in items_of(allowed)), *(str(tool["name"]) for tool in boxes if "name" in tool)]
 
 
-def _let_choose(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset(_CHOICES))
-    return "the choice is left to the model"
-
-
 def _unknown_tools(view: View) -> Iterator[Trouble]:
     declared = _declared(view)
     for position in view.shown:
@@ -237,11 +232,6 @@ def _referred(block: Mapping[str, Any]) -> str | None:
         return None
     name = block.get("tool_name", box_of(block.get("tool")).get("name"))
     return name if isinstance(name, str) else None
-
-
-def _leave_out_part(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.leave_out_parts(trouble.place, trouble.related)
-    return "the reference stays in the history but is not sent"
 
 
 def _lost_namespaces(view: View) -> Iterator[Trouble]:
@@ -284,11 +274,6 @@ def _strange_responses(view: View) -> Iterator[Trouble]:
         yield Trouble(None, f"the previous response id {previous!r} is not the id of a response")
 
 
-def _forget_response(view: View, trouble: Trouble, edits: Edits) -> str:
-    edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset({"previous_response_id"}))
-    return "the setting 'previous_response_id' is removed from the request"
-
-
 def _cached_tools(view: View) -> Iterator[Trouble]:
     is_cached = view.has_setting("cachedContent", "cached_content")
     if is_cached and (view.conversation.tools or view.has_setting("toolConfig", "tool_config")):
@@ -318,7 +303,7 @@ REQUEST = (
         why="The request forces the choice of a tool that it does not declare.",
         hint="Declare the tool, or leave the choice to the model.",
         find=_forced_tools,
-        mend=_let_choose,
+        mend=drop_settings("the choice is left to the model", *_CHOICES),
         targets=("openai-chat", "openai-responses", "anthropic-messages", "gemini"),
     ),
     CheckRule(
@@ -327,7 +312,7 @@ REQUEST = (
         why="The ids of responses begin with `resp`.",
         hint="Give the id of a response, or the history itself.",
         find=_strange_responses,
-        mend=_forget_response,
+        mend=drop_settings("the setting 'previous_response_id' is removed from the request", "previous_response_id"),
         targets=("openai-responses",),
     ),
     CheckRule(
@@ -345,7 +330,7 @@ REQUEST = (
         why="Blocks that add, remove or refer to tools must name tools of the request.",
         hint="Declare the tool, or remove the reference.",
         find=_unknown_tools,
-        mend=_leave_out_part,
+        mend=leave_out("the reference stays in the history but is not sent"),
         targets=("anthropic-messages",),
     ),
 )

@@ -7,11 +7,11 @@ always repaired to the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from antiphon.checks._findings import (
     ADDED,
@@ -25,6 +25,7 @@ from antiphon.checks._findings import (
     released,
     with_parts,
     without_facts,
+    without_settings,
 )
 from antiphon.checks._targets import ANSWERS, Target
 from antiphon.checks._view import PLACEHOLDER, View
@@ -63,16 +64,13 @@ class Edits:
 
     def conversation(self) -> Conversation:
         """Return the conversation with all edits."""
-        return Conversation(self._messages(), tools=self.tools, metadata=self.metadata)
-
-    def _messages(self) -> Iterator[Message]:
+        messages: list[Message] = []
         for position in range(len(self._view.messages)):
-            yield from self._before.get(position, ())
+            messages += self._before.get(position, ())
             if position not in self._moved:
-                yield self.message(position)
-            for added in self._after.get(position, ()):
-                yield self.message(added) if isinstance(added, int) else added
-        yield from self._last
+                messages.append(self.message(position))
+            messages += (self.message(added) if isinstance(added, int) else added for added in self._after.get(position, ()))
+        return Conversation((*messages, *self._last), tools=self.tools, metadata=self.metadata)
 
     # ------------------------------------------------------------ leaving out and moving
 
@@ -272,6 +270,43 @@ class Trouble:
         return self.position
 
 
+Mend: TypeAlias = Callable[[View, Trouble, Edits], str]
+"""Fix one violation, and return a description of the change."""
+
+
+def leave_out(change: str) -> Mend:
+    """Return a fix that keeps the related parts of a message out of the projection, or the message if there are none."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        if trouble.related:
+            edits.leave_out_parts(trouble.place, trouble.related)
+        else:
+            edits.leave_out(trouble.place)
+        return change
+
+    return mend
+
+
+def rewrite(change: str) -> Mend:
+    """Return a fix that lets the dialect write a message from the core, not as it was read."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        edits.release(trouble.place)
+        return change
+
+    return mend
+
+
+def drop_settings(change: str, *keys: str) -> Mend:
+    """Return a fix that removes settings from the request."""
+
+    def mend(view: View, trouble: Trouble, edits: Edits) -> str:
+        edits.metadata = without_settings(edits.metadata, view.accepted.name, frozenset(keys))
+        return change
+
+    return mend
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRule:
     """A rule: something that a target refuses."""
@@ -284,8 +319,8 @@ class CheckRule:
     hint: str
     """How to fix it: a sentence."""
     find: Callable[[View], Iterable[Trouble]]
-    mend: Callable[[View, Trouble, Edits], str] | None = None
-    """Fix one violation and return a description of the change; None for warnings that only a person can decide."""
+    mend: Mend | None = None
+    """None for warnings that only a person can decide."""
     severity: Severity = "error"
     """The highest severity."""
     targets: tuple[str, ...] = ()

@@ -28,9 +28,6 @@ def check(conversation: Conversation, target: str | None = None) -> list[Finding
     """Report the problems of a conversation: for a target, or, without one, for all targets.
 
     The findings are in the order of the messages, those about the conversation as a whole first.
-
-    Raises:
-        LookupError: no target has that name.
     """
     view = _view(conversation, target)
     findings = [_finding(rule, trouble, view) for rule in RULES if rule.applies(view.target) for trouble in rule.find(view)]
@@ -42,9 +39,6 @@ def repair(conversation: Conversation, target: str | None = None) -> Repaired:
 
     Missing content is added, content that must not be sent is marked and left out by dialects, and misplaced content is moved.
     The repair is deterministic, and a repaired conversation needs no further repair.
-
-    Raises:
-        LookupError: no target has that name.
     """
     view = _view(conversation, target)
     changes: list[Change] = []

@@ -3,7 +3,7 @@ from antiphon.dialects._api import Encoded as Encoded
 from antiphon.dialects._api import Loss as Loss
 from antiphon.dialects._api import Losses as Losses
 from antiphon.dialects._assembler import Delta as Delta
-from antiphon.dialects._losses import meaning as meaning
+from antiphon.dialects._meaning import meaning as meaning
 from antiphon.dialects._registry import Detected as Detected
 from antiphon.dialects._registry import Projection as Projection
 from antiphon.dialects._registry import convert as convert

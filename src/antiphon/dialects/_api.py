@@ -116,11 +116,7 @@ class Places(Protocol):
     """A dialect that says where the messages are in the data."""
 
     def places(self, data: object) -> tuple[Path, ...]:
-        """Return the path of each message that `decode` returns for the same data.
-
-        Raises:
-            DecodeError: the data violates the format.
-        """
+        """Return the path of each message that `decode` returns for the same data."""
         ...
 
 

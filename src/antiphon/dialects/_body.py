@@ -23,14 +23,14 @@ from pydantic import ValidationError
 
 from antiphon.checks import TARGETS, projected
 from antiphon.checks._view import same_utterance
+from antiphon.dialects._arranging import arrange, grouped
 from antiphon.dialects._losses import Piece, Written
-from antiphon.dialects._order import arrange
 from antiphon.dialects._reading import Reading, Unit, as_object, kind_of, parsed_loosely, refuse_depth
 from antiphon.dialects._residue import InvocationIn, gathered, nobody, residue, restore, shared_out, stem
 from antiphon.dialects._settings import MODEL, carried
 from antiphon.dialects._writing import Aliases, BodyWriting
 from antiphon.errors import DecodeError
-from antiphon.messages import Conversation, Message, Tool, Usage, thaw
+from antiphon.messages import Conversation, Message, OptionResultPayload, Tool, Usage, thaw
 from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY
 
@@ -74,6 +74,13 @@ def continues_utterance(group: Sequence[Message], message: Message) -> bool:
     return same_utterance(last, message)
 
 
+def joins_results(group: Sequence[Message], message: Message) -> bool:
+    """Whether a message belongs to the current unit where all results of a turn are one unit, as an utterance is."""
+    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
+        return True
+    return continues_utterance(group, message)
+
+
 def nothing_before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> object:
     """Return the units that the format requires before a unit: none."""
     return None
@@ -86,7 +93,7 @@ class BodyFormat:
     name: str
     summary: str
     open: Callable[[Any], Body]
-    """Take parsed JSON apart; raise a `DecodeError` if it is not a body of this format."""
+    """Take parsed JSON that is no list apart; raise a `DecodeError` if it is not a body of this format."""
     close: Callable[[Body], Any]
     """Put a body together."""
     read: Callable[[Unit], None]
@@ -120,9 +127,14 @@ class BodyFormat:
 # ---------------------------------------------------------------- reading a body
 
 
+def body_of(form: BodyFormat, value: object) -> Body:
+    """Take parsed JSON apart: in every format, a bare list holds the units."""
+    return Body("list", cast("list[Any]", value)) if isinstance(value, list) else form.open(value)
+
+
 def opened(form: BodyFormat, data: object) -> Body:
     """Take data apart; refuse data that is nested too deep."""
-    body = form.open(parsed_loosely(data, form.name))
+    body = body_of(form, parsed_loosely(data, form.name))
     refuse_depth([body.rest, body.tools], form.name)
     return body
 
@@ -295,7 +307,7 @@ def write_more(
     form: BodyFormat, messages: Sequence[Message], writing: BodyWriting, written: Written | None, body: Body
 ) -> None:
     """Write messages at the end of a body."""
-    for group in _groups(form, messages, writing):
+    for group in grouped(messages, lambda group, message: joins(form, group, message, writing)):
         units = form.write(group, writing)
         added = _added(form, group, writing) if units else []
         if units and writing.is_native(group[0]):
@@ -346,19 +358,6 @@ def _in_slot(message: Message, writing: BodyWriting) -> bool:
 
 
 # ---------------------------------------------------------------- writing: units
-
-
-def _groups(form: BodyFormat, messages: Sequence[Message], writing: BodyWriting) -> list[list[Message]]:
-    """Return messages unit by unit."""
-    groups: list[list[Message]] = []
-    group: list[Message] = []
-    for message in messages:
-        if group and joins(form, group, message, writing):
-            group.append(message)
-        else:
-            group = [message]
-            groups.append(group)
-    return groups
 
 
 def joins(form: BodyFormat, group: Sequence[Message], message: Message, writing: BodyWriting) -> bool:

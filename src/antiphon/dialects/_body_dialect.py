@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, cast
 
-from antiphon.checks import is_left_out, projected
+from antiphon.checks import projected
+from antiphon.checks._findings import has_left_out
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
+from antiphon.dialects._arranging import is_regular
 from antiphon.dialects._body import (
     Body,
     BodyFormat,
     began,
+    body_of,
     joins,
     opened,
     read_body,
@@ -28,7 +31,6 @@ from antiphon.dialects._body import (
     write_units,
 )
 from antiphon.dialects._losses import Written, all_losses, reported
-from antiphon.dialects._order import is_regular
 from antiphon.dialects._reading import parsed_loosely
 from antiphon.dialects._settings import MODEL
 from antiphon.dialects._writing import BodyWriting
@@ -45,10 +47,6 @@ class Memory:
     messages: list[Message] = field(default_factory=list[Message])
     ids: set[str] = field(default_factory=set[str])
     """The invocations so far."""
-
-
-def _is_whole(message: Message) -> bool:
-    return not is_left_out(message) and not any(map(is_left_out, message.parts))
 
 
 def _invocations(messages: Sequence[Message]) -> set[str]:
@@ -90,7 +88,7 @@ class BodyDialect(BodyFormat):
         shown = projected(conversation)
         body = write_units(self, shown, writing, written)
         written.restore(writing.marked)
-        again = self.open(parsed_loosely(self.close(body), self.name))
+        again = body_of(self, parsed_loosely(self.close(body), self.name))
         groups = [unit.messages for unit in read_units(self, again, writing.aliases.by_alias)]
         tools = read_tools(self, again.tools, writing.aliases.by_alias)
         return all_losses(
@@ -137,7 +135,7 @@ class BodyDialect(BodyFormat):
             and writing.is_regular
             and writing.previous is not None
             and memory.body.shape in ("request", "list")
-            and all(map(_is_whole, added))
+            and not any(map(has_left_out, added))
             and memory.ids.isdisjoint(_invocations(shown))
             and is_regular(shown)
             and writing.aliases.hold(shown)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import orjson
 
-from antiphon.dialects._losses import continued, joined
-from antiphon.dialects._reading import fresh
+from antiphon.dialects._meaning import continued, joined
+from antiphon.dialects._reading import OutcomeFields, as_object, fresh
 from antiphon.messages import (
     DataPart,
     MediaPart,
@@ -21,6 +21,7 @@ from antiphon.messages import (
     OptionResultPayload,
     Part,
     TextPart,
+    Usage,
 )
 from antiphon.messages._json_values import JsonError, parse, plain, write
 from antiphon.messages._unchecked import json_text_of
@@ -92,6 +93,23 @@ def unix_time(value: Any) -> datetime | None:
     return datetime.fromtimestamp(value, UTC) if is_number and 0 <= value <= _LATEST else None
 
 
+def usage_of(value: object, asked: str, answered: str) -> Usage | None:
+    """Return the usage in OpenAI's formats, which differ in the words for what was asked and what was answered."""
+    usage = as_object(value)
+    if usage is None:
+        return None
+    input_details = as_object(usage.get(f"{asked}_tokens_details")) or {}
+    output_details = as_object(usage.get(f"{answered}_tokens_details")) or {}
+    counts = {
+        "input_tokens": usage.get(f"{asked}_tokens"),
+        "output_tokens": usage.get(f"{answered}_tokens"),
+        "cache_read_tokens": input_details.get("cached_tokens"),
+        "cache_write_tokens": input_details.get("cache_write_tokens"),
+        "reasoning_tokens": output_details.get("reasoning_tokens"),
+    }
+    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
+
+
 def text_of(part: TextPart | DataPart) -> str:
     """Return a part as text, data as JSON text."""
     return part.text if isinstance(part, TextPart) else json_text(part.data)
@@ -118,6 +136,13 @@ def arguments_object(call: OptionCallPayload) -> dict[str, object]:
     if text is None or call.arguments or text.strip() in ("", "{}"):
         return cast("dict[str, Any]", fresh(call, "arguments"))
     return {_RAW: text}
+
+
+def outcome_of(parts: Sequence[Part]) -> OutcomeFields:
+    """Return the outcome of a call that succeeded: a single text is its result, other content is shown beside it."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return {"result": parts[0].text}
+    return {"parts": parts}
 
 
 def error_text(outcome: OptionResultPayload) -> str:
@@ -212,6 +237,12 @@ def modality_of(mime: str | None) -> Modality:
 def named_file(name: str | None) -> dict[str, Any]:
     """Return the metadata of a medium that came from a file of a name, if it has one."""
     return {"file": {"name": name}} if name else {}
+
+
+def shown_below(part: MediaPart, owner: object, medium: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the text for a medium that a result cannot hold, and the medium under its label, for after the results."""
+    label = f"{part.modality} of {owner}"
+    return {"type": "text", "text": f"[{label}: shown below]"}, [{"type": "text", "text": f"{label}:"}, medium]
 
 
 def described(part: MediaPart) -> str:

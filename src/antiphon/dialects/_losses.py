@@ -1,256 +1,27 @@
-"""The meaning of a conversation in every format, and what a format loses of it.
+"""What a format loses of a conversation.
 
-**Meaning** is the content that does not depend on the format. Two conversations mean the same if, message by message, the same
-speaker says the same to the same receivers, calls the same option with the same arguments, and answers the same call with the
-same outcome. Ids count only by what they link. The namespace of a dialect, the role hint and the journal do not count. A JSON
-text and the JSON that it spells are the same outcome. The purpose of a message and the user's own metadata count
-(`_shared.py`). `meaning` returns one dict of facets per message.
-
-**Losses** are measured, not claimed. What was written for some messages is read again, and each message is compared with the
-message that it became, facet by facet. So a writer need not report what it leaves out, and cannot forget to. The reasons come
-from the dialect's table, by facet. What only one format has is in its namespace, and is compared with nothing: another format
-loses it (`extras`), unless its dialect declares the key as a wire detail.
+Losses are measured, not claimed. What was written for some messages is read again, and each message is compared with the
+message that it became, facet by facet (`_meaning.py`). So a writer need not report what it leaves out, and cannot forget to.
+The reasons come from the dialect's table, by facet. What only one format has is in its namespace, and is compared with
+nothing: another format loses it (`extras`), unless its dialect declares the key as a wire detail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, cast
 
 from antiphon.checks import is_left_out
 from antiphon.dialects._api import Declares, Encoded, Loss, Losses
+from antiphon.dialects._meaning import facets_of, facets_of_parts, spelled_out
+from antiphon.dialects._purpose import SHARED
 from antiphon.dialects._settings import uncarried
-from antiphon.dialects._shared import SHARED, metadata_of, purpose_to_write
 from antiphon.errors import EncodeError
-from antiphon.messages import (
-    Conversation,
-    DataPart,
-    ForeignPart,
-    MediaPart,
-    Message,
-    OptionCallPayload,
-    OptionResultPayload,
-    Part,
-    ReasoningPart,
-    TextPart,
-    Tool,
-    thaw,
-)
-from antiphon.messages._json_values import JsonError, parse
+from antiphon.messages import Conversation, Message, Tool
+from antiphon.messages._conversation import without_effects
 from antiphon.messages._unchecked import EMPTY, plain_of
-
-FACETS = (
-    "speaker",
-    "to",
-    "lane",
-    "time",
-    "thread_id",
-    "step_num",
-    "correlation_id",
-    "parent_id",
-    "usage",
-    "purpose",
-    "metadata",
-    "reply",
-    "turn",
-    "text",
-    "refusal",
-    "media",
-    "hint",
-    "filename",
-    "reasoning",
-    "data",
-    "foreign",
-    "citations",
-    "call",
-    "arguments",
-    "answers",
-    "option",
-    "result",
-    "error",
-    "retryable",
-)
-"""All facets of a message, by the word that a `Loss` uses."""
-
-
-PARTS = ("refusal", "media", "hint", "filename", "reasoning", "data", "foreign", "citations")
-"""The facets of parts other than their text."""
-_PIECEWISE = frozenset({"anthropic-messages", "gemini", "pydantic-ai"})
-"""Formats in which the texts of an answer are pieces of one text."""
-_REFUSING = ("openai-chat", "openai-responses")
-"""Formats that distinguish a refusal from other text."""
-_NOTHING: tuple[object, ...] = (None, (), [], "")
-
-
-def meaning(conversation: Conversation) -> tuple[dict[str, object], ...]:
-    """Return the meaning of each message of talk and control, as a dict of facets."""
-    return tuple(
-        {name: _copied(name, value) for name, value in facets.items()} for facets in _meaning(_without_journal(conversation))
-    )
-
-
-def _without_journal(conversation: Conversation) -> Conversation:
-    """Return a conversation without the journal; the same one if it has none."""
-    if all(message.lane != "effect" for message in conversation):
-        return conversation
-    return Conversation(message for message in conversation if message.lane != "effect")
-
-
-def _meaning(conversation: Conversation) -> list[dict[str, Any]]:
-    """Return the facets of each message. Their JSON values are those of the messages, and must not be changed."""
-    places: dict[str, int] = {}
-    turns: dict[str | None, list[int]] = {}
-    for place, message in enumerate(conversation):
-        places.setdefault(message.id, place)
-        turns.setdefault(message.turn_id, []).append(place)
-    calls = {result: call for call, result in conversation.pairs()}
-    return [_facets(message, calls.get(place), places, turns) for place, message in enumerate(conversation)]
-
-
-_FIELDS = (
-    ("time", "created_at"),
-    *((name, name) for name in ("thread_id", "step_num", "correlation_id", "parent_id", "usage")),
-)
-"""The facets that are a field of the message, with its name; a field that is None is no facet."""
-
-
-def _facets(
-    message: Message, answered: int | None, places: dict[str, int], turns: dict[str | None, list[int]]
-) -> dict[str, object]:
-    fields = message.__dict__
-    facets: dict[str, object] = {"speaker": message.policy}
-    if message.to:
-        facets["to"] = message.to
-    if message.lane != "talk":
-        facets["lane"] = message.lane
-    for name, field_name in _FIELDS:
-        if (value := fields[field_name]) is not None:
-            facets[name] = value
-    if message.in_reply_to in places and message.kind != "option_result":
-        facets["reply"] = places[message.in_reply_to]
-    if fields["metadata"] is not EMPTY:
-        if (purpose := purpose_to_write(message)) is not None:
-            facets["purpose"] = purpose
-        if metadata := metadata_of(message):
-            facets["metadata"] = metadata
-    if message.turn_id is not None and len(together := turns[message.turn_id]) > 1:
-        facets["turn"] = together[0]
-    facets |= {name: value for name, value in _payload_facets(message, answered).items() if value not in _NOTHING}
-    return facets
-
-
-def _payload_facets(message: Message, answered: int | None) -> dict[str, object]:
-    match message.payload:
-        case OptionCallPayload() as call:
-            arguments, text = plain_of(call, "arguments"), call.arguments_text
-            return {"call": call.option_name, "arguments": ("text", text) if text and not arguments else ("json", arguments)}
-        case OptionResultPayload() as outcome:
-            result = plain_of(outcome, "result")
-            return {
-                "answers": "nothing" if answered is None else answered,
-                "option": outcome.option_name,
-                "result": None if result is None else ("json", result),
-                "error": (outcome.error_type, outcome.error_message) if outcome.is_error else None,
-                "retryable": outcome.retryable,
-                **(_part_facets(outcome.parts) if outcome.parts else {}),
-            }
-        case payload:
-            if (only := _only_text(payload.parts)) is not None:
-                return {"text": only}
-            texts = [part for part in payload.parts if isinstance(part, TextPart)]
-            return {
-                **_part_facets(payload.parts),
-                "text": joined([(part, part.text) for part in texts], continued(message)),
-            }
-
-
-def _only_text(parts: tuple[Part, ...]) -> str | None:
-    """Return the text of a single part that is text and has no other facet. Most talk is such a part."""
-    if len(parts) != 1 or type(part := parts[0]) is not TextPart or part.citations or part.__dict__["metadata"] is not EMPTY:
-        return None
-    return part.text
-
-
-def continued(message: Message) -> Set[int]:
-    """Return the texts of an answer that continue the text before them, by `id`: some models send one text in pieces."""
-    if message.role_hint_for_llm != "assistant" or _PIECEWISE.isdisjoint(message.metadata):
-        return frozenset()
-    pairs = pairwise(message.parts)
-    return {id(part) for before, part in pairs if isinstance(before, TextPart) and isinstance(part, TextPart)}
-
-
-def joined(texts: Iterable[tuple[Part, str]], goes_on: Set[int]) -> str:
-    """Return texts as one: each on a new line, except those that continue the text before."""
-    pieces = [piece for part, text in texts for piece in ("" if id(part) in goes_on else "\n", text)]
-    return "".join(pieces[1:])
-
-
-def is_refusal(part: Part) -> bool:
-    """Whether a text is a model's refusal."""
-    if not isinstance(part, TextPart) or not part.metadata:
-        return False
-    return any(part.metadata.get(name, {}).get("refusal") for name in _REFUSING)
-
-
-def _part_facets(parts: tuple[Part, ...]) -> dict[str, object]:
-    texts = [part for part in parts if isinstance(part, TextPart)]
-    facets: dict[str, object] = {
-        "text": "\n".join(part.text for part in texts),
-        "refusal": [part.text for part in texts if is_refusal(part)],
-        "citations": [part.citations for part in texts if part.citations],
-    }
-    if len(texts) == len(parts):
-        return facets
-    media = [part for part in parts if isinstance(part, MediaPart)]
-    thoughts = [part for part in parts if isinstance(part, ReasoningPart)]
-    return facets | {
-        "media": [(part.modality, part.url) for part in media],
-        "hint": [part.prompt_hint for part in media if part.prompt_hint],
-        "filename": [part.file_name for part in media if part.file_name],
-        "reasoning": [part.text or "(encrypted)" for part in thoughts if part.text or part.encrypted_content],
-        "data": [plain_of(part, "data") for part in parts if isinstance(part, DataPart)],
-        "foreign": [(part.dialect, plain_of(part, "value")) for part in parts if isinstance(part, ForeignPart)],
-    }
-
-
-def facets_of_parts(parts: tuple[Part, ...]) -> dict[str, object]:
-    """Return the content of parts by facet, without empty facets."""
-    return {name: value for name, value in _part_facets(parts).items() if value not in _NOTHING}
-
-
-def _copied(facet: str, value: Any) -> object:
-    """Return a facet with JSON values that the caller owns; a result that is JSON text is parsed."""
-    match facet:
-        case "arguments":
-            return value[0], thaw(value[1])
-        case "result":
-            return "json", thaw(_spelled_out(value[1]))
-        case "metadata":
-            return thaw(value)
-        case "data":
-            return [thaw(item) for item in value]
-        case "foreign":
-            return [(dialect, thaw(item)) for dialect, item in value]
-        case _:
-            return value
-
-
-def _spelled_out(result: Any) -> Any:
-    """Return the JSON value of a text, if it is an object or an array; any other result unchanged."""
-    if isinstance(result, str) and result[:1] in ("{", "["):
-        with suppress(JsonError):
-            return parse(result.encode())
-    return result
-
-
-# ---------------------------------------------------------------- losses
-
-# The output is read again, and each message is compared with the message that it became, facet by facet. So a writer need not
-# report what it leaves out, and cannot forget to. The reasons come from the dialect's table, by facet.
 
 _PLACES = ("answers", "reply", "turn")
 """Facets that name another message by its place."""
@@ -388,9 +159,8 @@ def _extras(message: Message, became: Message, target: str) -> Iterator[Loss]:
         if name != target and name not in _BOOKKEEPING:
             dropped.setdefault(name, []).extend(_own_keys(name, notes))
     if any(dropped.values()):
-        there = [
-            item for _, notes in _namespaces(became) for item in notes.items()
-        ]  # a key of another format has its own value
+        # A key of another format has its own value.
+        there = [item for _, notes in _namespaces(became) for item in notes.items()]
         for name, items in dropped.items():
             if lost := dict.fromkeys(item[0] for item in items if item not in there):
                 yield Loss(message.id, "extras", f"{target} has no place for {', '.join(lost)} of {name}")
@@ -437,9 +207,8 @@ def _aligned(messages: Sequence[Message], read: Sequence[Message]) -> Iterator[t
             unmatched.append(message)
     rest = [candidate for candidates in waiting.values() for candidate in reversed(candidates)]
     for message in unmatched:  # its id was written as an alias
-        if (
-            place := next((place for place, candidate in enumerate(rest) if candidate.kind == message.kind), None)
-        ) is not None:
+        place = next((place for place, candidate in enumerate(rest) if candidate.kind == message.kind), None)
+        if place is not None:
             yield message, rest.pop(place)
 
 
@@ -466,10 +235,10 @@ def _differences(
     reasons: Mapping[str, str],
     otherwise: str,
 ) -> Iterator[Loss]:
-    talk = _without_journal(before)
+    talk = without_effects(before)
     old_places = {id(message): place for place, message in enumerate(talk)}
     new_places = {id(message): place for place, message in enumerate(after)}
-    old, new = _meaning(talk), _meaning(_without_journal(after))
+    old, new = facets_of(talk), facets_of(without_effects(after))
     became_from = {new_places[id(became)]: old_places[id(message)] for message, became in pairs}
     for place, origin in became_from.items():
         ours, theirs = old[origin], _moved(new[place], became_from)
@@ -486,7 +255,7 @@ def _is_other(facet: str, ours: Any, theirs: Any) -> bool:
     if facet == "filename":
         return any(name not in (theirs or ()) for name in ours or ())
     if facet == "result" and ours and theirs:
-        return bool(_spelled_out(ours[1]) != _spelled_out(theirs[1]))
+        return bool(spelled_out(ours[1]) != spelled_out(theirs[1]))
     return True
 
 

@@ -73,8 +73,7 @@ CLAUDE_KEYS = frozenset({"anthropic_beta", "anthropic_version", "stop_sequences"
 
 def content_parts(unit: Mapping[str, object]) -> list[dict[str, object]] | None:
     """Return the parts of a message's content; empty for a text; None if a part has no type, as in some other formats."""
-    content = unit.get("content")
-    parts = cast("list[Any]", content) if isinstance(content, list) else []
+    parts = as_list(unit.get("content"))
     are_typed = all(isinstance(part, dict) and isinstance(cast("dict[str, Any]", part).get("type"), str) for part in parts)
     return parts if are_typed else None
 
@@ -136,6 +135,17 @@ def fresh(model: Payload | Part, name: str) -> object:
 def as_object(value: Any) -> dict[str, Any] | None:
     """Return a value if it is an object, else None."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a value if it is a list, else an empty list."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def text_at(fields: Mapping[str, Any], key: str) -> str | None:
+    """Return the value under a key if it is text, else None."""
+    value = fields.get(key)
+    return value if isinstance(value, str) else None
 
 
 def _path(steps: Iterable[str | int]) -> str:
@@ -316,6 +326,11 @@ class Unit:
         """Return the text under a key; the key is required unless there is a default."""
         value = self.value.get(key, default)
         return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", key)
+
+    def text_in(self, fields: Mapping[str, Any], key: str, path: Sequence[str | int]) -> str:
+        """Return the required text under a key of an object at a path within the unit."""
+        value = fields.get(key)
+        return value if isinstance(value, str) else self.fail(f"expected text, found {kind_of(value)}", *path, key)
 
     def maybe_text(self, key: str) -> str | None:
         value = self.value.get(key)

@@ -78,11 +78,7 @@ def _changed_at(folder: str) -> int | None:
 
 @cache
 def get(name: str) -> Dialect:
-    """Return a dialect by name.
-
-    Raises:
-        LookupError: no dialect has that name.
-    """
+    """Return a dialect by name."""
     if name in _OURS:
         return cast("Dialect", import_module(_OURS[name]).DIALECT)
     for point in entry_points(group=GROUP, name=name):
@@ -176,10 +172,6 @@ def decode(data: Any, dialect: str, *, aliases: Mapping[str, str] | None = None,
     `aliases` are those of the `Encoded` that was sent, if the format refused some of our ids or names. A message without an id
     gets one from its place and content, so reading the same data twice gives the same ids. With `fresh_ids` it gets a new id
     instead: use it for a new answer, because two answers with the same text are two messages.
-
-    Raises:
-        DecodeError: the data is not in that format; the error has the place and what was expected.
-        LookupError: no dialect has that name.
     """
     read = get(dialect).decode(data, aliases=aliases) if aliases else get(dialect).decode(data)
     return with_fresh_ids(read, dialect) if fresh_ids else read

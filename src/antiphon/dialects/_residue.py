@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias, cast
 
-from antiphon.dialects._reading import as_object
+from antiphon.dialects._reading import as_list, as_object
 from antiphon.dialects._writing import BodyWriting
 from antiphon.messages import Message, PartsPayload, thaw
 from antiphon.messages._json_values import canonical
@@ -197,6 +197,6 @@ def _items(units: Sequence[object], whose: InvocationIn) -> dict[object, _Place]
 
 def _listed(unit: dict[str, object], place: int) -> Iterator[tuple[_Place, dict[str, object]]]:
     for key, value in unit.items():
-        for index, item in enumerate(cast("list[Any]", value) if isinstance(value, list) else ()):
+        for index, item in enumerate(as_list(value)):
             if (entry := as_object(item)) is not None:
                 yield (place, key, index), entry

@@ -193,7 +193,11 @@ _PASSING = re.compile(
 
 
 class Stream:
-    """One streamed answer."""
+    """One streamed answer.
+
+    Bytes that violate the format raise a `DecodeError` that names the event, and a failure that the provider reports raises a
+    `StreamFailedError`: when they are fed, and when the answer is finished.
+    """
 
     __slots__ = ("_aliases", "_assembler", "_count", "_dialect", "_failed", "_last_event", "_reader")
 
@@ -215,12 +219,7 @@ class Stream:
     # ---------------------------------------------------------------- input
 
     def feed(self, data: bytes) -> tuple[Delta, ...]:
-        """Feed bytes of the answer's HTTP body, split anywhere, and return the deltas.
-
-        Raises:
-            DecodeError: an event violates the format; the error says which.
-            StreamFailedError: the provider reported a failure.
-        """
+        """Feed bytes of the answer's HTTP body, split anywhere, and return the deltas."""
         return self._collect(self._reader.feed(data))
 
     def add(self, event: Mapping[str, object]) -> tuple[Delta, ...]:
@@ -292,8 +291,6 @@ class Stream:
 
         Raises:
             StreamCutError: the answer is incomplete; the error names the open pieces and has the state to resume from.
-            DecodeError: it violates the format, or is not a stream.
-            StreamFailedError: the provider reported a failure.
         """
         self._take_rest()
         if self._failed is not None:
@@ -375,7 +372,6 @@ class Stream:
 
         Raises:
             DecodeError: it is not the state of a stream, or a newer antiphon wrote it.
-            LookupError: its dialect does not exist.
         """
         checked = _checked_state(state)
         stream = cls(checked["dialect"], aliases=checked["aliases"])

@@ -11,7 +11,7 @@ Only then is the output compared with the original. So a later `encode` starts f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,10 +19,12 @@ from pydantic import ValidationError
 
 from antiphon.checks import projected
 from antiphon.dialects._api import Encoded, Loss, Losses, Path
+from antiphon.dialects._arranging import grouped
 from antiphon.dialects._losses import Piece, Written, all_losses, reported
 from antiphon.dialects._reading import Reading, Unit, fresh, kind_of, notes_of, parsed_loosely
 from antiphon.dialects._residue import residue, restore
 from antiphon.messages import Conversation, Message, Part, Payload, thaw
+from antiphon.messages._conversation import without_effects
 
 
 @dataclass(slots=True)
@@ -125,15 +127,14 @@ class UnitDialect:
     ) -> Encoded:
         if options:
             raise TypeError(f"{self.name} has no option {min(options)!r}")
-        written = _writable(conversation)
-        units = self._units(written, as_policy)
+        units = self._units(without_effects(projected(conversation)), as_policy)
         alone = len(units) == 1 and conversation.metadata.get(self.name, {}).get("shape") == "one"
         encoded = Encoded(units[0] if alone else units, lambda: self._losses(conversation, as_policy))
         return reported(self.name, encoded, losses)
 
     def _units(self, conversation: Conversation, as_policy: str | None) -> list[object]:
         """Write the messages, with the residue restored."""
-        groups = self._groups(conversation)
+        groups = grouped(conversation, self.together)
         writing = Writing(conversation, frozenset(group[0].id for group in groups), as_policy)
         units: list[object] = []
         for group in groups:
@@ -143,26 +144,9 @@ class UnitDialect:
 
     def _losses(self, conversation: Conversation, as_policy: str | None) -> tuple[Loss, ...]:
         """Measure the losses: write again, read the output, and compare."""
-        shown = _writable(conversation)
-        groups = self._groups(shown)
+        shown = without_effects(projected(conversation))
+        groups = grouped(shown, self.together)
         read = [unit.messages for unit in self._read(self._units(shown, as_policy), is_checked=True)]
         written = Written([Piece(group, 1) for group in groups])
         reasons, otherwise = self.reasons, self.otherwise
         return all_losses(conversation, shown, written, read, (), target=self.name, reasons=reasons, otherwise=otherwise)
-
-    def _groups(self, messages: Iterable[Message]) -> list[list[Message]]:
-        groups: list[list[Message]] = []
-        for message in messages:
-            if groups and self.together(groups[-1], message):
-                groups[-1].append(message)
-            else:
-                groups.append([message])
-        return groups
-
-
-def _writable(conversation: Conversation) -> Conversation:
-    """Return the messages to write: all except the effect lane and those that a repair left out."""
-    shown = projected(conversation)
-    if all(message.lane != "effect" for message in shown):
-        return shown
-    return Conversation(message for message in shown if message.lane != "effect")

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from antiphon.checks._findings import is_native
 from antiphon.checks._targets import Spelling, Target
 from antiphon.checks._view import usual_role
+from antiphon.dialects._purpose import is_error, marked_error
 from antiphon.dialects._reading import notes_of
-from antiphon.dialects._shared import is_error, marked_error
 from antiphon.messages import ForeignPart, MediaPart, Message, OptionCallPayload, Part, PartsPayload, TextPart, Tool, thaw
 from antiphon.messages._json_values import plain
 from antiphon.messages._unchecked import EMPTY, plain_of
@@ -42,7 +43,7 @@ class BodyWriting:
 
     def is_native(self, message: Message) -> bool:
         """Whether a message was read from this format."""
-        return message.__dict__["metadata"] is not EMPTY and self.dialect in plain_of(message, "metadata")
+        return is_native(message, self.dialect)
 
     def shown(self, message: Message) -> Message:
         """Return a message as it is written: an error of another format begins with the words that it is one."""

@@ -35,11 +35,7 @@ def check_each(name: str, values: Any, expected: Any, example: str) -> tuple[Any
 
 
 def check_choice(name: str, value: str | None, choices: object) -> None:
-    """Refuse a value that is not one of the choices.
-
-    Raises:
-        ValueError: it is not one of them.
-    """
+    """Refuse a value that is not one of the choices."""
     words: tuple[str, ...] = get_args(choices)
     if value is not None and value not in words:
         *others, last = map(repr, words)

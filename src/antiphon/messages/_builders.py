@@ -41,7 +41,10 @@ _ROLE_OF_POLICY: dict[str, RoleHint] = {"user": "user", "system": "system"}
 
 
 class MessageBuilder:
-    """Builds one utterance of a policy: text, media and option calls of one step and one turn."""
+    """Builds one utterance of a policy: text, media and option calls of one step and one turn.
+
+    Taking a call or a message before one was added raises a `ValueError`.
+    """
 
     def __init__(
         self,
@@ -146,21 +149,13 @@ class MessageBuilder:
 
     @property
     def last_option_call(self) -> Message:
-        """The call added last.
-
-        Raises:
-            ValueError: none was added.
-        """
+        """The call added last."""
         if not self._calls:
             raise ValueError("no option call was added; use add_option_call first")
         return self._calls[-1]
 
     def to_message(self) -> Message:
-        """Return all parts as one message. It returns the same message again until a part is added.
-
-        Raises:
-            ValueError: no part was added.
-        """
+        """Return all parts as one message. It returns the same message again until a part is added."""
         if not self._parts:
             raise ValueError("no part was added; use add_text or another add_…, or take to_messages() for calls alone")
         if self._message is None:
@@ -190,7 +185,10 @@ class MessageBuilder:
 
 
 class OptionResultBuilder:
-    """Makes the result of one option call. Its `invocation_id` and `option_name` are the call's; another one is refused."""
+    """Makes the result of one option call. Its `invocation_id` and `option_name` are the call's.
+
+    Another one raises a `ValueError`, and so does a message that is not an option call.
+    """
 
     __slots__ = ("_call", "_invocation_id", "_option_name", "_policy")
 
@@ -207,16 +205,11 @@ class OptionResultBuilder:
 
     @classmethod
     def response_to(cls, call: Message, *, policy: str | None = None) -> Self:
-        """Answer a call as the option that ran, or as `policy` (the runtime, for an option that never ran).
-
-        Raises:
-            ValueError: the message is not an option call.
-        """
+        """Answer a call as the option that ran, or as `policy` (the runtime, for an option that never ran)."""
         return cls(call, policy=policy)
 
     @property
     def invocation_id(self) -> str:
-        """The call's. Setting another one raises a `ValueError`."""
         return self._invocation_id
 
     @invocation_id.setter
@@ -225,7 +218,6 @@ class OptionResultBuilder:
 
     @property
     def option_name(self) -> str:
-        """The call's. Setting another one raises a `ValueError`."""
         return self._option_name
 
     @option_name.setter
@@ -240,11 +232,7 @@ class OptionResultBuilder:
         invocation_id: str | None = None,
         option_name: str | None = None,
     ) -> Message:
-        """Return the message with the option's result.
-
-        Raises:
-            ValueError: an `invocation_id` or `option_name` is given that is not the call's.
-        """
+        """Return the message with the option's result."""
         self._check_same(invocation_id, option_name)
         return self._make(result=result, parts=tuple(parts))
 
@@ -258,11 +246,7 @@ class OptionResultBuilder:
         invocation_id: str | None = None,
         option_name: str | None = None,
     ) -> Message:
-        """Return the message with the option's error.
-
-        Raises:
-            ValueError: an `invocation_id` or `option_name` is given that is not the call's.
-        """
+        """Return the message with the option's error."""
         self._check_same(invocation_id, option_name)
         failure = {"is_error": True, "error_type": error_type, "error_message": error_message, "retryable": retryable}
         return self._make(result=details, **failure)

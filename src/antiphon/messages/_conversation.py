@@ -350,8 +350,7 @@ class Conversation(Sequence[Message]):
         Raises:
             ValueError: a reward is not a finite number.
         """
-        talk = self if all(message.lane != "effect" for message in self) else self._without_effects()
-        return collapse(talk, reward)
+        return collapse(without_effects(self), reward)
 
     def window(
         self,
@@ -380,12 +379,17 @@ class Conversation(Sequence[Message]):
                 cost = count_tokens
             case _:
                 raise ValueError("give exactly one of count, size and tokens")
-        log = self._without_effects()._log.index()
+        log = without_effects(self)._log.index()
         positions = window_positions(log.messages, log.call_of, frozenset(log.orphans), most=most, cost=cost, keep=keep)
         return self._with(log.messages[position] for position in positions)
 
-    def _without_effects(self) -> Self:
-        return self._with(message for message in self if message.lane != "effect")
+
+def without_effects(conversation: Conversation) -> Conversation:
+    """Return a conversation without the journal; the same one if it has none."""
+    if all(message.lane != "effect" for message in conversation):
+        return conversation
+    talk = (message for message in conversation if message.lane != "effect")
+    return Conversation(talk, tools=conversation.tools, metadata=conversation.metadata)
 
 
 def _revive(header: Header, messages: list[Message]) -> Conversation:

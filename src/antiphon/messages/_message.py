@@ -39,20 +39,27 @@ RoleHint: TypeAlias = Literal["user", "assistant", "tool", "system"]
 Lane: TypeAlias = Literal["talk", "control", "effect"]
 
 _TOO_FINE = re.compile(r"[.,][0-9]{7}")
+"""Python drops a finer fraction than microseconds silently."""
 
 
-def read_time(value: object) -> datetime:
+def any_time(value: object) -> datetime:
+    """Return a time, with or without a zone, also from its text."""
     if isinstance(value, str) and not _TOO_FINE.search(value):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
-    if type(value) is datetime and value.tzinfo is UTC:
-        return value
     if not isinstance(value, datetime):
         raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
-    if value.utcoffset() is None:
+    return value
+
+
+def read_time(value: object) -> datetime:
+    time = any_time(value)
+    if type(time) is datetime and time.tzinfo is UTC:
+        return time
+    if time.utcoffset() is None:
         raise PydanticCustomError("time", "A time needs its zone: use datetime.now(UTC) or end the text in Z", {})
     try:
-        time = value.astimezone(UTC)
+        time = time.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("time", "A time must lie in the years 1 to 9999 in UTC", {}) from None
     return datetime.combine(datetime.date(time), datetime.time(time), UTC)  # other libraries have subclasses of `datetime`

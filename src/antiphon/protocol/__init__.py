@@ -1,6 +1,7 @@
 """The protocol of actors: envelopes, the catalogue of requests with their replies, validation, and JSON.
 
-No code here sends a message.
+No code here sends a message. A value that an envelope does not allow raises Pydantic's `ValidationError`. Data that is not
+valid for its type, or is of another type, raises a `ValueError` that names the wrong field.
 
 The names are listed in `__init__.pyi`, and imported when first used.
 """

@@ -282,18 +282,15 @@ class _Reader:
                 self._calls[call.invocation_id] = message
                 return FlowEvent(message.policy, _receiver(message), call.option_name, message.kind, call.arguments)
             case OptionResultPayload() as result:
-                return self._result(message, result)
+                request = self._calls.get(result.invocation_id)
+                sender = message.policy if request is None else _receiver(request)
+                receiver = message.to[0] if message.to else "" if request is None else request.policy
+                type_ = "ERROR" if result.is_error else response_type_of(self._asked(request, result.option_name))
+                data = result.result if isinstance(result.result, JsonObject) else JsonObject({})
+                return FlowEvent(sender, receiver, type_, message.kind, data)
             case _:
-                type_, data = _notice(message)
-                return FlowEvent(message.policy, _receiver(message), type_, message.kind, data)
-
-    def _result(self, message: Message, result: OptionResultPayload) -> FlowEvent:
-        call = self._calls.get(result.invocation_id)
-        sender = message.policy if call is None else _receiver(call)
-        receiver = message.to[0] if message.to else "" if call is None else call.policy
-        type_ = "ERROR" if result.is_error else response_type_of(self._asked(call, result.option_name))
-        data = result.result if isinstance(result.result, JsonObject) else JsonObject({})
-        return FlowEvent(sender, receiver, type_, message.kind, data)
+                type_, content = _notice(message)
+                return FlowEvent(message.policy, _receiver(message), type_, message.kind, content)
 
     def _asked(self, call: Message | None, option: str) -> str:
         """Return the type of the request; for a RETRY, that of the original request."""

@@ -20,10 +20,9 @@ has one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar, cast, overload
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
@@ -54,10 +53,6 @@ def response_type_of(type: str) -> str:
     return RESPONSE_TYPES.get(type) or f"{type}_RESPONSE"
 
 
-def _now() -> datetime:
-    return current_port().now()
-
-
 class _Envelope(Open, frozen=True):
     """The fields that all envelopes have."""
 
@@ -68,7 +63,7 @@ class _Envelope(Open, frozen=True):
     """The actor that sends it."""
     receiver: Text | None = None
     """The actor that it is for."""
-    timestamp: Timestamp = Field(default_factory=_now)
+    timestamp: Timestamp = Field(default_factory=lambda: current_port().now())
     correlation_id: Text | None = None
     """The exchange it belongs to: the same on everything that follows from one message."""
 
@@ -98,20 +93,12 @@ class Message(_Envelope, frozen=True):
         return response_type_of(self.type)
 
     def reply(self, type: str | None = None, data: Mapping[str, Json] | None = None, **fields: Any) -> Response:
-        """Return the response to this message, addressed and correlated; `fields` are other fields of the response.
-
-        Raises:
-            ValidationError: a value is not allowed.
-        """
+        """Return the response to this message, addressed and correlated; `fields` are other fields of the response."""
         response_type = self.get_response_type() if type is None else type
         return Response(**self._back(fields), type=response_type, data={} if data is None else data)
 
     def reply_error(self, error_message: str, error_code: str | None = None, **fields: Any) -> ErrorResponse:
-        """Return an error response to this message; `data` in `fields` adds details.
-
-        Raises:
-            ValidationError: a value is not allowed.
-        """
+        """Return an error response to this message; `data` in `fields` adds details."""
         return ErrorResponse(error_message, error_code, **self._back(fields))
 
     def _back(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -284,11 +271,7 @@ def add_model(type: str, model: type[Open]) -> None:
 
 
 def add_entry(entry: Entry) -> None:
-    """Declare a type that can be sent.
-
-    Raises:
-        TypeError: another class has declared that type.
-    """
+    """Declare a type that can be sent."""
     add_model(entry.type, entry.data)
     _ENTRIES[entry.type] = entry
     if entry.response_type:
@@ -354,7 +337,12 @@ def read_data(type: str, model: type[OpenT], data: Mapping[str, Json]) -> OpenT:
         ValueError: a field is missing or wrong; the text says which.
     """
     required = required_fields(model)
-    _check_phase(type, data, required)
+    # The phase first, so that the error is about the phase if it is wrong.
+    if _PHASE in required:
+        _check_there(type, data, _PHASE)
+    phase = data.get(_PHASE)
+    if phase not in PHASES and (phase is not None or _PHASE in required):
+        raise ValueError(f"Invalid {_PHASE}: {phase}")
     for name in required:
         _check_there(type, data, name)
     try:
@@ -362,15 +350,6 @@ def read_data(type: str, model: type[OpenT], data: Mapping[str, Json]) -> OpenT:
     except ValidationError as exc:
         where, reason = complaint(exc)
         raise ValueError(f"{type} message has a wrong {where!r} field: {reason}") from exc
-
-
-def _check_phase(type: str, data: Mapping[str, Json], required: Collection[str]) -> None:
-    """Check the phase before all other fields, so that the error is about the phase if it is wrong."""
-    if _PHASE in required:
-        _check_there(type, data, _PHASE)
-    phase = data.get(_PHASE)
-    if phase not in PHASES and (phase is not None or _PHASE in required):
-        raise ValueError(f"Invalid {_PHASE}: {phase}")
 
 
 def _check_there(type: str, data: Mapping[str, Json], name: str) -> None:
@@ -408,11 +387,7 @@ class Data(Open, frozen=True):
 
     @classmethod
     def from_data(cls, data: Mapping[str, Json]) -> Self:
-        """Return the data of a message as this class.
-
-        Raises:
-            ValueError: a field is missing or wrong; the text says which.
-        """
+        """Return the data of a message as this class."""
         return read_data(cls.message_type or cls.__name__, cls, data)
 
     @classmethod
@@ -430,11 +405,7 @@ class Reply(Data, frozen=True):
 
     @classmethod
     def from_response(cls, response: Response) -> Self:
-        """Read the data of a response.
-
-        Raises:
-            ValueError: the response is of another type, or a field is missing or wrong.
-        """
+        """Read the data of a response."""
         if cls.message_type:
             cls._check_type(response.type)
         return cls.from_data(response.data)
@@ -473,11 +444,7 @@ class Sendable(Data, frozen=True):
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
-        """Read the data of a message.
-
-        Raises:
-            ValueError: the message is of another type, or a field is missing or wrong.
-        """
+        """Read the data of a message."""
         cls._check_type(message.type)
         return cls.from_data(message.data)
 

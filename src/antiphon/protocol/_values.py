@@ -11,9 +11,7 @@ must have its key. A field with any other default is optional, and left out unle
 """
 
 # No postponed annotations: Pydantic before 2.13 looks up those of `__pydantic_extra__` in the module of each subclass.
-import re
 from collections.abc import Mapping
-from contextlib import suppress
 from copy import copy
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -28,6 +26,7 @@ from typing_extensions import override
 from antiphon.messages import Json, JsonObject
 from antiphon.messages._content import Text
 from antiphon.messages._json_values import canonical, freeze, plain, unpacked
+from antiphon.messages._message import any_time
 from antiphon.messages._unchecked import JsonField
 
 # ---------------------------------------------------------------- frozen values that keep unknown keys
@@ -174,19 +173,13 @@ Object: TypeAlias = Annotated[Mapping[str, Json], Frozen("object")]
 Value: TypeAlias = Annotated[Json, Frozen("any")]
 """Any JSON value, which cannot be changed."""
 
-_TOO_FINE = re.compile(r"[.,][0-9]{7}")
-
 
 def _read_time(value: object) -> datetime:
-    if isinstance(value, str) and not _TOO_FINE.search(value):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
-    if not isinstance(value, datetime):
-        raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
-    if value.tzinfo is None:
-        return value.replace(tzinfo=UTC)  # programs of this format write UTC without a time zone
+    time = any_time(value)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)  # programs of this format write UTC without a time zone
     try:
-        return value.astimezone(UTC)
+        return time.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("time", "A time lies in the years 1 to 9999 of UTC", {}) from None
 

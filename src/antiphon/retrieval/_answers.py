@@ -121,11 +121,7 @@ class FoundAnswer:
 
 
 async def find_answers(retriever: Retriever, question: str, limit: int = 5) -> tuple[FoundAnswer, ...]:
-    """Return quotes of a retriever's passages about a question, the best first, one for each passage.
-
-    Raises:
-        LedgerError: the passages cannot be read.
-    """
+    """Return quotes of a retriever's passages about a question, the best first, one for each passage."""
     return rate_answers(question, await retriever.search(question, _LOOKED_AT))[:limit]
 
 
@@ -540,9 +536,7 @@ def _likeness(concept: Concept, term: str) -> float:
         return _FORM
     if any(is_form_of(stem, term, language) for stem in concept.related.same):
         return _SAME
-    return _WITHIN if any(_is_part(stem, term) for stem in concept.stems) else 0.0
-
-
-def _is_part(stem: str, term: str) -> bool:
-    """Whether a word is within a longer one: anywhere in the text's, or as the last part of the question's."""
-    return (len(stem) >= _SHORTEST_PART and stem in term) or (len(term) >= _SHORTEST_PART and stem.endswith(term))
+    # A word within a longer one: anywhere in the text's, or as the last part of the question's.
+    is_within = any(len(stem) >= _SHORTEST_PART and stem in term for stem in concept.stems)
+    is_last = len(term) >= _SHORTEST_PART and any(stem.endswith(term) for stem in concept.stems)
+    return _WITHIN if is_within or is_last else 0.0

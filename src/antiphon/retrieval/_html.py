@@ -288,16 +288,12 @@ class _Writer:
         words = text.rstrip(" ")
         self._text += (words, mark.after, " " * (len(words) < len(text)))
 
-    def _end_marks(self) -> None:
-        # They do not go on in the next paragraph: a long link around many would be repeated in each.
+    def _lines(self) -> list[str]:
+        """Take the text of the paragraph or cell as lines."""
+        # The marks do not go on in the next paragraph: a long link around many would be repeated in each.
         for mark in reversed(self._marks.values()):
             self._end_mark(mark)
         self._marks.clear()
-
-    def _lines(self) -> list[str]:
-        """Take the text of the paragraph or cell as lines."""
-        if self._marks:
-            self._end_marks()
         lines = "".join(self._text).split("\n")
         self._text = []
         return [words for line in lines if (words := (_SPACE.sub(" ", line) if "  " in line else line).strip(" "))]

@@ -242,16 +242,10 @@ def is_form_of(stem: str, other: str, language: str = "de") -> bool:
             return True
         if alike >= _ALIKE and len(longer) - alike <= _LEFT:
             return True
-    return "ge" in longer and shorter in _without_ge(longer)
-
-
-def _without_ge(stem: str) -> tuple[str, ...]:
-    """Return what a German participle may be of: `gebaut` of `bau`, `ausgewaschen` of `auswasch`."""
-    match = _PARTICIPLE.fullmatch(stem)
-    if match is None:
-        return ()
-    plain = f"{match[1]}{match[2]}"
-    return (plain, plain.removesuffix("t"), plain.removesuffix("en"))
+    if "ge" not in longer or (participle := _PARTICIPLE.fullmatch(longer)) is None:
+        return False
+    plain = f"{participle[1]}{participle[2]}"  # `gebaut` is of `bau`, `ausgewaschen` of `auswasch`
+    return shorter in (plain, plain.removesuffix("t"), plain.removesuffix("en"))
 
 
 @cache

@@ -182,7 +182,7 @@ class _Document:
 
 
 class KnowledgeBase:
-    """The documents in a ledger."""
+    """The documents in a ledger. A method raises a `LedgerError` if the ledger cannot be read or written."""
 
     def __init__(self, ledger: Ledger, *, thread_id: str = THREAD, embedder: Embedder | None = None) -> None:
         """With an embedder, passages are also found by meaning. Each passage is embedded once.
@@ -237,9 +237,6 @@ class KnowledgeBase:
         """Remove a document, and return whether there was one. It is no longer found; its passages stay in the ledger.
 
         With `erase`, the thread of the document is deleted, with all its versions. Copies in backups stay.
-
-        Raises:
-            LedgerError: it could not be written.
         """
         attempt = 0
         while True:
@@ -260,7 +257,6 @@ class KnowledgeBase:
         """Return the passages that answer a question best.
 
         Raises:
-            LedgerError: the ledger cannot be read.
             ValueError: the limit is negative.
         """
         conditions = filter or PassageFilter()
@@ -368,18 +364,15 @@ class KnowledgeBase:
         digest = hashlib.sha256(source.encode(errors="replace")).hexdigest()
         for document_id in (f"kb-{digest[:_DIGITS]}", f"kb-{digest}"):
             thread_id = f"{self._index.name}/{document_id}"
-            last = await self._last(thread_id)
-            if last is None:
+            head = await self._ledger.head(thread_id)
+            records = [record async for record in self._ledger.read(thread_id, after=head.seq - 1)] if head.seq else []
+            if not records:
                 break
+            last = records[-1]
             facts = _facts_of(last.message)  # of another source, if its digest starts with the same digits
             if facts is not None and facts.source == source:
                 return _Document(thread_id, document_id, last.seq, facts.version, facts.digest, facts.language)
         return _Document(thread_id, document_id, 0)
-
-    async def _last(self, thread_id: str) -> Record | None:
-        head = await self._ledger.head(thread_id)
-        records = [record async for record in self._ledger.read(thread_id, after=head.seq - 1)] if head.seq else []
-        return records[-1] if records else None
 
     async def _append(self, document: _Document, messages: Sequence[Message], *, is_last: bool) -> bool:
         """Append to the thread of a document, and return whether the thread had the expected length."""

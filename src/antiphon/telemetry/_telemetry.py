@@ -280,14 +280,14 @@ class Spans:
         place = delivery.parent_place
         if place is None:
             return None
-        return SpanContext(of, span_id(of, place), is_remote=True, trace_flags=self._flags(of))
-
-    def _flags(self, of: int) -> TraceFlags:
-        """Return the sampling decision for a trace that began elsewhere: the same as if it began here."""
-        if isinstance(self._tracer, SdkTracer):
-            sampled = self._tracer.sampler.should_sample(Context(), of, "").decision is Decision.RECORD_AND_SAMPLE
-            return TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
-        return TraceFlags(TraceFlags.SAMPLED)
+        # The sampling decision for a trace that began elsewhere is the same as if it began here.
+        tracer = self._tracer
+        is_sampled = (
+            not isinstance(tracer, SdkTracer)
+            or tracer.sampler.should_sample(Context(), of, "").decision is Decision.RECORD_AND_SAMPLE
+        )
+        flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+        return SpanContext(of, span_id(of, place), is_remote=True, trace_flags=flags)
 
     def _begin_effect(self, activity: Activity) -> Span:
         """Begin the span of an effect, or of an operation that effects are part of."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import message_text, time_text
-from antiphon.dialects._losses import PARTS
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import ERROR, FAILURE, TOOL, call_purpose, failed, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._reading import (
     CallFields,
     OutcomeFields,
@@ -19,8 +20,8 @@ from antiphon.dialects._reading import (
     is_one_of,
     notes_of,
     sample_units,
+    text_at,
 )
-from antiphon.dialects._shared import ERROR, FAILURE, TOOL, call_purpose, is_task, note, purpose_of, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.agent_framework.constants import ALL_TYPES
 from antiphon.messages import Message, OptionCallPayload, OptionResultPayload, Part, thaw
@@ -55,7 +56,6 @@ _OF_ERRORS = ("tool", *FAILURE)
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one entry."""
     kind = unit.text("type")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -165,17 +165,10 @@ def _read_answer(unit: Unit, kind: str, call: Message | None) -> None:
 
 def _read_error(content: object) -> OutcomeFields:
     failure = as_object(content) or {"error_message": content}
-    kind, text, retryable = failure.get("error_type"), failure.get("error_message"), failure.get("retryable")
-    details = failure.get("details")
+    text, details = failure.get("error_message"), failure.get("details")
     if details is None and not isinstance(text, str):
         details = text  # a program may describe an error by data
-    return {
-        "is_error": True,
-        "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": text if isinstance(text, str) else "",
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": details,
-    }
+    return failed(failure, text, details)
 
 
 # ---------------------------------------------------------------- writing
@@ -187,7 +180,6 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write one entry."""
     message, payload = group[0], group[0].payload
     if payload.kind == "option_call":
         entry = _write_call(message, payload, writing)
@@ -219,9 +211,7 @@ def _add_metadata(entry: dict[str, Any], message: Message) -> None:
 
 
 def _type_of(message: Message) -> str | None:
-    notes = notes_of(message, "agent-framework")
-    kind = notes.get("type") if notes else None
-    return kind if isinstance(kind, str) else None
+    return text_at(notes_of(message, "agent-framework"), "type")
 
 
 def _write_talk(message: Message, writing: Writing) -> dict[str, object]:
@@ -298,7 +288,6 @@ def _write_error(outcome: OptionResultPayload, writing: Writing) -> dict[str, ob
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like agent_framework."""
     units = sample_units(data)
     has_types = bool(units) and all(is_one_of(unit.get("type"), ALL_TYPES) for unit in units)
     return "types of agent_framework" if has_types else None

@@ -393,10 +393,10 @@ def _path(loc: tuple[str | int, ...], message: object) -> str:
     """Return where in the message an error is; steps that only its long form has are left out."""
     path, value = "", message
     for place, step in enumerate(loc, 1):
-        there = _has(value, step)
-        if there or place == len(loc):
+        is_written = _has(value, step)
+        if is_written or place == len(loc):
             path += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
-        value = cast("Any", value)[step] if there else value
+        value = cast("Any", value)[step] if is_written else value
     return path.removeprefix(".") or "message"
 
 

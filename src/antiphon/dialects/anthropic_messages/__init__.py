@@ -1,6 +1,6 @@
 """Anthropic Messages: requests, responses and bare lists of messages."""
 
-from antiphon.dialects import _body_dialect
+from antiphon.dialects import _body, _body_dialect
 from antiphon.dialects.anthropic_messages import _read, _write
 
 __all__ = ["DIALECT"]
@@ -17,7 +17,7 @@ DIALECT = _body_dialect.BodyDialect(
     write_tool=_write.write_tool,
     read_instructions=_read.read_instructions,
     write_instructions=_write.write_instructions,
-    together=_write.together,
+    together=_body.joins_results,
     before=_write.before,
     invocation_in=_write.invocation_in,
     options=_write.OPTIONS,

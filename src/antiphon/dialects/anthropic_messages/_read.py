@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._body import Body
-from antiphon.dialects._content import as_data_url, count_of, error_of, file_urn, named_file, read_arguments
+from antiphon.dialects._content import as_data_url, count_of, error_of, file_urn, named_file, outcome_of, read_arguments
 from antiphon.dialects._reading import (
     CHAT_KEYS,
     CLAUDE_KEYS,
@@ -26,6 +26,7 @@ from antiphon.dialects._reading import (
     PayloadFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     content_parts,
     is_one_of,
@@ -33,7 +34,7 @@ from antiphon.dialects._reading import (
     sample_units,
 )
 from antiphon.errors import DecodeError
-from antiphon.messages import Citation, ForeignPart, MediaPart, OptionCallPayload, Part, ReasoningPart, TextPart, Usage
+from antiphon.messages import Citation, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage
 from antiphon.messages._json_values import canonical
 from antiphon.messages._names import is_name
 
@@ -77,9 +78,6 @@ _COUNTED = frozenset({"model", "messages", "thinking", "tool_choice", "tools"})
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -136,7 +134,6 @@ def read_tool(tool: object) -> dict[str, Any] | None:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and isinstance(body.get("messages"), list):
         return _recognise_request(body)
@@ -147,9 +144,9 @@ def recognise(data: object) -> str | None:
 
 
 def _recognise_request(request: dict[str, object]) -> str | None:
-    units, tools = sample_units(request["messages"]), [as_object(tool) or {} for tool in _listed(request.get("tools"))]
+    units, tools = sample_units(request["messages"]), [as_object(tool) or {} for tool in as_list(request.get("tools"))]
     system = request.get("system", "")
-    are_blocks = all("type" in (as_object(block) or {}) for block in _listed(system))
+    are_blocks = all("type" in (as_object(block) or {}) for block in as_list(system))
     if not _are_messages(units) or any("function" in tool for tool in tools) or not (isinstance(system, str) or are_blocks):
         return None
     if "system" in request or any(map(_has_blocks, units)) or any("input_schema" in tool for tool in tools):
@@ -165,10 +162,6 @@ def _recognise_request(request: dict[str, object]) -> str | None:
         return "a request with messages and max_tokens"
     is_count = isinstance(model, str) and model.startswith("claude-") and request.keys() <= _COUNTED
     return "a request to count the tokens of messages" if is_count else None
-
-
-def _listed(value: object) -> list[object]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _are_messages(units: list[dict[str, object]]) -> bool:
@@ -194,7 +187,6 @@ _FILE_NAME = re.compile(r"[^/\\\n]{1,200}\.[A-Za-z][A-Za-z0-9]{0,7}")
 
 
 def read(unit: Unit) -> None:
-    """Read one message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(ROLES)}", "role")
@@ -212,7 +204,6 @@ def read(unit: Unit) -> None:
 
 
 def read_instructions(unit: Unit) -> None:
-    """Read the value of `system`."""
     value: object = unit.value
     parts = _parts(unit, value, "system", ())
     own_id = f"{NAME}-system-{sha256(canonical(value)).hexdigest()[:12]}"
@@ -243,7 +234,7 @@ def _drafts(unit: Unit, role: str) -> list[_Draft]:
 
 def _form(content: object) -> dict[str, Any]:
     """Return the note that one text was given as a list of blocks, which is not how we would write it."""
-    return {"blocks": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
+    return {"blocks": True} if len(as_list(content)) == 1 else {}
 
 
 def _blocks(unit: Unit, content: object, path: _Path) -> list[_Block]:
@@ -253,11 +244,6 @@ def _blocks(unit: Unit, content: object, path: _Path) -> list[_Block]:
         if not isinstance(block, dict):
             unit.fail(f"expected a block, found {kind_of(block)}", *path, index)
     return cast("list[_Block]", content)
-
-
-def _text(unit: Unit, block: _Block, key: str, path: _Path) -> str:
-    value = block.get(key)
-    return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
 
 
 # ---------------------------------------------------------------- parts
@@ -273,16 +259,16 @@ def _parts(unit: Unit, content: object, role: str, path: _Path) -> list[Part]:
 def _part(unit: Unit, block: _Block, role: str, path: _Path) -> Part:
     match block.get("type"):
         case "text":
-            text = _text(unit, block, "text", path)
+            text = unit.text_in(block, "text", path)
             return TextPart(text=text, citations=_citations(block), metadata=_settings(block))
         case "image" | "document":
             return _medium(block) or ForeignPart(dialect=NAME, value=block)
         case "thinking" if role == "assistant":
             signature = block.get("signature")
             proof = signature if isinstance(signature, str) else None
-            return ReasoningPart(text=_text(unit, block, "thinking", path), signature=proof, metadata={NAME: {}})
+            return ReasoningPart(text=unit.text_in(block, "thinking", path), signature=proof, metadata={NAME: {}})
         case "redacted_thinking" if role == "assistant":
-            return ReasoningPart(encrypted_content=_text(unit, block, "data", path), metadata={NAME: {}})
+            return ReasoningPart(encrypted_content=unit.text_in(block, "data", path), metadata={NAME: {}})
         case _:
             return ForeignPart(dialect=NAME, value=block)
 
@@ -323,7 +309,7 @@ def _url(source: dict[str, Any]) -> str | None:
 def _citations(block: _Block) -> tuple[Citation, ...]:
     """Return the citations of a text: they cover all of it, so no offsets are needed."""
     value = block.get("citations")
-    citations = [as_object(citation) for citation in cast("list[Any]", value)] if isinstance(value, list) else []
+    citations = [as_object(citation) for citation in as_list(value)]
     return () if None in citations else tuple(_citation(citation) for citation in citations if citation is not None)
 
 
@@ -344,7 +330,7 @@ def _citation(citation: dict[str, Any]) -> Citation:
 
 
 def _invocation(unit: Unit, block: _Block, key: str, path: _Path) -> str:
-    return unit.alias(_text(unit, block, key, path) or f"{unit.own_id('id')}-{path[-1]}")
+    return unit.alias(unit.text_in(block, key, path) or f"{unit.own_id('id')}-{path[-1]}")
 
 
 def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
@@ -355,7 +341,7 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
     payload: CallFields = {
         "kind": "option_call",
         "invocation_id": _invocation(unit, block, "id", path),
-        "option_name": unit.alias(_text(unit, block, "name", path)),
+        "option_name": unit.alias(unit.text_in(block, "name", path)),
         "arguments": arguments,
         "arguments_text": text,
     }
@@ -364,19 +350,12 @@ def _call(unit: Unit, block: _Block, path: _Path) -> _Draft:
 
 def _result(unit: Unit, block: _Block, path: _Path) -> _Draft:
     invocation = _invocation(unit, block, "tool_use_id", path)
-    call = unit.reading.calls.get(invocation)
-    option = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
+    option = unit.called(invocation) or "unknown"
     content = block.get("content")
     parts = [] if content is None else _parts(unit, content, "result", (*path, "content"))
-    outcome = _error(parts) if block.get("is_error") is True else _success(parts)
+    outcome = _error(parts) if block.get("is_error") is True else outcome_of(parts)
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     return payload, {**_settings(block).get(NAME, {}), **_form(content)}
-
-
-def _success(parts: list[Part]) -> OutcomeFields:
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        return {"result": parts[0].text}
-    return {"parts": parts} if parts else {}
 
 
 def _error(parts: list[Part]) -> OutcomeFields:

@@ -126,7 +126,9 @@ class MessagesAssembler(AssemblerBase):
         if block.get("type") == "tool_use":
             yield from self.tell_call(index, block.get("name"), block.get("id"))
         if block.get("type") == "fallback":
-            keep(self.message, "model", _model(block.get("to")))
+            successor = block.get("to")  # the model that continues the answer: its name, or an object with it
+            name = successor if (model := as_object(successor)) is None else model.get("model")
+            keep(self.message, "model", name if isinstance(name, str) and name else None)
         for key, kind in _TEXTS.values():
             if block.get("type") == key:
                 yield from self.tell(kind, index, text_in(block, key))
@@ -189,13 +191,6 @@ class MessagesAssembler(AssemblerBase):
 
 
 ASSEMBLER = MessagesAssembler
-
-
-def _model(named: object) -> str | None:
-    """Return the model that continues an answer, named as text or in an object."""
-    model = as_object(named)
-    name = named if model is None else model.get("model")
-    return name if isinstance(name, str) and name else None
 
 
 def _add_unknown(block: dict[str, object], delta: dict[str, object]) -> None:

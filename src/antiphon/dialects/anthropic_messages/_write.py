@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.checks import TARGETS
 from antiphon.checks._view import PLACEHOLDER
-from antiphon.dialects._body import Body, continues_utterance
+from antiphon.dialects._body import Body
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -22,6 +22,7 @@ from antiphon.dialects._content import (
     file_id,
     mime_of,
     outcome_text,
+    shown_below,
     split_data_url,
     text_of,
 )
@@ -54,13 +55,6 @@ _IMAGES = TARGETS[NAME].media["user"]["image"].mimes or frozenset()
 _TYPES = {"image/jpg": "image/jpeg"}
 _PLAIN_TEXT = {"type", "text"}
 _STANDARD = str.maketrans("-_", "+/")
-
-
-def together(group: Sequence[Message], message: Message) -> bool:
-    """Return whether a message belongs to the current unit: all results of a turn are in one message."""
-    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
-        return True
-    return continues_utterance(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:
@@ -236,17 +230,14 @@ def _source(part: MediaPart) -> dict[str, object] | None:
         return {"type": "file", "file_id": file}
     mime = _TYPES.get(mime_of(part), mime_of(part))
     if (split := split_data_url(part.url)) is not None:
-        return _bytes_source(part.modality, mime, split[1])
+        data = split[1]
+        if mime in _IMAGES if part.modality == "image" else mime == "application/pdf":
+            return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
+        if part.modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
+            return {"type": "text", "media_type": "text/plain", "data": text}
+        return None
     if part.url[:4].lower() == "http" and (part.modality == "image" or mime == "application/pdf"):
         return {"type": "url", "url": part.url}
-    return None
-
-
-def _bytes_source(modality: str, mime: str, data: str) -> dict[str, object] | None:
-    if mime in _IMAGES if modality == "image" else mime == "application/pdf":
-        return {"type": "base64", "media_type": mime, "data": data.translate(_STANDARD)}
-    if modality == "document" and mime.startswith("text/") and (text := _decoded(data)):
-        return {"type": "text", "media_type": "text/plain", "data": text}
     return None
 
 
@@ -302,9 +293,9 @@ def _error_blocks(
         if block is not None and block.get("type") == "text":
             blocks += [] if _is_blank(block) else [block]
         elif isinstance(part, MediaPart) and block is not None:
-            label = f"{part.modality} of {writing.aliases.invocation(message)}"
-            blocks.append({"type": "text", "text": f"[{label}: shown below]"})
-            shown += [{"type": "text", "text": f"{label}:"}, block]
+            reference, labelled = shown_below(part, writing.aliases.invocation(message), block)
+            blocks.append(reference)
+            shown += labelled
     return blocks
 
 
@@ -312,7 +303,6 @@ def _error_blocks(
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     has_more = body.instructions is not None or bool(body.tools)
     if body.shape == "one" and len(body.units) == 1 and not has_more:
         return {**body.rest, **body.units[0]}

@@ -6,18 +6,18 @@ call and its result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from antiphon.dialects._content import has_words, message_text, result_text
-from antiphon.dialects._losses import PARTS
-from antiphon.dialects._reading import CallFields, OutcomeFields, ResultFields, Unit, as_object, notes_of, sample_units
-from antiphon.dialects._shared import (
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import (
     FAILURE,
     PURPOSES,
     TOOL,
     call_purpose,
+    failed,
     is_task,
     note,
     purpose_of,
@@ -25,6 +25,16 @@ from antiphon.dialects._shared import (
     request_of,
     shared_notes,
     with_purpose,
+)
+from antiphon.dialects._reading import (
+    CallFields,
+    OutcomeFields,
+    ResultFields,
+    Unit,
+    as_object,
+    notes_of,
+    sample_units,
+    text_at,
 )
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import (
@@ -43,7 +53,6 @@ _ANSWERS = ("response", "result", "error")
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one Atlas message."""
     content = unit.text("content")
     metadata = unit.object("metadata")
     kind, replied = metadata.get("type"), metadata.get("in_reply_to")
@@ -103,23 +112,12 @@ def _read_answer(unit: Unit, kind: str, invocation: str, content: str, source: s
     name = unit.called(invocation) or source or "unknown"
     payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": name}
     if kind == "error":
-        payload |= cast("ResultFields", _failure(unit.object("metadata"), content))
+        metadata = unit.object("metadata")
+        payload |= cast("ResultFields", failed(metadata, content, metadata.get("details")))
     else:
         payload["result"] = content
     note(unit, unit.value.get("metadata"), "type", "in_reply_to", "in_reply_to_message", *(FAILURE if kind == "error" else ()))
     unit.say(payload, policy=source or name, role_hint_for_llm="tool")
-
-
-def _failure(fields: Mapping[str, Any], message: object) -> OutcomeFields:
-    """Return the outcome of a call that failed, from the keys beside its message."""
-    kind, retryable = fields.get("error_type"), fields.get("retryable")
-    return {
-        "is_error": True,
-        "error_type": kind if isinstance(kind, str) and kind else "Error",
-        "error_message": message if isinstance(message, str) else "",
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": fields.get("details"),
-    }
 
 
 def _read_talk(
@@ -207,9 +205,8 @@ def _failed_tool(result: dict[str, Any], status: object) -> OutcomeFields:
         error, details = "" if status == "error" else str(status), error or None
     else:
         details = None
-    outcome = _failure(result, error)
-    known = next((each for each in (outcome.get("result"), details, result.get("result")) if each is not None), None)
-    return {**outcome, "result": known}
+    values = (result.get("details"), details, result.get("result"))
+    return failed(result, error, next((value for value in values if value is not None), None))
 
 
 # ---------------------------------------------------------------- writing
@@ -248,7 +245,6 @@ def _is_task(message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_call" and _is_task(first):
         unit: dict[str, Any] = {
@@ -280,16 +276,10 @@ def _add_metadata(unit: dict[str, Any], first: Message) -> None:
     unit["metadata"] = {**users, **metadata}
 
 
-def _type_of(message: Message) -> str | None:
-    notes = notes_of(message, "atlas")
-    kind = notes.get("type") if notes else None
-    return kind if isinstance(kind, str) else None
-
-
 def _is_answer(message: Message, call: Message | None) -> bool:
     if notes_of(message, "atlas").get("tool"):
         return False
-    return _is_task(call) if call is not None else _type_of(message) in ("result", "error", "response")
+    return _is_task(call) if call is not None else notes_of(message, "atlas").get("type") in _ANSWERS
 
 
 def _add_receiver(unit: dict[str, Any], message: Message) -> None:
@@ -307,7 +297,7 @@ def _write_failure(outcome: OptionResultPayload, writing: Writing) -> dict[str, 
 
 def _write_answer(message: Message, outcome: OptionResultPayload, writing: Writing) -> dict[str, Any]:
     content = outcome.error_message if outcome.is_error else result_text(outcome)
-    kind = "error" if outcome.is_error else _type_of(message) or "result"
+    kind = "error" if outcome.is_error else text_at(notes_of(message, "atlas"), "type") or "result"
     unit: dict[str, Any] = {
         "content": content or "",
         "metadata": {"type": kind, "in_reply_to": outcome.invocation_id, **_write_failure(outcome, writing)},
@@ -403,7 +393,6 @@ _OWN = frozenset({"task_id", "tool_results", "source_agent", "target_agent"})
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like Atlas."""
     units = sample_units(data)
     if not units or not all("content" in unit and _OWN & unit.keys() and "role" not in unit for unit in units):
         return None

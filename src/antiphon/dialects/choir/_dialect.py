@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from antiphon.dialects._content import message_text, time_text
-from antiphon.dialects._losses import PARTS
+from antiphon.dialects._meaning import PARTS
+from antiphon.dialects._purpose import ERROR, failed, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, ResultFields, Unit, as_object, sample_units
-from antiphon.dialects._shared import ERROR, is_error, metadata_of, note, with_purpose
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.messages import DataPart, JsonObject, Message, OptionResultPayload, thaw
 from antiphon.messages._unchecked import data_part, text_part
@@ -28,7 +28,6 @@ _ROLES = ("user", "assistant", "system", "tool")
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one Choir message."""
     kind = unit.text("type")
     data = unit.object("data")
     receiver = unit.maybe_text("receiver")
@@ -89,16 +88,10 @@ def request_type(response_type: str) -> str:
 
 
 def _read_error(data: dict[str, object]) -> OutcomeFields:
-    code, text, retryable = data.get("error_code"), data.get("error_message"), data.get("retryable")
     keys = {"error_code", "error_message", "retryable"}
     details = {key: value for key, value in data.items() if key not in keys}
-    return {
-        "is_error": True,
-        "error_type": code if isinstance(code, str) and code else "ERROR",
-        "error_message": text if isinstance(text, str) else "",
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": details["details"] if list(details) == ["details"] else details or None,
-    }
+    result = details["details"] if list(details) == ["details"] else details or None
+    return failed(data, data.get("error_message"), result, key="error_code", otherwise="ERROR")
 
 
 # ---------------------------------------------------------------- writing
@@ -110,7 +103,6 @@ def together(group: Sequence[Message], message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write one Choir message."""
     message, payload = group[0], group[0].payload
     if payload.kind == "option_call":
         unit = {"id": payload.invocation_id, "type": payload.option_name, "data": writing.json(payload, "arguments")}
@@ -119,7 +111,9 @@ def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
         kind = "ERROR" if payload.is_error else response_type_of(payload.option_name)
         unit = {"id": message.id, "type": kind, "data": data, "message_id": payload.invocation_id}
     elif is_error(message):
-        unit = _write_told_error(message)
+        failure: dict[str, Any] = thaw(metadata_of(message))
+        code = {"error_code": failure.pop("error_type")} if "error_type" in failure else {}
+        unit = {"id": message.id, "type": "ERROR", "data": {**failure, "error_message": message_text(message), **code}}
     elif (notice := _notice(message)) is not None:
         unit = {"id": message.id, **notice, **({"metadata": metadata} if (metadata := with_purpose(message)) else {})}
     else:
@@ -145,12 +139,6 @@ def _notice(message: Message) -> dict[str, Any] | None:
             return thaw(notice) if isinstance(notice["type"], str) and isinstance(notice["data"], JsonObject) else None
         case _:
             return None
-
-
-def _write_told_error(message: Message) -> dict[str, Any]:
-    metadata: dict[str, Any] = thaw(metadata_of(message))
-    code = {"error_code": metadata.pop("error_type")} if "error_type" in metadata else {}
-    return {"id": message.id, "type": "ERROR", "data": {**metadata, "error_message": message_text(message), **code}}
 
 
 def _write_talk(message: Message) -> dict[str, object]:
@@ -181,7 +169,6 @@ _ENVELOPE = frozenset({"id", "sender", "receiver", "correlation_id", "message_id
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like Choir."""
     units = sample_units(data)
     has_types = bool(units) and all(isinstance(unit.get("type"), str) and _carries(unit) for unit in units)
     return "a type with data, in an envelope of Choir" if has_types else None

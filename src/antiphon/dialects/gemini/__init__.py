@@ -1,6 +1,6 @@
 """Gemini generateContent: requests, responses and bare lists of contents."""
 
-from antiphon.dialects import _body_dialect
+from antiphon.dialects import _body, _body_dialect
 from antiphon.dialects.gemini import _read, _wire, _write
 
 __all__ = ["DIALECT"]
@@ -17,7 +17,7 @@ DIALECT = _body_dialect.BodyDialect(
     write_tool=_wire.write_tool,
     read_instructions=_read.read_instructions,
     write_instructions=_write.write_instructions,
-    together=_write.together,
+    together=_body.joins_results,
     before=_write.before,
     invocation_in=_write.invocation_in,
     options=_write.OPTIONS,

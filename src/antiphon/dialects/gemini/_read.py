@@ -18,7 +18,17 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from antiphon.dialects._content import as_data_url, error_of, file_urn, json_text, modality_of, read_arguments, split_data_url
-from antiphon.dialects._reading import CallFields, OutcomeFields, PartsFields, Reading, ResultFields, Unit, as_object, kind_of
+from antiphon.dialects._reading import (
+    CallFields,
+    OutcomeFields,
+    PartsFields,
+    Reading,
+    ResultFields,
+    Unit,
+    as_list,
+    as_object,
+    kind_of,
+)
 from antiphon.dialects.gemini._wire import ANSWER, DATA, MODIFIERS, NAME, ROLES, kept_proof, known, look, spelled_otherwise
 from antiphon.messages import Citation, ForeignPart, MediaPart, Message, OptionCallPayload, Part, ReasoningPart, TextPart
 from antiphon.messages._names import is_name
@@ -50,7 +60,7 @@ def _grounding(candidate: Mapping[str, object], texts: Mapping[int, bytes]) -> I
         place = _offset(segment, "partIndex") or 0
         if place in texts:
             start, end = _offset(segment, "startIndex") or 0, _offset(segment, "endIndex")
-            for index in _list(look(support, "groundingChunkIndices")):
+            for index in as_list(look(support, "groundingChunkIndices")):
                 if type(index) is int and 0 <= index < len(chunks):
                     yield place, _citation(_source(chunks[index]), texts[place], start, end)
 
@@ -98,12 +108,8 @@ def _offset(box: Mapping[str, object], key: str) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def _list(value: object) -> list[object]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
 def _objects(value: object) -> list[dict[str, object]]:
-    return [item for item in _list(value) if isinstance(item, dict)]
+    return [item for item in as_list(value) if isinstance(item, dict)]
 
 
 # ---------------------------------------------------------------- media
@@ -238,7 +244,6 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
 
 
 def _raw_part(unit: Unit, place: int) -> dict[str, Any]:
-    """Return one of the parts, unchanged."""
     parts = unit.value["parts"]
     return cast("dict[str, Any]", parts if isinstance(parts, dict) else parts[place])
 
@@ -296,9 +301,7 @@ def _part(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Cita
 
 
 def _text(unit: Unit, place: int, keys: dict[str, Any], citations: Sequence[Citation]) -> Part:
-    text = keys["text"]
-    if not isinstance(text, str):
-        unit.fail(f"expected text, found {kind_of(text)}", "parts", place, "text")
+    text = unit.text_in(keys, "text", ("parts", place))
     if len(keys) == 1:
         return TextPart(text=text, citations=tuple(citations))
     notes = _notes(unit, place, keys)

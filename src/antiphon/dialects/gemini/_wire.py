@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._content import count_of
-from antiphon.dialects._reading import as_object, kind_of, notes_of, sample_units
+from antiphon.dialects._reading import as_list, as_object, kind_of, notes_of, sample_units
 from antiphon.errors import DecodeError
 from antiphon.messages import Tool, Usage, thaw
 from antiphon.messages._names import is_name
@@ -129,9 +129,6 @@ _PART_KEYS = DATA | {"thoughtSignature", "videoMetadata"}
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value) or {}
     if isinstance(body.get("contents"), list | dict):
         return _request(body)
@@ -210,7 +207,6 @@ def _sum(*counts: int | None) -> int | None:
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     is_bare = body.instructions is None and not body.tools
     if body.shape == "one" and is_bare and len(body.units) <= 1:
         if not body.rest and body.units:
@@ -247,7 +243,7 @@ def _closed_request(body: Body) -> dict[str, object]:
         tools = join_tools(body.tools, [frames])
         request["tools"] = tools[0] if len(tools) == 1 else tools
     elif isinstance(frames, list) or body.tools:
-        request["tools"] = join_tools(body.tools, cast("list[Any]", frames) if isinstance(frames, list) else [])
+        request["tools"] = join_tools(body.tools, as_list(request.get("tools")))
     return request
 
 
@@ -255,7 +251,6 @@ def _closed_request(body: Body) -> dict[str, object]:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and isinstance(body.get("contents"), list | dict):
         is_request = bool(body["contents"]) and _are_contents(body["contents"])
@@ -375,7 +370,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
-    """Write a function."""
     function: dict[str, Any] = {"name": name}
     if tool.description is not None:
         function["description"] = tool.description

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from antiphon.checks._view import PLACEHOLDER
-from antiphon.dialects._body import continues_utterance
 from antiphon.dialects._content import (
     INSTRUCTION,
     arguments_object,
@@ -53,13 +52,6 @@ _CALLED = "called"
 """The key in `memory` of the written option names, by invocation: a response has the name of its call."""
 _UNNAMED = "calls without an id"
 """The key in `memory` of the calls without an id, each with its number."""
-
-
-def together(group: Sequence[Message], message: Message) -> bool:
-    """Return whether a message belongs to the current unit: all results of one utterance do."""
-    if type(message.payload) is OptionResultPayload:
-        return type(group[-1].payload) is OptionResultPayload
-    return continues_utterance(group, message)
 
 
 def before(previous: Sequence[Message] | None, group: Sequence[Message], writing: BodyWriting) -> dict[str, object] | None:

@@ -12,21 +12,19 @@ from typing import Any
 
 from antiphon.dialects._content import (
     arguments_text,
-    file_id,
     has_words,
     json_text,
     message_text,
-    mime_of,
+    read_arguments,
     result_text,
-    split_data_url,
     time_text,
 )
-from antiphon.dialects._losses import PARTS, continued
-from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units
-from antiphon.dialects._shared import (
+from antiphon.dialects._meaning import PARTS, continued
+from antiphon.dialects._purpose import (
     ERROR,
     FAILURE,
     call_purpose,
+    failed,
     is_task,
     metadata_of,
     note,
@@ -35,9 +33,11 @@ from antiphon.dialects._shared import (
     shared_notes,
     with_purpose,
 )
+from antiphon.dialects._reading import CallFields, ResultFields, Unit, as_object, is_one_of, notes_of, sample_units, text_at
 from antiphon.dialects._unit_dialect import UnitDialect, Writing
 from antiphon.dialects.marsys._message import text_of
-from antiphon.dialects.openai_chat._read import FILE, read_medium
+from antiphon.dialects.openai_chat._read import read_medium
+from antiphon.dialects.openai_chat._write import write_medium
 from antiphon.messages import (
     RUNTIME_POLICY,
     DataPart,
@@ -50,13 +50,9 @@ from antiphon.messages import (
     TextPart,
     thaw,
 )
-from antiphon.messages._json_values import JsonError, parse
-from antiphon.messages._json_values import write as json_bytes
 from antiphon.messages._unchecked import text_part
 
 # ---------------------------------------------------------------- parts
-
-_SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
 
 def part_of(item: dict[str, object]) -> Part:
@@ -73,7 +69,9 @@ def item_of(part: Part) -> dict[str, object] | None:
         case DataPart():
             return {"type": "text", "text": json_text(part.data)}
         case MediaPart():
-            return _medium(part)
+            namespaces = part.metadata.values()
+            detail = next((notes["detail"] for notes in namespaces if isinstance(notes.get("detail"), str)), None)
+            return write_medium(part, detail)
         case ForeignPart():
             value = as_object(thaw(part.value))
             return value if value is not None and part_of(value) == part else None
@@ -81,26 +79,10 @@ def item_of(part: Part) -> dict[str, object] | None:
             return None
 
 
-def _medium(part: MediaPart) -> dict[str, Any] | None:
-    split = split_data_url(part.url)
-    if part.modality == "image" and (split or part.url[:4].lower() == "http"):
-        detail = next((notes["detail"] for notes in part.metadata.values() if isinstance(notes.get("detail"), str)), None)
-        return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
-    if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
-        return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
-    named = {"filename": part.file_name} if part.file_name else {}
-    if split and part.modality == "document":
-        return {"type": "file", "file": {"file_data": part.url, **named}}
-    if (file := file_id(part.url, FILE)) is not None:
-        return {"type": "file", "file": {"file_id": file, **named}}
-    return None
-
-
 # ---------------------------------------------------------------- reading
 
 
 def read(unit: Unit) -> None:
-    """Make the messages of one MARSYS message."""
     role = unit.text("role")
     unit.id = unit.own_id("message_id")
     unit.created_at = unit.iso_time("timestamp")
@@ -109,7 +91,7 @@ def read(unit: Unit) -> None:
         case "system" | "user" | "assistant":
             _read_talk(unit, role)
         case "tool" if invocation := unit.maybe_text("tool_call_id"):
-            if _error_type(unit):
+            if text_at(unit.object("metadata"), "error_type"):
                 _read_failure(unit, role)
             else:
                 _read_answer(unit, invocation, role)
@@ -186,14 +168,7 @@ def _arguments(unit: Unit, value: object, path: tuple[str | int, ...]) -> tuple[
         return plain, None
     if not isinstance(value, str):
         unit.fail("expected the arguments as JSON text", *path)
-    text = value.encode()
-    try:
-        arguments = as_object(parse(text))
-    except JsonError:
-        return {}, value
-    if arguments is None:
-        return {}, value
-    return arguments, None if json_bytes(arguments) == text else value
+    return read_arguments(value)
 
 
 def _names(unit: Unit) -> list[str]:
@@ -257,26 +232,17 @@ def _read_answer(unit: Unit, invocation: str, role: str) -> None:
     unit.say(payload, policy=name, role_hint_for_llm="tool", metadata=metadata)
 
 
-def _error_type(unit: Unit) -> str | None:
-    kind = unit.object("metadata").get("error_type")
-    return kind if isinstance(kind, str) and kind else None
-
-
 def _read_failure(unit: Unit, role: str) -> None:
     """Make the error result of a call: from a tool message with an `error_type`, or from an error that names its call."""
     invocation = unit.maybe_text("tool_call_id") or str(_call(unit))
     context = unit.object("metadata")
     called, name = unit.called(invocation), unit.maybe_text("name")
-    retryable = context.get("retryable")
+    message = "" if role == "tool" and unit.value.get("content") is None else _words(unit)
     payload: ResultFields = {
         "kind": "option_result",
         "invocation_id": invocation,
         "option_name": ((name or called) if role == "tool" else (called or name)) or "unknown",
-        "is_error": True,
-        "error_type": _error_type(unit) or "Error",
-        "error_message": "" if role == "tool" and unit.value.get("content") is None else _words(unit),
-        "retryable": retryable if isinstance(retryable, bool) else None,
-        "result": context.get("details"),
+        **failed(context, message, context.get("details")),
     }
     metadata = _as(role) if role == "error" else {}
     paired = "" if unit.maybe_text("tool_call_id") else _paired_by(unit, invocation)
@@ -323,7 +289,6 @@ def _asks_agent(message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: Writing) -> dict[str, Any]:
-    """Write the messages of one unit."""
     first, payload = group[0], group[0].payload
     if payload.kind == "option_result":
         unit = _write_failure(first, payload, writing) if payload.is_error else _write_answer(first, payload, writing)
@@ -353,9 +318,7 @@ def _add_metadata(unit: dict[str, Any], first: Message) -> None:
 
 def _role_of(message: Message) -> str | None:
     """Return the native role of a message, if the core cannot express it."""
-    notes = notes_of(message, "marsys")
-    role = notes.get("role") if notes else None
-    return role if isinstance(role, str) else None
+    return text_at(notes_of(message, "marsys"), "role")
 
 
 def _write_talk(group: Sequence[Message], writing: Writing) -> dict[str, object]:
@@ -382,7 +345,6 @@ def _needs_list(parts: Sequence[Part]) -> bool:
 
 
 def _list(message: Message, parts: Sequence[Part]) -> list[dict[str, object]]:
-    """Return parts as a list."""
     items: list[dict[str, Any]] = []
     goes_on = continued(message)
     for part in parts:
@@ -453,7 +415,6 @@ _OWN = frozenset({"message_id", "metadata", "timestamp"})
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like MARSYS."""
     units = sample_units(data)
     if not units or not all(is_one_of(unit.get("role"), _ROLES) and "type" not in unit for unit in units):
         return None

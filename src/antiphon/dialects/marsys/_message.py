@@ -10,7 +10,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
@@ -24,12 +23,10 @@ from typing_extensions import TypedDict, Unpack, override
 from antiphon.dialects._frozen import frozen, thawed
 from antiphon.messages import current_port
 from antiphon.messages._json_values import JsonError, canonical, copy_checked, parse, write
+from antiphon.messages._message import any_time
 from antiphon.messages._settings import current_limits
 
 # ---------------------------------------------------------------- fields
-
-# Python drops a finer fraction silently.
-_FINER_THAN_MICROSECONDS = re.compile(r"[.,][0-9]{7}")
 
 
 def as_object(value: object, what: str) -> Mapping[str, Any]:
@@ -44,15 +41,11 @@ def read_time(value: object) -> datetime:
 
     The offset is fixed because Python treats two times of different zones as unequal in the hour when the clock is set back.
     """
-    if isinstance(value, str) and not _FINER_THAN_MICROSECONDS.search(value):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
-    if not isinstance(value, datetime):
-        raise PydanticCustomError("time", "A time is a datetime, or ISO 8601 text of at most microseconds", {})
-    offset = value.utcoffset() or timedelta(0)
+    time = any_time(value)
+    offset = time.utcoffset() or timedelta(0)
     if offset.microseconds:  # ISO 8601 has no such offset, and Python cannot read its own output
         raise PydanticCustomError("time", "A time's offset from UTC is in whole seconds", {})
-    return value.replace(tzinfo=timezone(offset), fold=0)
+    return time.replace(tzinfo=timezone(offset), fold=0)
 
 
 def _own(value: object) -> Any:

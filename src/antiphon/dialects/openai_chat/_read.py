@@ -5,7 +5,6 @@ A body is a request, a response, a bare list of messages, or one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 from antiphon.dialects._body import Body
@@ -15,22 +14,26 @@ from antiphon.dialects._content import (
     file_urn,
     modality_of,
     named_file,
+    outcome_of,
     read_arguments,
     split_data_url,
     unix_time,
+    usage_of,
 )
 from antiphon.dialects._reading import (
     CHAT_KEYS,
     CLAUDE_KEYS,
     CallFields,
+    OutcomeFields,
     PartsFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     content_parts,
     is_one_of,
-    kind_of,
     sample_units,
+    text_at,
 )
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -38,11 +41,9 @@ from antiphon.messages import (
     DataPart,
     ForeignPart,
     MediaPart,
-    OptionCallPayload,
     Part,
     ReasoningPart,
     TextPart,
-    Usage,
 )
 
 # ---------------------------------------------------------------- bodies
@@ -57,9 +58,6 @@ _OLLAMA_KEYS = frozenset({"keep_alive", "options"})
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and isinstance(body.get("messages"), list):
         return _request(body)
@@ -89,30 +87,13 @@ def _response(response: dict[str, object]) -> Body:
 
 
 def _facts(response: dict[str, Any], units: list[Any]) -> Body:
-    body = Body("response", units, ("choices",), rest=response, usage=_usage(response.get("usage")))
+    body = Body("response", units, ("choices",), rest=response, usage=usage_of(response.get("usage"), "prompt", "completion"))
     body.id = response["id"] if isinstance(response.get("id"), str) and response["id"] else None
     body.fields = {"created_at": unix_time(response.get("created"))}
     return body
 
 
-def _usage(value: object) -> Usage | None:
-    usage = as_object(value)
-    if usage is None:
-        return None
-    prompt = as_object(usage.get("prompt_tokens_details")) or {}
-    completion = as_object(usage.get("completion_tokens_details")) or {}
-    counts = {
-        "input_tokens": usage.get("prompt_tokens"),
-        "output_tokens": usage.get("completion_tokens"),
-        "cache_read_tokens": prompt.get("cached_tokens"),
-        "cache_write_tokens": prompt.get("cache_write_tokens"),
-        "reasoning_tokens": completion.get("reasoning_tokens"),
-    }
-    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
-
-
 def read_tool(tool: object) -> dict[str, Any] | None:
-    """Return name, description and parameters of a tool."""
     fields = as_object(tool) or {}
     inner = as_object(fields.get(str(fields.get("type", "function"))))
     if inner is None or not isinstance(inner.get("name"), str):
@@ -123,7 +104,6 @@ def read_tool(tool: object) -> dict[str, Any] | None:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is not None and body.get("object") == "chat.completion":
         return "a chat completion"
@@ -144,21 +124,16 @@ def _recognise_request(request: dict[str, Any]) -> str | None:
     if not units or "system" in request or any(not is_one_of(unit.get("role"), ROLES) or _has_blocks(unit) for unit in units):
         return None
     has_own = not CHAT_KEYS.isdisjoint(request) or any(
-        "function" in (as_object(tool) or {}) for tool in _listed(request, "tools")
+        "function" in (as_object(tool) or {}) for tool in as_list(request.get("tools"))
     )
     if not CLAUDE_KEYS.isdisjoint(request) or not _OLLAMA_KEYS.isdisjoint(request):
         return None
-    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in _listed(request, "tools")):
+    if not has_own and any("input_schema" in (as_object(tool) or {}) for tool in as_list(request.get("tools"))):
         return None
     # Anthropic Messages requires `max_tokens`; here it is optional.
     model = request.get("model")
     is_claude = "max_tokens" in request and isinstance(model, str) and model.startswith("claude-")
     return None if is_claude and not has_own else "a request with messages of Chat Completions"
-
-
-def _listed(box: dict[str, object], key: str) -> list[object]:
-    value = box.get(key)
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _has_blocks(unit: dict[str, Any]) -> bool:
@@ -176,7 +151,6 @@ REASONING = ("reasoning_content", "reasoning")
 
 
 def read(unit: Unit) -> None:
-    """Read one chat message."""
     role = unit.text("role")
     if role not in ROLES:
         unit.fail(f"unknown role {role!r}; expected one of {', '.join(sorted(ROLES))}", "role")
@@ -200,8 +174,7 @@ def _talk(unit: Unit, role: str) -> None:
 
 def _form(unit: Unit) -> dict[str, Any]:
     """Return a note if one text is given as a list, which is not the usual form."""
-    content = unit.value.get("content")
-    return {"list": True} if isinstance(content, list) and len(cast("list[Any]", content)) == 1 else {}
+    return {"list": True} if len(as_list(unit.value.get("content"))) == 1 else {}
 
 
 def _speaker(unit: Unit, role: str) -> str:
@@ -228,21 +201,18 @@ def _assistant(unit: Unit) -> None:
 
 
 def _reasoning(unit: Unit) -> list[Part]:
-    values = [(key, unit.value.get(key)) for key in REASONING]
-    thoughts = [
-        ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key, text in values if isinstance(text, str) and text
+    thoughts: list[Part] = [
+        ReasoningPart(text=text, metadata={NAME: {"key": key}}) for key in REASONING if (text := text_at(unit.value, key))
     ]
-    return [*thoughts] if thoughts else [*_details(unit)]
-
-
-def _details(unit: Unit) -> Iterator[ReasoningPart]:
-    """Yield the reasoning that is only in OpenRouter's list of details; the residue restores the list itself."""
-    details = unit.value.get("reasoning_details")
-    for item in cast("list[Any]", details) if isinstance(details, list) else ():
+    if thoughts:
+        return thoughts
+    # Else the reasoning is only in OpenRouter's list of details; the residue restores the list itself.
+    for item in as_list(unit.value.get("reasoning_details")):
         detail = as_object(item) or {}
-        text, sealed = _text(detail, "text") or _text(detail, "summary"), _text(detail, "data")
+        text, sealed = text_at(detail, "text") or text_at(detail, "summary"), text_at(detail, "data")
         if text or sealed:
-            yield ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}})
+            thoughts.append(ReasoningPart(text=text or "", encrypted_content=sealed, metadata={NAME: {"detail": True}}))
+    return thoughts
 
 
 def _spoken(unit: Unit) -> list[Part]:
@@ -277,8 +247,8 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
     citations = [as_object(annotation.get("url_citation")) for annotation in unit.objects("annotations")]
     return tuple(
         Citation(
-            url=_text(citation, "url"),
-            title=_text(citation, "title"),
+            url=text_at(citation, "url"),
+            title=text_at(citation, "title"),
             start=count_of(citation.get("start_index")),
             end=count_of(citation.get("end_index")),
         )
@@ -287,16 +257,11 @@ def _citations(unit: Unit) -> tuple[Citation, ...]:
     )
 
 
-def _text(box: dict[str, Any], key: str) -> str | None:
-    return box[key] if isinstance(box.get(key), str) else None
-
-
 def _part(unit: Unit, index: int, part: dict[str, Any]) -> Part:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        if not isinstance(part.get(kind), str):
-            unit.fail(f"expected text, found {kind_of(part.get(kind))}", "content", index, str(kind))
-        return TextPart(text=part[str(kind)], metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
+        text = unit.text_in(part, str(kind), ("content", index))
+        return TextPart(text=text, metadata={NAME: {"refusal": "part"}} if kind == "refusal" else {})
     return read_medium(part)
 
 
@@ -309,23 +274,23 @@ def read_medium(part: dict[str, Any]) -> MediaPart | ForeignPart:
 
 
 def _image(image: dict[str, object]) -> MediaPart | None:
-    url, detail = _text(image, "url"), _text(image, "detail")
+    url, detail = text_at(image, "url"), text_at(image, "detail")
     if not url:
         return None
     return MediaPart(modality="image", url=url, metadata={NAME: {"detail": detail}} if detail else {})
 
 
 def _audio(audio: dict[str, object]) -> MediaPart | None:
-    data, ending = _text(audio, "data"), _text(audio, "format")
+    data, ending = text_at(audio, "data"), text_at(audio, "format")
     return MediaPart(modality="audio", url=as_data_url(f"audio/{ending}", data)) if data and ending else None
 
 
 def _file(file: dict[str, Any]) -> MediaPart | None:
-    url = _text(file, "file_data") or file_urn(FILE, _text(file, "file_id") or "")
+    url = text_at(file, "file_data") or file_urn(FILE, text_at(file, "file_id") or "")
     if not url:
         return None
     split = split_data_url(url)
-    name = named_file(_text(file, "filename"))
+    name = named_file(text_at(file, "filename"))
     return MediaPart(modality=modality_of(split[0] if split else None), url=url, metadata=name)
 
 
@@ -370,16 +335,10 @@ def _legacy_call(unit: Unit, call: dict[str, Any]) -> tuple[CallFields, dict[str
 
 def _answer(unit: Unit, invocation: str, name: str | None = None, notes: dict[str, object] | None = None) -> None:
     invocation = unit.alias(invocation or unit.own_id("id"))
-    call = unit.reading.calls.get(invocation)
-    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
-    option = unit.alias(name) if name else called
+    option = unit.alias(name) if name else unit.called(invocation) or "unknown"
     content = unit.value.get("content")
-    parts = _content(unit) if isinstance(content, list) else []
-    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
-    if isinstance(content, str):
-        payload["result"] = content
-    elif len(parts) == 1 and isinstance(parts[0], TextPart):
-        payload["result"] = parts[0].text
-    else:
-        payload["parts"] = parts
+    outcome: OutcomeFields = {"result": content}
+    if not isinstance(content, str):
+        outcome = outcome_of(_content(unit) if isinstance(content, list) else [])
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     unit.say(payload, policy=option, role_hint_for_llm="tool", metadata={NAME: notes or {}})

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from antiphon.checks._findings import is_native
 from antiphon.dialects._body import Body, continues_utterance
-from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
-from antiphon.dialects._losses import continued, is_refusal
+from antiphon.dialects._content import (
+    arguments_text,
+    described,
+    file_id,
+    mime_of,
+    outcome_text,
+    shown_below,
+    split_data_url,
+    text_of,
+)
+from antiphon.dialects._meaning import continued, is_refusal
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_chat._read import AUDIO, FILE, NAME
 from antiphon.messages import (
@@ -23,7 +33,6 @@ from antiphon.messages import (
     Tool,
     thaw,
 )
-from antiphon.messages._unchecked import EMPTY, plain_of
 
 OPTIONS = frozenset({"image_detail", "media_labels", "model"})
 _TEXT = frozenset({"type", "text"})
@@ -34,12 +43,8 @@ _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio
 def together(group: Sequence[Message], message: Message) -> bool:
     """Return whether a message belongs to the current unit; results of other formats do: their media follow all of them."""
     if message.payload.kind == "option_result" and group[-1].payload.kind == "option_result":
-        return not _is_native(message) and not _is_native(group[-1])
+        return not is_native(message, NAME) and not is_native(group[-1], NAME)
     return continues_utterance(group, message)
-
-
-def _is_native(message: Message) -> bool:
-    return message.__dict__["metadata"] is not EMPTY and NAME in plain_of(message, "metadata")
 
 
 def invocation_in(item: dict[str, object]) -> object:
@@ -48,7 +53,6 @@ def invocation_in(item: dict[str, object]) -> object:
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write messages that belong together."""
     first = group[0]
     if type(first.payload) is OptionResultPayload:
         answers = [_answer(message, writing) for message in group]
@@ -87,9 +91,14 @@ def _part(part: Part, role: str, writing: BodyWriting) -> list[dict[str, Any]]:
 
 
 def _medium(part: MediaPart, writing: BodyWriting) -> dict[str, Any] | None:
+    detail = writing.setting(part, "detail", "openai-responses", "pydantic-ai") or writing.options.get("image_detail")
+    return write_medium(part, detail)
+
+
+def write_medium(part: MediaPart, detail: object) -> dict[str, Any] | None:
+    """Return a medium as a part of a content, an image with its detail; None if the format does not accept it."""
     split = split_data_url(part.url)
     if part.modality == "image" and (split or part.url[:4].lower() == "http"):
-        detail = writing.setting(part, "detail", "openai-responses", "pydantic-ai") or writing.options.get("image_detail")
         return {"type": "image_url", "image_url": {"url": part.url, **({"detail": detail} if detail else {})}}
     if part.modality == "audio" and split and (sound := _SOUNDS.get(mime_of(part))):
         return {"type": "input_audio", "input_audio": {"data": split[1], "format": sound}}
@@ -187,13 +196,12 @@ def _with_parts(
     texts = [{"type": "text", "text": unit["content"]}] if unit["content"] else []
     media: list[dict[str, Any]] = []
     for part in outcome.parts:
-        shown = _medium(part, writing) if isinstance(part, MediaPart) else None
-        if shown is None:
+        if isinstance(part, MediaPart) and (shown := _medium(part, writing)) is not None:
+            reference, labelled = shown_below(part, unit.get("tool_call_id", outcome.option_name), shown)
+            texts.append(reference)
+            media += labelled
+        else:
             texts += _part(part, "tool", writing)
-            continue
-        label = f"{part.modality} of {unit.get('tool_call_id', outcome.option_name)}" if isinstance(part, MediaPart) else ""
-        texts.append({"type": "text", "text": f"[{label}: shown below]"})
-        media += [{"type": "text", "text": f"{label}:"}, shown]
     return {**unit, "content": texts or ""}, media
 
 
@@ -201,7 +209,6 @@ def _with_parts(
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     match body.shape:
         case "one" if len(body.units) == 1:
             return body.units[0]
@@ -218,7 +225,6 @@ def close_body(body: Body) -> object:
 
 
 def write_tool(tool: Tool, name: str) -> dict[str, Any]:
-    """Write a tool."""
     function: dict[str, object] = {"name": name}
     if tool.description is not None:
         function["description"] = tool.description

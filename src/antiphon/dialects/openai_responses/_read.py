@@ -23,9 +23,11 @@ from antiphon.dialects._content import (
     file_urn,
     modality_of,
     named_file,
+    outcome_of,
     read_arguments,
     split_data_url,
     unix_time,
+    usage_of,
 )
 from antiphon.dialects._reading import (
     CallFields,
@@ -33,10 +35,12 @@ from antiphon.dialects._reading import (
     PayloadFields,
     ResultFields,
     Unit,
+    as_list,
     as_object,
     is_one_of,
     kind_of,
     sample_units,
+    text_at,
 )
 from antiphon.errors import DecodeError
 from antiphon.messages import (
@@ -44,11 +48,9 @@ from antiphon.messages import (
     ForeignPart,
     MediaPart,
     Message,
-    OptionCallPayload,
     Part,
     ReasoningPart,
     TextPart,
-    Usage,
 )
 
 NAME = "openai-responses"
@@ -109,9 +111,6 @@ _PARTS = ("input_text", "input_image", "input_file", "output_text")
 
 
 def open_body(value: object) -> Body:
-    """Take a body apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is None:
         raise _no_body()
@@ -147,25 +146,11 @@ def _request(request: dict[str, Any]) -> Body:
 def _response(response: dict[str, Any]) -> Body:
     """Split a response; its instructions and tools repeat those of the request."""
     rest = {key: value for key, value in response.items() if key != "output"}
-    body = Body("response", response["output"], ("output",), rest=rest, usage=_usage(response.get("usage")))
+    body = Body(
+        "response", response["output"], ("output",), rest=rest, usage=usage_of(response.get("usage"), "input", "output")
+    )
     body.fields = {"created_at": unix_time(response.get("created_at"))}
     return body
-
-
-def _usage(value: object) -> Usage | None:
-    usage = as_object(value)
-    if usage is None:
-        return None
-    asked = as_object(usage.get("input_tokens_details")) or {}
-    answered = as_object(usage.get("output_tokens_details")) or {}
-    counts = {
-        "input_tokens": usage.get("input_tokens"),
-        "output_tokens": usage.get("output_tokens"),
-        "cache_read_tokens": asked.get("cached_tokens"),
-        "cache_write_tokens": asked.get("cache_write_tokens"),
-        "reasoning_tokens": answered.get("reasoning_tokens"),
-    }
-    return Usage.model_validate({name: count_of(count) for name, count in counts.items()})
 
 
 # ---------------------------------------------------------------- tools
@@ -189,7 +174,6 @@ def read_tool(tool: object) -> dict[str, object] | None:
 
 
 def recognise(data: Any) -> str | None:
-    """Return why parsed JSON looks like this format."""
     body = as_object(data)
     if body is None or "type" in body:
         return _recognise_items(data)
@@ -211,7 +195,9 @@ def recognise(data: Any) -> str | None:
 def _recognise_items(data: Any) -> str | None:
     units = sample_units(data)
     are_items = all(_is_item(unit) or _has_role(unit) for unit in units)
-    return "items of Responses" if are_items and any(_is_item(unit) or _has_own_parts(unit) for unit in units) else None
+    parts = [as_object(part) or {} for unit in units for part in as_list(unit.get("content"))]
+    has_own = any(map(_is_item, units)) or any(is_one_of(part.get("type"), _PARTS) for part in parts)
+    return "items of Responses" if are_items and has_own else None
 
 
 def _has_role(unit: dict[str, object]) -> bool:
@@ -222,12 +208,6 @@ def _is_item(unit: dict[str, object]) -> bool:
     """Whether it is an item by its type. A `message` with a model is a whole answer of another provider."""
     kind = unit.get("type")
     return isinstance(kind, str) and kind in _ITEMS and (kind != "message" or ("role" in unit and "model" not in unit))
-
-
-def _has_own_parts(unit: dict[str, object]) -> bool:
-    content = unit.get("content")
-    parts = cast("list[Any]", content) if isinstance(content, list) else []
-    return any(isinstance(part, dict) and is_one_of(cast("dict[str, Any]", part).get("type"), _PARTS) for part in parts)
 
 
 # ---------------------------------------------------------------- items
@@ -253,7 +233,6 @@ _BY_THE_CALLER = frozenset(
 
 
 def read_instructions(unit: Unit) -> None:
-    """Read the field for instructions."""
     text: object = unit.value
     if not isinstance(text, str):
         unit.fail(f"expected text, found {kind_of(text)}")
@@ -369,16 +348,10 @@ def _call(unit: Unit) -> None:
 
 def _answer(unit: Unit) -> None:
     invocation = unit.alias(unit.maybe_text("call_id") or unit.own_id("id"))
-    call = unit.reading.calls.get(invocation)
-    called = call.payload.option_name if call is not None and isinstance(call.payload, OptionCallPayload) else "unknown"
     name = unit.maybe_text("name")
-    option = unit.alias(name) if name else called
-    parts = _content(unit, "output")
-    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option}
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
-        payload["result"] = parts[0].text
-    else:
-        payload["parts"] = parts
+    option = unit.alias(name) if name else unit.called(invocation) or "unknown"
+    outcome = outcome_of(_content(unit, "output"))
+    payload: ResultFields = {"kind": "option_result", "invocation_id": invocation, "option_name": option, **outcome}
     notes = _form(unit, "output")
     if unit.value["type"] == "custom_tool_call_output":
         notes["custom"] = True
@@ -417,10 +390,7 @@ def _part(unit: Unit, place: tuple[str, int], part: dict[str, Any]) -> Part:
 
 
 def _text(unit: Unit, place: tuple[str, int], part: dict[str, Any], key: str) -> TextPart:
-    text = part.get(key)
-    if not isinstance(text, str):
-        unit.fail(f"expected text, found {kind_of(text)}", *place, key)
-    notes = _settings(part, TEXT_SETTINGS)
+    text, notes = unit.text_in(part, key, place), _settings(part, TEXT_SETTINGS)
     if key == "refusal":
         notes["refusal"] = True
     return TextPart(text=text, citations=_citations(part.get("annotations")), metadata={NAME: notes} if notes else {})
@@ -431,18 +401,18 @@ def _settings(part: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _image(part: dict[str, object]) -> MediaPart | None:
-    url = _str(part, "image_url") or file_urn(FILE, _str(part, "file_id") or "")
+    url = text_at(part, "image_url") or file_urn(FILE, text_at(part, "file_id") or "")
     return _medium("image", url, notes=_settings(part, MEDIA_SETTINGS))
 
 
 def _file(part: dict[str, object]) -> MediaPart | None:
-    url = _str(part, "file_data") or _str(part, "file_url") or file_urn(FILE, _str(part, "file_id") or "")
+    url = text_at(part, "file_data") or text_at(part, "file_url") or file_urn(FILE, text_at(part, "file_id") or "")
     split = split_data_url(url)
     modality = modality_of(split[0] if split else None)
     notes = _settings(part, MEDIA_SETTINGS)
     if modality != "document":
         notes["file"] = True
-    return _medium(modality, url, notes=notes, name=_str(part, "filename"))
+    return _medium(modality, url, notes=notes, name=text_at(part, "filename"))
 
 
 def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | None = None) -> MediaPart | None:
@@ -458,30 +428,20 @@ def _medium(modality: str, url: str, *, notes: dict[str, object], name: str | No
 
 
 def _citations(value: object) -> tuple[Citation, ...]:
-    annotations = [as_object(annotation) for annotation in cast("list[Any]", value)] if isinstance(value, list) else []
+    annotations = [as_object(annotation) for annotation in as_list(value)]
     return tuple(_citation(annotation) for annotation in annotations if annotation is not None)
 
 
 def _citation(annotation: dict[str, object]) -> Citation:
     """Return a citation; its kind is stored if its fields do not show it."""
     kind = annotation.get("type")
-    end = _count(annotation, "end_index")
+    end = count_of(annotation.get("end_index"))
+    start = count_of(annotation.get("index" if kind == "file_citation" else "start_index"))
     if kind == "url_citation":
-        return Citation(
-            url=_str(annotation, "url"), title=_str(annotation, "title"), start=_count(annotation, "start_index"), end=end
-        )
-    start = _count(annotation, "index" if kind == "file_citation" else "start_index")
-    source, title = _str(annotation, "file_id"), _str(annotation, "filename")
+        return Citation(url=text_at(annotation, "url"), title=text_at(annotation, "title"), start=start, end=end)
+    source, title = text_at(annotation, "file_id"), text_at(annotation, "filename")
     notes = {"type": kind} if isinstance(kind, str) and kind != "file_citation" else {}
     return Citation(source=source, title=title, start=start, end=end, metadata={NAME: notes} if notes else {})
-
-
-def _str(box: dict[str, Any], key: str) -> str | None:
-    return box[key] if isinstance(box.get(key), str) else None
-
-
-def _count(box: dict[str, object], key: str) -> int | None:
-    return count_of(box.get(key))
 
 
 _READERS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.dialects._body import Body
 from antiphon.dialects._content import arguments_text, described, file_id, mime_of, outcome_text, split_data_url, text_of
-from antiphon.dialects._losses import continued, joined
+from antiphon.dialects._meaning import continued, joined
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.openai_responses._read import AS_TEXT, FILE, LEFT_OUT, MEDIA_SETTINGS, NAME, TEXT_SETTINGS, THOUGHTS
 from antiphon.messages import (
@@ -44,7 +44,6 @@ def alone(group: Sequence[Message], message: Message) -> bool:
 
 
 def write(group: Sequence[Message], writing: BodyWriting) -> list[dict[str, Any]]:
-    """Write a message."""
     message = group[0]
     payload = message.payload
     if type(payload) is OptionCallPayload:
@@ -98,7 +97,6 @@ def _items(message: Message, role: str, notes: Mapping[str, object], writing: Bo
 
 
 def _own_item(part: Part, role: str, writing: BodyWriting, *, is_native: bool) -> dict[str, object] | None:
-    """Return the item that a part is, or begins."""
     if isinstance(part, TextPart | DataPart):
         return None
     notes = writing.notes(part)
@@ -264,7 +262,6 @@ def _answer(message: Message, outcome: OptionResultPayload, writing: BodyWriting
 
 
 def close_body(body: Body) -> object:
-    """Put a body together."""
     is_bare = not body.tools and body.instructions is None
     match body.shape:
         case "one" if is_bare and len(body.units) == 1:

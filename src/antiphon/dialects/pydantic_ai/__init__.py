@@ -1,6 +1,6 @@
 """Pydantic AI: message histories as its `ModelMessagesTypeAdapter` stores them."""
 
-from antiphon.dialects import _body_dialect
+from antiphon.dialects import _body, _body_dialect
 from antiphon.dialects.pydantic_ai import _read, _wire, _write
 
 __all__ = ["DIALECT"]
@@ -15,7 +15,7 @@ DIALECT = _body_dialect.BodyDialect(
     recognise=_wire.recognise,
     read_tool=_wire.read_tool,
     write_tool=_wire.write_tool,
-    together=_write.together,
+    together=_body.joins_results,
     invocation_in=_write.invocation_in,
     options=_write.OPTIONS,
     reasons={

@@ -35,7 +35,7 @@ from antiphon.dialects._content import (
     modality_of,
     split_data_url,
 )
-from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_object, fresh, kind_of
+from antiphon.dialects._reading import OutcomeFields, ResultFields, Unit, as_list, as_object, fresh
 from antiphon.dialects._writing import BodyWriting
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, with_defaults, write_time
 from antiphon.messages import Citation, DataPart, ForeignPart, MediaPart, Message, OptionResultPayload, Part, TextPart, thaw
@@ -50,13 +50,11 @@ _WORDS = {"web": {"url": "url", "title": "title"}, "document": {"document_id": "
 
 def read_citations(value: object) -> tuple[Citation, ...]:
     """Return the citations of a text; other data is left to the residue."""
-    if not isinstance(value, list):
-        return ()
     citations: list[Citation] = []
-    for item in cast("list[Any]", value):
+    for item in as_list(value):
         fields = as_object(item) or {}
-        listed, anchor = fields.get("sources"), as_object(fields.get("anchor")) or {}
-        sources = [as_object(source) or {} for source in cast("list[Any]", listed)] if isinstance(listed, list) else []
+        anchor = as_object(fields.get("anchor")) or {}
+        sources = [as_object(source) or {} for source in as_list(fields.get("sources"))]
         if all(str(source.get("kind")) in _WORDS for source in sources):
             citations += [_citation(source, anchor, is_first=place == 0) for place, source in enumerate(sources)]
     return tuple(citations)
@@ -66,10 +64,7 @@ def _citation(source: dict[str, Any], anchor: dict[str, Any], *, is_first: bool)
     words = _WORDS[source["kind"]]
     fields: dict[str, Any] = {words[key]: value for key, value in source.items() if key in words and isinstance(value, str)}
     notes: dict[str, Any] = {} if is_first else {"joined": True}
-    excerpts = source.get("excerpts")
-    quotes = (
-        [excerpt for excerpt in cast("list[Any]", excerpts) if isinstance(excerpt, str)] if isinstance(excerpts, list) else []
-    )
+    quotes = [excerpt for excerpt in as_list(source.get("excerpts")) if isinstance(excerpt, str)]
     if quotes:
         fields["quote"] = quotes[0]
     if quotes[1:]:
@@ -91,7 +86,10 @@ def write_citations(citations: Sequence[Citation]) -> list[dict[str, object]] | 
         if written and notes.get("joined"):
             written[-1]["sources"].append(source)
         else:
-            written.append({"sources": [source], "anchor": _anchor(citation, notes)})
+            start, end, anchor = citation.start, citation.end, None
+            if start is not None and end is not None and end > start:
+                anchor = {"start": start, "end": end, "kind": notes.get("anchor", "content")}
+            written.append({"sources": [source], "anchor": anchor})
     return written or None
 
 
@@ -103,12 +101,6 @@ def _source(citation: Citation, notes: Mapping[str, Any]) -> dict[str, object] |
     if not (citation.source or citation.title or excerpts):
         return None
     return {"document_id": citation.source, "title": citation.title, "excerpts": excerpts, "kind": "document"}
-
-
-def _anchor(citation: Citation, notes: Mapping[str, object]) -> dict[str, object] | None:
-    if citation.start is None or citation.end is None or citation.end <= citation.start:
-        return None
-    return {"start": citation.start, "end": citation.end, "kind": notes.get("anchor", "content")}
 
 
 # ---------------------------------------------------------------- files
@@ -275,10 +267,10 @@ def is_result(part: Mapping[str, Any]) -> bool:
     return part["part_kind"] == "tool-return" or (part["part_kind"] == "retry-prompt" and part.get("tool_name") is not None)
 
 
-def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | int]) -> str:
-    """Return a text that must be there."""
-    value = part.get(key)
-    return value if isinstance(value, str) else unit.fail(f"expected text, found {kind_of(value)}", *path, key)
+def read_invocation(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> str:
+    """Return the id of a call or of its result; one made from its place if it has none."""
+    own_id = "" if part.get("tool_call_id") is None else unit.text_in(part, "tool_call_id", path)
+    return unit.alias(own_id or f"{NAME}-{unit.position or 0}-{path[-1]}")
 
 
 # ---------------------------------------------------------------- the return of a tool: reading
@@ -286,13 +278,10 @@ def text_in(unit: Unit, part: Mapping[str, Any], key: str, path: Sequence[str | 
 
 def read_result(unit: Unit, part: dict[str, Any], path: Sequence[str | int]) -> tuple[ResultFields, dict[str, Any]]:
     """Return the fields of the payload, and the metadata of the message."""
-    invocation = part.get("tool_call_id")
-    if invocation is not None and not isinstance(invocation, str):
-        unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
     payload: ResultFields = {
         "kind": "option_result",
-        "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
-        "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
+        "invocation_id": read_invocation(unit, part, path),
+        "option_name": unit.alias(unit.text_in(part, "tool_name", path)),
     }
     is_legacy = part["part_kind"] == "retry-prompt"
     outcome = "retried" if is_legacy else part.get("outcome")
@@ -330,7 +319,7 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
     """Return content as parts, if it contains files; and metadata for what the parts do not show."""
     content, record = part.get("content"), part.get(DIGESTS)
     digests = cast("list[Any]", record) if isinstance(record, list) else None
-    items: list[object] = cast("list[Any]", content) if isinstance(content, list) else [content]
+    items = cast("list[Any]", content) if isinstance(content, list) else [content]
     files = [_file(item, digests) for item in items]
     seen = {digest(item) for item, file in zip(items, files, strict=True) if file is not None}
     unshown = sorted({text for text in digests or () if isinstance(text, str) and text not in seen})
@@ -339,16 +328,13 @@ def _shown(part: dict[str, Any]) -> tuple[list[Part] | None, dict[str, Any]]:
         return None, notes
     if content is items and len(items) == 1:
         notes["list"] = True
-    return [file or _plain_part(item) for item, file in zip(items, files, strict=True)], notes
+    pairs = zip(items, files, strict=True)
+    return [file or (TextPart(text=item) if isinstance(item, str) else DataPart(data=item)) for item, file in pairs], notes
 
 
 def _file(item: object, digests: list[object] | None) -> MediaPart | None:
     fields = as_object(item)
     return read_file(fields) if fields is not None and is_recorded(fields, digests) else None
-
-
-def _plain_part(item: Any) -> Part:
-    return TextPart(text=item) if isinstance(item, str) else DataPart(data=item)
 
 
 # ---------------------------------------------------------------- the return of a tool: writing

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from antiphon.dialects._content import read_arguments
 from antiphon.dialects._reading import CallFields, PartsFields, PayloadFields, Unit, as_object, kind_of
-from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_result, text_in
+from antiphon.dialects.pydantic_ai._content import is_result, read_citations, read_file, read_invocation, read_result
 from antiphon.dialects.pydantic_ai._wire import NAME, non_defaults, read_time, read_usage
 from antiphon.messages import DataPart, ForeignPart, MediaPart, Part, ReasoningPart, TextPart, Usage
 from antiphon.messages._json_values import canonical
@@ -60,7 +60,7 @@ def _parts(unit: Unit) -> list[dict[str, object]]:
         unit.fail(f"expected a list, found {kind_of(unit.value.get('parts'))}", "parts")
     parts = unit.objects("parts")
     for index, part in enumerate(parts):
-        text_in(unit, part, "part_kind", ("parts", index))
+        unit.text_in(part, "part_kind", ("parts", index))
     return parts
 
 
@@ -150,7 +150,7 @@ def _textual(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part] | None
         return None
     if isinstance(content, list) and kind in ("retry-feedback", "retry-prompt"):
         return [DataPart(data=cast("Any", content))]
-    return [TextPart(text=text_in(unit, part, "content", path))]
+    return [TextPart(text=unit.text_in(part, "content", path))]
 
 
 def _content(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[list[Part] | None, dict[str, Any]]:
@@ -173,7 +173,7 @@ def _item(unit: Unit, value: Any, path: _Path) -> Part:
     match item.get("kind"):
         case "text-content":
             notes = {"kind": "text-content", **non_defaults(item, "text-content")}
-            return TextPart(text=text_in(unit, item, "content", path), metadata={NAME: notes})
+            return TextPart(text=unit.text_in(item, "content", path), metadata={NAME: notes})
         case "structured-content" if "value" in item:
             notes = non_defaults(item, "structured-content")
             return DataPart(data=item["value"], metadata={NAME: notes} if notes else {})
@@ -206,7 +206,7 @@ def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part
     match part["part_kind"]:
         case "text":
             notes = non_defaults(part, "text")
-            text, citations = text_in(unit, part, "content", path), read_citations(part.get("citations"))
+            text, citations = unit.text_in(part, "content", path), read_citations(part.get("citations"))
             return [TextPart(text=text, citations=citations, metadata={NAME: notes} if notes else {})]
         case "thinking":
             return [_thought(unit, part, path)]
@@ -222,7 +222,7 @@ def _of_response(unit: Unit, part: dict[str, Any], path: _Path) -> Sequence[Part
 def _thought(unit: Unit, part: dict[str, Any], path: _Path) -> ReasoningPart:
     signature = part.get("signature")
     proof = signature if isinstance(signature, str) else None
-    text, metadata = text_in(unit, part, "content", path), {NAME: non_defaults(part, "thinking")}
+    text, metadata = unit.text_in(part, "content", path), {NAME: non_defaults(part, "thinking")}
     if part.get("id") in _REDACTED:
         return ReasoningPart(text=text, encrypted_content=proof, metadata=metadata)
     return ReasoningPart(text=text, signature=proof, metadata=metadata)
@@ -233,7 +233,7 @@ def _speech(unit: Unit, part: dict[str, Any], path: _Path) -> list[Part]:
     notes = {"kind": "speech", **non_defaults(part, "speech")}
     parts: list[Part] = []
     if part.get("transcript") is not None:
-        parts.append(TextPart(text=text_in(unit, part, "transcript", path), metadata={NAME: {"part": notes}}))
+        parts.append(TextPart(text=unit.text_in(part, "transcript", path), metadata={NAME: {"part": notes}}))
     sound = read_file(as_object(part.get("audio")) or {})
     if sound is not None:
         parts.append(_noted(sound, {"kind": AUDIO} if parts else notes))
@@ -248,16 +248,14 @@ def _noted(part: MediaPart, notes: dict[str, Any]) -> MediaPart:
 
 
 def _call(unit: Unit, part: dict[str, Any], path: _Path) -> tuple[CallFields, dict[str, Any]]:
-    args, invocation = part.get("args"), part.get("tool_call_id")
+    args = part.get("args")
     if args is not None and not isinstance(args, str | dict):
         unit.fail(f"expected an object or its text, found {kind_of(args)}", *path, "args")
-    if invocation is not None and not isinstance(invocation, str):
-        unit.fail(f"expected text, found {kind_of(invocation)}", *path, "tool_call_id")
     arguments, text = read_arguments(args) if isinstance(args, str) else (cast("dict[str, Any]", args or {}), None)
     payload: CallFields = {
         "kind": "option_call",
-        "invocation_id": unit.alias(invocation or f"{NAME}-{unit.position or 0}-{path[-1]}"),
-        "option_name": unit.alias(text_in(unit, part, "tool_name", path)),
+        "invocation_id": read_invocation(unit, part, path),
+        "option_name": unit.alias(unit.text_in(part, "tool_name", path)),
         "arguments": arguments,
         "arguments_text": text,
     }

@@ -78,9 +78,6 @@ _COUNTS = {
 
 
 def open_body(value: object) -> Body:
-    """Take a history apart."""
-    if isinstance(value, list):
-        return Body("list", cast("list[Any]", value))
     body = as_object(value)
     if body is not None and "kind" in body:
         return Body("one", [body])
@@ -102,7 +99,6 @@ def write_tool(tool: Tool, name: str) -> None:
 
 
 def recognise(data: object) -> str | None:
-    """Return why parsed JSON looks like this format."""
     units = sample_units(data)
     if not units or not all(unit.get("kind") in ("request", "response") and _has_parts(unit) for unit in units):
         return None

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from antiphon.dialects._body import continues_utterance
 from antiphon.dialects._content import arguments_text, described, text_of
 from antiphon.dialects._reading import as_object, fresh
 from antiphon.dialects._writing import BodyWriting
@@ -36,13 +35,6 @@ OPTIONS = frozenset({"media_labels"})
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _NONE: Mapping[str, Any] = {}
 _TIMED = ("system-prompt", "user-prompt", "retry-feedback", "retry-prompt")
-
-
-def together(group: Sequence[Message], message: Message) -> bool:
-    """Return whether a message belongs to the current unit: results after results, and parts of one utterance."""
-    if type(message.payload) is OptionResultPayload and type(group[-1].payload) is OptionResultPayload:
-        return True
-    return continues_utterance(group, message)
 
 
 def invocation_in(part: dict[str, object]) -> object:

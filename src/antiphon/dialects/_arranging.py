@@ -1,4 +1,4 @@
-"""The order that providers require: an utterance, and right after it the results of its calls.
+"""Messages in units, and in the order that providers require: an utterance, and right after it the results of its calls.
 
 Most histories are in that order already; one pass checks it. Otherwise, a call without a result is left out, a result without
 an open call is left out, and a result that comes later moves up to its call. Messages of the target's own format are not
@@ -7,7 +7,7 @@ changed: a fault in them is not corrected silently.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.checks._view import same_utterance
@@ -31,6 +31,19 @@ def arrange(messages: Sequence[Message], is_native: Callable[[Message], bool]) -
     if is_regular(messages) or all(map(is_native, messages)):
         return Arranged(messages)
     return _Arranging(messages, is_native).result()
+
+
+def grouped(messages: Iterable[Message], joins: Callable[[Sequence[Message], Message], bool]) -> list[list[Message]]:
+    """Return messages unit by unit; `joins` tells whether a message belongs to the unit of the messages before it."""
+    groups: list[list[Message]] = []
+    group: list[Message] = []
+    for message in messages:
+        if group and joins(group, message):
+            group.append(message)
+        else:
+            group = [message]
+            groups.append(group)
+    return groups
 
 
 def is_regular(messages: Sequence[Message]) -> bool:

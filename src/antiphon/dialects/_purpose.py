@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from antiphon.dialects._reading import Unit, as_object, notes_of
+from antiphon.dialects._reading import OutcomeFields, Unit, as_object, notes_of, text_at
 from antiphon.messages import Message, OptionCallPayload, Part, PartsPayload, TextPart, thaw
 from antiphon.messages._unchecked import EMPTY, plain_of
 
@@ -43,8 +43,7 @@ FAILURE: Final = ("error_type", "retryable", "details")
 
 def purpose_of(message: Message) -> str | None:
     """Return what a message is for, where that is noted."""
-    purpose = notes_of(message, SHARED).get(_KEY)
-    return purpose if isinstance(purpose, str) else None
+    return text_at(notes_of(message, SHARED), _KEY)
 
 
 def metadata_of(message: Message) -> Mapping[str, Any]:
@@ -120,6 +119,20 @@ def with_purpose(message: Message, shown: str | None = None) -> dict[str, Any]:
     purpose = purpose_to_write(message)
     metadata: dict[str, Any] = thaw(metadata_of(message))
     return metadata if purpose in (None, shown) else {**metadata, _KEY: purpose}
+
+
+def failed(
+    fields: Mapping[str, Any], message: object, details: object, *, key: str = "error_type", otherwise: str = "Error"
+) -> OutcomeFields:
+    """Return the outcome of a call that failed; its class is under a key, and a value of another type counts as missing."""
+    retryable = fields.get("retryable")
+    return {
+        "is_error": True,
+        "error_type": text_at(fields, key) or otherwise,
+        "error_message": message if isinstance(message, str) else "",
+        "retryable": retryable if isinstance(retryable, bool) else None,
+        "result": details,
+    }
 
 
 def marked_error(message: Message) -> Message:
