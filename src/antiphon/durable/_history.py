@@ -38,6 +38,8 @@ class RecordedStep(NamedTuple):
     is_agent: bool = False
     is_deed: bool = False
     """Whether it changes something: its effects are not `none`."""
+    is_in_doubt: bool = False
+    """Whether it must not be done twice, was begun, and has no outcome."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class History:
         self._requested: set[str] = set()
         """The courses with a model request: the runs of agents."""
         self._questions: dict[str, str] = {}
+        self._doubts: set[str] = set()
 
     @classmethod
     async def read(cls, ledger: Owners, thread_id: str, run: str, since: int) -> History:
@@ -143,7 +146,8 @@ class History:
     @property
     def steps(self) -> Sequence[RecordedStep]:
         """The recorded steps in order, and the runs of agents at the place of their first step."""
-        return tuple(step for step in self._steps if not step.is_agent or step.id in self._requested)
+        steps = (step for step in self._steps if not step.is_agent or step.id in self._requested)
+        return tuple(step._replace(is_in_doubt=step.id in self._doubts) for step in steps)
 
     def _add(self, message: Message) -> None:
         payload = message.payload
@@ -159,11 +163,15 @@ class History:
                 self._requested.add(parent_of(payload.invocation_id))
             if payload.arguments.get("effects") in ("none", "idempotent"):
                 self._harmless.add(payload.invocation_id)
+            elif "effects" in payload.arguments:
+                self._doubts.add(base_of(payload.invocation_id))
             if "effects" in payload.arguments:
                 self._add_step(payload)
-        elif isinstance(payload, OptionResultPayload) and payload.is_error and message.policy != RUNTIME_POLICY:
-            self._last_failures.add(payload.invocation_id)
-            self._failed |= self._harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
+        elif isinstance(payload, OptionResultPayload):
+            self._doubts.discard(base_of(payload.invocation_id))
+            if payload.is_error and message.policy != RUNTIME_POLICY:
+                self._last_failures.add(payload.invocation_id)
+                self._failed |= self._harmless & {payload.invocation_id}  # an outcome that a person has recorded stays
 
     def _add_step(self, payload: OptionCallPayload) -> None:
         id = base_of(payload.invocation_id)  # noqa: A001 (that of the step)

@@ -39,7 +39,9 @@ class StepOrder:
 
     Where the order says nothing, a new step that changes something waits until the program has asked for each recorded one
     that does: it may be one of them under another name, and would be done twice, also if it is idempotent, because its key has
-    that name. No recorded step depends on one that was never begun, so each comes, or the run stops.
+    that name. No recorded step depends on one that was never begun, so each comes, or the run stops. While nobody knows
+    whether a step was done that must not be done twice, this holds in the whole run: another
+    agent may do the same work instead.
     """
 
     def __init__(self) -> None:
@@ -52,8 +54,12 @@ class StepOrder:
 
     async def check(self, opened: Opened, step: str, option: str, on_change: OnChange, effects: Effects) -> None:
         """Refuse a step, if its course has another recorded one at this place."""
-        place = place_of(opened.course)
-        if not opened.recorded.steps or opened.is_finished or place is None:
+        if not opened.recorded.steps or opened.is_finished:
+            return
+        doubts = [expected for expected in opened.recorded.steps if expected.is_in_doubt]
+        if doubts and effects != "none" and all(expected.id != base_of(step) for expected in opened.recorded.steps):
+            await self._wait(opened, doubts, step, option, "stop")
+        if (place := place_of(opened.course)) is None:
             return
         mark, course = place.mark(), parent_of(child_id(opened.course.invocation_id, "step"))
         same_course = [expected for expected in opened.recorded.steps if expected.course == course]
@@ -79,7 +85,10 @@ class StepOrder:
         until, pause = loop.time() + self.patience, _FIRST_PAUSE
         while unreached := [expected for expected in recorded if not self._is_reached(opened, expected)]:
             if loop.time() >= until:
-                await self._choose(opened, unreached[0], _replaced(opened, unreached[0], step, option), on_change)
+                change = _replaced(opened, unreached[0], step, option)
+                if unreached[0].is_in_doubt:
+                    raise stopped_error(opened, change, _doubted(opened, unreached[0]))
+                await self._choose(opened, unreached[0], change, on_change)
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -117,6 +126,12 @@ _LONGEST_PAUSE: Final = 0.1
 def _replaced(opened: Opened, recorded: RecordedStep, step: str, option: str) -> StepChange:
     what = f"the program does {option!r} where thread {opened.course.thread_id!r} records {recorded.id!r}"
     return StepChange(f"{what}, in {step!r}", digest=short_hash([recorded.id, step]))
+
+
+def _doubted(opened: Opened, step: RecordedStep) -> str:
+    options = "--result JSON | --error TEXT | --retry"
+    command = command_line(opened.journal.ledger, "settle", opened.course.thread_id or "", step.id, options=options)
+    return f"nobody knows whether {step.id!r} was done, and it must not be done twice: find out, and say it with `{command}`"
 
 
 def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:

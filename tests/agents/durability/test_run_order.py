@@ -6,18 +6,21 @@ Return values of programs are recorded, and a finished run is read without its c
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent
+from pydantic_ai import Agent, Tool
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.agents.durability.agents import Desk, script
 
 from antiphon.agents import LedgerDurability
 from antiphon.agents.toolkit import Toolkit
 from antiphon.durable import LedgerRun, check_runs, ledger_run, program, runs
-from antiphon.errors import HistoryMismatchError
+from antiphon.errors import HistoryMismatchError, ParkedError
 from antiphon.ledger.memory import MemoryLedger
 from antiphon.runtime import Effects
 from antiphon.service import allow_change
@@ -409,3 +412,40 @@ async def test_a_finished_run_is_read_by_a_program_with_fewer_agents_and_steps()
     desk.taken()
     assert await whole("ann") == ["ann noted"]
     assert desk.taken() == []
+
+
+@pytest.mark.virtual_time
+async def test_a_payment_that_may_have_been_made_stops_the_payments_of_other_agents() -> None:
+    """G7: the next attempt does not come to it, because a time limit ends that agent earlier."""
+    ledger, paid = MemoryLedger(), list[int]()
+
+    async def pay(amount: int) -> str:
+        paid.append(amount)
+        await asyncio.sleep(10)
+        return "paid"
+
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        is_paid = len(messages) > 1
+        return ModelResponse([TextPart("paid") if is_paid else ToolCallPart("pay", {"amount": 30}, tool_call_id="c")])
+
+    async def attempt(limit: float) -> None:
+        clerk, other = (
+            Agent(
+                FunctionModel(model),
+                name=name,
+                capabilities=[LedgerDurability(ledger, effects={"pay": "once"})],
+                tools=[Tool(pay)],
+            )
+            for name in ("clerk", "other")
+        )
+        async with ledger_run("t", ledger=ledger, name="desk"):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(clerk.run("Pay."), limit)
+            await other.run("Pay.")
+
+    with pytest.raises(ParkedError):
+        await attempt(5.0)
+    for _ in range(2):
+        with pytest.raises((HistoryMismatchError, ParkedError), match="settle t t/run/clerk/pay:c"):
+            await attempt(0.0)
+    assert paid == [30]
