@@ -44,6 +44,13 @@ def test_a_window_by_count_cuts_no_pair_and_no_turn(count: int, found: str) -> N
     assert ids(TALK.window(count)) == found
 
 
+def test_a_window_has_no_message_of_a_longer_conversation() -> None:
+    """Both share their storage."""
+    short = Conversation([say("q1"), say("f1", "assistant")])
+    long = short.append(say("q2")).append(say("f2", "assistant"))
+    assert (ids(short.window(4)), ids(short.window(1)), ids(long.window(1))) == ("q1 f1", "f1", "f2")
+
+
 def test_keep_decides_what_stays() -> None:
     assert ids(TALK.window(2, keep=lambda message: False)) == "f1 q2"
     assert ids(TALK.window(2, keep=lambda message: message.id == "q1")) == "q1 q2"

@@ -379,7 +379,8 @@ class Conversation(Sequence[Message]):
                 cost = count_tokens
             case _:
                 raise ValueError("give exactly one of count, size and tokens")
-        log = without_effects(self)._log.index()
+        # A log of its own: a longer conversation may share this one's.
+        log = self._with(message for message in self if message.lane != "effect")._log.index()
         positions = window_positions(log.messages, log.call_of, frozenset(log.orphans), most=most, cost=cost, keep=keep)
         return self._with(log.messages[position] for position in positions)
 
