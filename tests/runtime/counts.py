@@ -6,10 +6,10 @@ __all__ = ["count"]
 
 _COUNTS: dict[str, tuple[int, int, int]] = {
     # fault: make test, make chaos, ANTIPHON_CHAOS=nightly
-    "seeds": (500, 20_000, 200_000),  # worlds that are simulated
+    "seeds": (300, 20_000, 200_000),  # worlds that are simulated
     "hosts": (300, 20_000, 200_000),  # worlds of three systems that are simulated
-    "approvals": (120, 10_000, 100_000),  # such worlds, in which people answer approvals
-    "storms": (60, 2_000, 50_000),  # of each of two ways
+    "approvals": (80, 10_000, 100_000),  # such worlds, in which people answer approvals
+    "storms": (40, 2_000, 50_000),  # of each of two ways
     "F13": (30, 300, 1_000),  # ledgers, each with three processes killed
     "F13 hosts": (1, 100, 3_000),  # ledgers, each with three hosts of which two are killed
     "frozen": (1, 10, 200),  # simulated worlds, of each place where a process with a run can be frozen
