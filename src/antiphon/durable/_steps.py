@@ -85,10 +85,9 @@ class StepOrder:
         until, pause = loop.time() + self.patience, _FIRST_PAUSE
         while unreached := [expected for expected in recorded if not self._is_reached(opened, expected)]:
             if loop.time() >= until:
-                change = _replaced(opened, unreached[0], step, option)
-                if unreached[0].is_in_doubt:
-                    raise stopped_error(opened, change, _doubted(opened, unreached[0]))
-                await self._choose(opened, unreached[0], change, on_change)
+                if unreached[0].is_in_doubt:  # with this error, the end of the run parks it
+                    raise _doubted(opened, unreached[0])
+                await self._choose(opened, unreached[0], _replaced(opened, unreached[0], step, option), on_change)
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -128,10 +127,11 @@ def _replaced(opened: Opened, recorded: RecordedStep, step: str, option: str) ->
     return StepChange(f"{what}, in {step!r}", digest=short_hash([recorded.id, step]))
 
 
-def _doubted(opened: Opened, step: RecordedStep) -> str:
+def _doubted(opened: Opened, step: RecordedStep) -> ParkedError:
     options = "--result JSON | --error TEXT | --retry"
     command = command_line(opened.journal.ledger, "settle", opened.course.thread_id or "", step.id, options=options)
-    return f"nobody knows whether {step.id!r} was done, and it must not be done twice: find out, and say it with `{command}`"
+    reason = f"nobody knows whether {step.id!r} was done, and it must not be done twice"
+    return ParkedError(f"{reason}; find out, say it with `{command}`, and start the program again", opened.course.to)
 
 
 def stopped_error(opened: Opened, change: StepChange, refusal: str | None = None) -> HistoryMismatchError:
